@@ -33,7 +33,7 @@ from stages.environment.parameters import EpisodeParameters, connect_parameters
 from stages.environment.protocol import EnvironmentGroup, StepResult
 from stages.error_text import describe_error
 from stages.errors import StageError
-from stages.exhibition import Cast, Part, Show
+from stages.exhibition import Cast, Casting, Show
 from stages.exhibition.demonstration import EDGE, Demonstration
 from stages.exhibition.film import FilmedGroup
 from stages.exhibition.keys import buttons, keys_of
@@ -185,7 +185,7 @@ class ExhibitionHost(Host):
             return
         before = {*cast.seats}
         for behavior_id, (player, person) in asked.parts.items():
-            cast.give(behavior_id, Part(player, person))
+            cast.give(behavior_id, Casting(player, person))
         if {*cast.seats} - before:
             show.restart()
             if self._demonstration is not None:

@@ -47,7 +47,7 @@ StartProcess = Callable[[asyncio.TaskGroup], Awaitable[ProcessHost]]
 
 
 @dataclass
-class Lineup:
+class ShowOrder:
     """What is asked of the show."""
 
     players: dict[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Exhibition:
     """
 
     def __init__(self, start: StartProcess, newest: Callable[[], Mapping[str, PolicyUpdate]], refused: str) -> None:
-        self.lineup = Lineup()
+        self.lineup = ShowOrder()
         self.status = "refused" if refused else "off"
         """`refused`, `off`, `starting`, `on` or `failed`."""
         self.trouble = refused

@@ -48,7 +48,7 @@ class Take(_Wish):
     side: _Name
 
 
-class Hold(_Wish):
+class HoldKeys(_Wish):
     """All keys that are held now."""
 
     do: Literal["keys"]
@@ -65,7 +65,7 @@ class Pace(_Wish):
     speed: float
 
 
-class Record(_Wish):
+class RecordPlay(_Wish):
     """Record what the person of a side plays; an empty side ends the recording."""
 
     do: Literal["record"]
@@ -78,7 +78,7 @@ class Start(_Wish):
     do: Literal["start"]
 
 
-Wish = Annotated[Give | Take | Hold | Pace | Record | Start, Field(discriminator="do")]
+Wish = Annotated[Give | Take | HoldKeys | Pace | RecordPlay | Start, Field(discriminator="do")]
 _WISH: TypeAdapter[Wish] = TypeAdapter(Wish)
 
 
@@ -134,10 +134,10 @@ class Viewer:
         except ValidationError as error:
             first = error.errors()[0]
             raise Refused(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from None
-        if isinstance(wish, Take | Hold | Record) and not self._may_play:
+        if isinstance(wish, Take | HoldKeys | Record) and not self._may_play:
             raise Refused(NOT_ALLOWED)
         match wish:
-            case Hold():
+            case HoldKeys():
                 self._hold(wish)
                 return
             case Give():
@@ -146,7 +146,7 @@ class Viewer:
                 self._take(wish)
             case Pace():
                 self._pace(wish)
-            case Record():
+            case RecordPlay():
                 self._record(wish)
             case Start():
                 self._show.start()
@@ -167,7 +167,7 @@ class Viewer:
         if lineup.recorded == side:
             lineup.recorded = ""
 
-    def _hold(self, wish: Hold) -> None:
+    def _hold(self, wish: HoldKeys) -> None:
         if self._show.lineup.persons.get(wish.side) is not self:
             return  # it was on its way when the side was left
         if wish.number > self._numbers.get(wish.side, -1):
@@ -199,7 +199,7 @@ class Viewer:
             raise Refused(f"the speed can be {', '.join(f'{speed:g}' for speed in SPEEDS)}, not {wish.speed:g}")
         self._show.lineup.paused, self._show.lineup.speed = wish.paused, wish.speed
 
-    def _record(self, wish: Record) -> None:
+    def _record(self, wish: RecordPlay) -> None:
         if wish.side:
             self._side(wish.side)
             if self._show.lineup.persons.get(wish.side) is not self:

@@ -47,7 +47,7 @@ class Policies(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Casting:
     """What is asked for one behaviour id."""
 
     player: str = NEWEST
@@ -82,7 +82,7 @@ class Cast:
         self._clock = clock
         self.trouble = ""
         """Why the player that was asked for last does not play."""
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, Casting] = {}
         self._players: dict[str, tuple[str, Player]] = {}
         self._persons: dict[str, Person] = {}
 
@@ -90,7 +90,7 @@ class Cast:
         """Return who may play for a behaviour id."""
         return [NEWEST, *self._scripted(spec), RANDOM, *self._policies.snapshots(spec)]
 
-    def give(self, behavior_id: str, part: Part) -> None:
+    def give(self, behavior_id: str, part: Casting) -> None:
         """Give a part to another player, from the next decision on."""
         if part.player != self.part(behavior_id).player:
             self.trouble = ""
@@ -100,9 +100,9 @@ class Cast:
         elif behavior_id not in self._persons:
             self._persons[behavior_id] = Person(Hands(self._clock))
 
-    def part(self, behavior_id: str) -> Part:
+    def part(self, behavior_id: str) -> Casting:
         """Return the part of a behaviour id."""
-        return self._parts.get(behavior_id, Part())
+        return self._parts.get(behavior_id, Casting())
 
     def hands(self, behavior_id: str) -> Hands | None:
         """Return the hands of the person who plays for a behaviour id; None without one."""

@@ -53,12 +53,13 @@ class FilmedGroup:
 
     def __init__(self, group: EnvironmentGroup) -> None:
         self.num_envs = group.num_envs
-        self.display: Display | None = getattr(group, "display", None) if isinstance(group, Drawn) else None
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
+        self.display: Display | None = None
         self._group: Any = group
         self._waiting: list[Picture] = []
-        if self.display is not None:
-            self._group.on_tick = self._expose
+        if isinstance(group, Drawn):
+            self.display = group.display
+            group.on_tick = self._expose
         for name in ("set_parameters", "limits_episodes"):
             if hasattr(group, name):
                 setattr(self, name, getattr(group, name))

@@ -64,6 +64,9 @@ class PursuitGroup:
         ValueError: if an option is out of its range.
     """
 
+    on_tick: Callable[[], None] | None = None
+    """Called after each tick of motion, so that a screen has more pictures than decisions."""
+
     def __init__(
         self,
         num_envs: int,
@@ -87,8 +90,6 @@ class PursuitGroup:
                 f"({TICK_S * TICKS_PER_DECISION} s); raise it"
             )
         self.num_envs = num_envs
-        self.on_tick: Callable[[], None] | None = None
-        """Called after each tick of motion, so that a screen has more pictures than decisions."""
         self.pursuer_id = f"{pursuer}?team={PURSUER_TEAM}"
         self.evader_id = f"{evader}?team={EVADER_TEAM}"
         observations = (ObservationSpec("arena", (OBSERVATION_SIZE,)),)

@@ -1,6 +1,7 @@
 """The exhibition host: pictures and choices for the page, the newest policies, keys, recordings, and its end."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -27,23 +28,23 @@ from stages.trainer.imitation import load_recorded
 from stages.trainer.ppo.trainer import PPOTrainer
 from stages.trainer.protocol import TrainerContext
 
+GAME: dict[str, Any] = {"kind": "builtin", "id": "Volley", "num_envs": 64}
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 PLAIN = {
-    "environment": {"kind": "builtin", "id": "Volley", "num_envs": 64},
+    "environment": GAME,
     "behaviors": {"Volley": {"network_settings": {"hidden_units": 16, "num_layers": 1}}},
     "env_settings": {"seed": 3},
 }
 
 
 def policy(step, favourite=None):
-    """A policy, whose second move of the first branch is by far the likeliest if it is the favourite."""
+    """A policy, of which one choice of the first branch is by far the likeliest if it is the favourite."""
     config = RunConfig.from_plain(PLAIN)
     spec = VolleyGroup(1).behavior_specs[LEFT]
     made = PPOTrainer(TrainerContext("Volley", config.behavior_settings("Volley"), spec, seed=1)).policy()
     update = PolicyUpdate("Volley", step, made.weights.copy(), made.layout, step)
     if favourite is not None:
-        biases = [tensor for name, tensor in update.tensors().items() if tensor.shape == (3,)]
-        biases[0][favourite] = 100.0
+        update.tensors()["action.bias"][favourite] = 100.0
     return update
 
 
@@ -162,7 +163,7 @@ async def test_a_recording_in_which_nobody_has_played_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("plain", "words"),
     [
-        ({"environment": {**PLAIN["environment"], "keys": {"Volley": {"press": {"a": {"branch": 7, "value": 0}}}}}},
+        ({"environment": {**GAME, "keys": {"Volley": {"press": {"a": {"branch": 7, "value": 0}}}}}},
          "environment.keys.Volley.press.a: there is no choice 0 of branch 7"),
         ({"environment": {"kind": "gymnasium", "id": "Nothing-v9"}}, "Nothing"),
         ({"environment": None}, "Unity shows its games itself"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from queues.messages import ActionBatch
+from queues.messages import ActionBatch, TrajectoryBatch
 from queues.stream_reader import StreamReader
 from stages.exhibition.demonstration import Demonstration
 from stages.games.volley import VolleyGroup
@@ -22,6 +22,12 @@ def play(group, result, demonstration, ticks, agent=0):
     return result
 
 
+def batches(demonstration):
+    found = [frame.message for frame in StreamReader(demonstration.path)]
+    assert all(isinstance(each, TrajectoryBatch) for each in found)
+    return [each for each in found if isinstance(each, TrajectoryBatch)]
+
+
 @pytest.fixture
 def recorded(tmp_path):
     group = VolleyGroup(1, points_to_win=1)
@@ -36,7 +42,7 @@ def test_each_step_is_recorded_with_its_action_and_what_came_of_it(recorded):
     found = load_recorded(str(demonstration.path), "Volley")
     assert len(found) == demonstration.steps - 1 == 59  # what comes of the last decision is not known
     assert len(found.episode_lengths) > 1
-    first = next(iter(StreamReader(demonstration.path))).message
+    first = batches(demonstration)[0]
     np.testing.assert_array_equal(first.rows["obs_0"][0], seen)
     assert found.choices[:3].tolist() == [[1, 1], [2, 0], [1, 0]]
 
@@ -48,7 +54,7 @@ def test_what_others_play_in_between_is_left_out(recorded):
     result = play(group, result, None, 20)
     play(group, result, demonstration, 5)
     demonstration.close()
-    lengths = [k for frame in StreamReader(demonstration.path) for k in frame.message.lengths.tolist()]
+    lengths = [length for batch in batches(demonstration) for length in batch.lengths.tolist()]
     assert lengths == [4, 4]
 
 
