@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from config.fields import is_reference
 from config.keys import KeyMapSettings
 from pipeline.common.lessons import final_parameters
 from pipeline.common.seeds import derive_seed
@@ -22,7 +21,7 @@ from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host
 from pipeline.policies.demo_files import SUFFIX, write_demos
-from pipeline.policies.run_players import RunPolicies
+from pipeline.policies.run_players import RunPlayers
 from queues.ends import Inlet
 from queues.errors import StreamError
 from queues.messages import ActionBatch, PolicyUpdate
@@ -58,6 +57,7 @@ class ExhibitionHost(Host):
         self._group: EnvironmentGroup | None = None
         self._film: FilmedGroup | None = None
         self._cast: Cast | None = None
+        self._players = RunPlayers(self.config, plan.folder, self._sent)
         self._show: Show | None = None
         self._asked = DirectShow({})
         self._demonstration: tuple[str, Demonstration] | None = None
@@ -73,8 +73,7 @@ class ExhibitionHost(Host):
         parameters.receive(final_parameters(config.environment_parameters))
         connect_parameters(group, parameters)
         parameters.reseed(self.plan.seed)
-        policies = RunPolicies(config, self.plan.folder, self._sent)
-        self._cast = cast = Cast(policies, self._scripted, self._keys, config.source_folder, time.monotonic)
+        self._cast = cast = Cast(self._players, self._keys, time.monotonic)
         self._show = show = Show(group, film, cast, self._put, self._played, time.monotonic)
         try:
             self._direct(self._asked)
@@ -153,7 +152,7 @@ class ExhibitionHost(Host):
                 {
                     "id": behavior_id,
                     "name": behavior_id if display is None else display.sides.get(behavior_id, behavior_id),
-                    "choices": cast.choices(spec),
+                    "choices": self._players.choices(spec),
                     "keys": buttons(keys),
                 }
             )
@@ -168,16 +167,6 @@ class ExhibitionHost(Host):
         assert self.config.environment is not None, "it is shown"
         display = None if self._film is None else self._film.display
         return keys_of(spec, self.config.environment.keys, {} if display is None else display.keys)
-
-    def _scripted(self, spec: BehaviorSpec) -> dict[str, str]:
-        """The game's scripted players, and the one of the run's evaluation."""
-        display = None if self._film is None else self._film.display
-        found = {} if display is None else dict(display.scripted.get(spec.behavior_id, {}))
-        settings = self.config.evaluation
-        use = "" if settings is None or settings.opponents_with else settings.opponents
-        if is_reference(use) and use not in found.values():
-            found[use] = use
-        return found
 
     def _direct(self, asked: DirectShow) -> None:
         show, cast = self._show, self._cast

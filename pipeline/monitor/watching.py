@@ -134,7 +134,7 @@ class Viewer:
         except ValidationError as error:
             first = error.errors()[0]
             raise Refused(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from None
-        if isinstance(wish, Take | HoldKeys | Record) and not self._may_play:
+        if isinstance(wish, Take | HoldKeys | RecordPlay) and not self._may_play:
             raise Refused(NOT_ALLOWED)
         match wish:
             case HoldKeys():

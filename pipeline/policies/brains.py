@@ -44,6 +44,13 @@ def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy
     return make_brain(next(request for brain, request in requests if brain is most))
 
 
+def named_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> dict[str, BrainRequest]:
+    """Return how the brains are made that a behaviour names, by their names there."""
+    settings = config.behavior_settings(spec.name)
+    listed = _requests(config, ("behaviors", spec.name), settings, spec, seed)
+    return {brain.name: request for brain, request in listed}
+
+
 def _make_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> Sequence[BrainShare]:
     settings = config.behavior_settings(spec.name)
     wanted = [*_requests(config, ("behaviors", spec.name), settings, spec, seed)]

@@ -1,29 +1,35 @@
-"""Players of an exhibition that act by the policies of a run: the newest one, and the exported ones in its folder."""
+"""Players of an exhibition: a run's newest policies, those that it has exported, and brains that do not learn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from config import RunConfig
+from config.brains import kind_of
 from pipeline.common.errors import RunError
+from pipeline.policies.brains import lone_brain, named_brains
 from pipeline.policies.export import exports_by_step, step_in_name
 from pipeline.policies.inference import policy_file, policy_maker
-from pipeline.policies.model_files import ModelFile, read_model, read_policy_update
+from pipeline.policies.model_files import read_policy_update
 from pipeline.run_folder.folder import folder_name
 from queues.messages import ActionBatch, PolicyUpdate
 from queues.specs import BehaviorSpec
+from stages.brains import make_brain
+from stages.brains.protocol import BrainRequest
 from stages.environment.protocol import AgentSteps
 from stages.errors import StageError
-from stages.evaluation.players import GreedyPlayer, Player
+from stages.evaluation.players import SEED, GreedyPlayer, Player
+from stages.exhibition.cast import NEWEST
 
 _NAMED = ("best", "opponent")
 _STEP = "step "
-"""Begins the name of a snapshot that is known by its step."""
+"""Begins the name of an exported policy that is known by its step."""
 
 
-class RunPolicies:
-    """The policies of a run.
+class RunPlayers:
+    """Those who may play for the behaviours of a run.
 
     Args:
         config: the run's configuration.
@@ -38,45 +44,57 @@ class RunPolicies:
         self._sent = sent
         self._make = policy_maker(config, folder)
 
-    def newest(self, spec: BehaviorSpec) -> Player | None:
-        """Return the player of the newest policy; None if there is none yet.
+    def choices(self, spec: BehaviorSpec) -> list[str]:
+        """Return the names of those who may play for a behaviour id."""
+        return [NEWEST, *self._brains(spec)]
+
+    def make(self, spec: BehaviorSpec, name: str) -> Player | None:
+        """Return a player; None for the newest policy of a behaviour that has none yet.
 
         Raises:
-            StageError: if its file can't be played.
+            StageError: if there is no player of this name, or it can't play.
         """
+        if name == NEWEST:
+            return self._newest(spec)
+        request = self._brains(spec).get(name)
+        if request is None:
+            raise StageError(f"there is no player '{name}' for {spec.behavior_id}, or no longer")
+        return GreedyPlayer(make_brain(request), spec)
+
+    def _newest(self, spec: BehaviorSpec) -> Player | None:
+        brain = lone_brain(self._config, SEED, spec)
+        if brain is not None:
+            return GreedyPlayer(brain, spec)
         if self._config.checkpoint_settings.inference:
             try:
                 update = read_policy_update(policy_file(self._config, self._folder, spec.name), spec.name)
+                policy = self._make(spec)
             except RunError as error:
                 raise StageError(str(error)) from error
-            return GreedyPlayer(self._make(spec), update, spec)
+            policy.load(update)
+            return GreedyPlayer(policy, spec)
         if spec.name not in self._sent:
             return None
-        return _Follower(GreedyPlayer(self._make(spec), self._sent[spec.name], spec), self._sent, spec.name)
+        policy = self._make(spec)
+        policy.load(self._sent[spec.name])
+        return _Follower(GreedyPlayer(policy, spec), self._sent, spec.name)
 
-    def snapshots(self, spec: BehaviorSpec) -> list[str]:
-        """Return the names of the exported policies, the newest first: `step 500000`, `best`."""
+    def _brains(self, spec: BehaviorSpec) -> dict[str, BrainRequest]:
+        """Those that do not learn, by name; exported policies are the newest first."""
+        config, asked = self._config, BrainRequest("random", folder=self._config.source_folder, seed=SEED, spec=spec)
+        asked = replace(asked, key=("monitor",), game=config.builtin_game)
+        found = {} if config.builtin_game is None else {"scripted": replace(asked, use="scripted")}
+        found |= named_brains(config, SEED, spec)
+        settings = config.evaluation
+        if settings is not None and kind_of(settings.opponents) is not None:
+            use, given = settings.opponents, settings.opponents_with
+            found[use] = replace(asked, use=use, given=given, key=("evaluation", "opponents"))
+        found["random"] = asked
         name = folder_name(spec.name)
-        folder = self._folder / name
-        named = [label for label in _NAMED if (folder / f"{name}-{label}.pt").is_file()]
-        steps = [step_in_name(path) for path in exports_by_step(folder, spec.name)]
-        return [*named, *(f"{_STEP}{step}" for step in reversed(steps))]
-
-    def snapshot(self, spec: BehaviorSpec, name: str) -> Player:
-        """Return the player of an exported policy.
-
-        Raises:
-            StageError: if there is none of this name, or it can't be played.
-        """
-        if name not in self.snapshots(spec):
-            raise StageError(f"there is no policy '{name}' of {spec.name} any more: the run keeps so many only")
-        stem = folder_name(spec.name)
-        path = self._folder / stem / f"{stem}-{name.removeprefix(_STEP)}.pt"
-        try:
-            model = read_model(ModelFile(path, spec.name), spec, self._config.source_folder)
-            return GreedyPlayer(model.make_policy(), model.update, spec)
-        except RunError as error:
-            raise StageError(str(error)) from error
+        exported = {_STEP + str(step_in_name(path)): path for path in exports_by_step(self._folder / name, spec.name)}
+        named = {label: self._folder / name / f"{name}-{label}.pt" for label in _NAMED}
+        files = {label: path for label, path in named.items() if path.is_file()} | dict(reversed(exported.items()))
+        return found | {label: replace(asked, use=str(path)) for label, path in files.items()}
 
 
 class _Follower:

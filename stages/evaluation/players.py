@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from queues.messages import ActionBatch
+from queues.messages import ActionBatch, PolicyUpdate
 from queues.specs import BehaviorSpec
 from stages.brains.uniform import UniformBrain
 from stages.environment.protocol import AgentSteps

@@ -6,42 +6,36 @@ agents. The part's own player goes on with the others, and with that one when th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from config.keys import KeyMapSettings
 from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.protocol import AgentSteps
 from stages.errors import StageError
-from stages.evaluation.players import SEED, Player, ScriptPlayer, UniformPlayer
+from stages.evaluation.players import Player, uniform_player
 from stages.exhibition.hands import Hands
 from stages.exhibition.keys import action_of
-from stages.plugins import check_arguments, construct, find_class
 
-NEWEST, RANDOM = "newest", "random"
+NEWEST = "newest"
 _MISSED = 100
 """Decisions of its mates after which an agent that does not come back is left for another one."""
 
 
-class Policies(Protocol):
-    """Gives players that act by policies."""
+class Players(Protocol):
+    """Those who may play."""
 
-    def newest(self, spec: BehaviorSpec) -> Player | None:
-        """The player of the newest policy, which follows newer ones; None if there is none yet."""
+    def choices(self, spec: BehaviorSpec) -> Sequence[str]:
+        """The names of those who may play for a behaviour id; `newest` comes first."""
         ...
 
-    def snapshots(self, spec: BehaviorSpec) -> Iterable[str]:
-        """The names of the snapshots, the newest first."""
-        ...
-
-    def snapshot(self, spec: BehaviorSpec, name: str) -> Player:
-        """The player of a snapshot.
+    def make(self, spec: BehaviorSpec, name: str) -> Player | None:
+        """A player; None for the newest policy of a behaviour that has none yet.
 
         Raises:
-            StageError: if it can't be played.
+            StageError: if there is none of this name, or it can't play.
         """
         ...
 
@@ -51,7 +45,7 @@ class Casting:
     """What is asked for one behaviour id."""
 
     player: str = NEWEST
-    """`newest`, `random`, the name of a scripted player, or of a snapshot."""
+    """Its name among the choices."""
     person: bool = False
     """True if a person takes over an agent of it."""
 
@@ -60,35 +54,25 @@ class Cast:
     """Who plays.
 
     Args:
-        policies: gives players that act by policies.
-        scripted: gives the scripted players of a behaviour id as `module:Class`, by name.
+        players: those who may play.
         keys: gives the keys of a behaviour id.
-        folder: that of the YAML, beside which modules are found.
         clock: seconds on a monotonic clock.
     """
 
     def __init__(
         self,
-        policies: Policies,
-        scripted: Callable[[BehaviorSpec], Mapping[str, str]],
+        players: Players,
         keys: Callable[[BehaviorSpec], KeyMapSettings],
-        folder: Path | None,
         clock: Callable[[], float],
     ) -> None:
-        self._policies = policies
-        self._scripted = scripted
+        self._choose_from = players
         self._keys = keys
-        self._folder = folder
         self._clock = clock
         self.trouble = ""
         """Why the player that was asked for last does not play."""
         self._parts: dict[str, Casting] = {}
         self._players: dict[str, tuple[str, Player]] = {}
         self._persons: dict[str, Person] = {}
-
-    def choices(self, spec: BehaviorSpec) -> list[str]:
-        """Return who may play for a behaviour id."""
-        return [NEWEST, *self._scripted(spec), RANDOM, *self._policies.snapshots(spec)]
 
     def give(self, behavior_id: str, part: Casting) -> None:
         """Give a part to another player, from the next decision on."""
@@ -153,30 +137,17 @@ class Cast:
     def _player(self, spec: BehaviorSpec) -> Player:
         wanted = self.part(spec.behavior_id).player
         name, player = self._players.get(spec.behavior_id, ("", None))
-        if player is None or name != wanted:
-            try:
-                made = self._make(spec, wanted)
-            except StageError as error:  # such as a snapshot that the run has removed meanwhile
-                self.trouble = str(error)
-                made = self._policies.newest(spec)
-            if made is None:  # nothing is learned yet; asked again at the next decision
-                return UniformPlayer(spec)
-            self._players[spec.behavior_id] = wanted, made
-            return made
+        if player is not None and name == wanted:
+            return player
+        try:
+            player = self._choose_from.make(spec, wanted)
+        except StageError as error:  # such as an exported policy that the run has removed meanwhile
+            self.trouble = str(error)
+            player = uniform_player(spec)
+        if player is None:  # nothing is learned yet; asked again at the next decision
+            return uniform_player(spec)
+        self._players[spec.behavior_id] = wanted, player
         return player
-
-    def _make(self, spec: BehaviorSpec, wanted: str) -> Player | None:
-        if wanted == NEWEST:
-            return self._policies.newest(spec)
-        if wanted == RANDOM:
-            return UniformPlayer(spec)
-        use = self._scripted(spec).get(wanted)
-        if use is None:
-            return self._policies.snapshot(spec, wanted)
-        where = f"the scripted player of {spec.behavior_id}"
-        made: type[Any] = find_class(where, use, self._folder)
-        arguments = check_arguments(where, use, made, {}, {"spec": spec, "seed": SEED})
-        return ScriptPlayer(construct(where, use, made, arguments), spec, use)
 
 
 class Person:

@@ -61,8 +61,6 @@ class Display:
     """What people call the agents of each behaviour id."""
     keys: Mapping[str, KeyMapSettings]
     """By behaviour id: the keys of a person who plays for it."""
-    scripted: Mapping[str, Mapping[str, str]]
-    """By behaviour id: scripted players as `module:Class`, by name."""
 
 
 @runtime_checkable

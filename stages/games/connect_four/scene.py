@@ -34,7 +34,6 @@ def display(behavior_ids: tuple[str, ...]) -> Display:
         [area(corners, _BOARD), *holes],
         dict(zip(behavior_ids, _NAMES, strict=True)),
         dict.fromkeys(behavior_ids, KeyMapSettings(press=press, wait=True)),
-        {key: {"scripted": "stages.games.connect_four:TacticalPlayer"} for key in behavior_ids},
     )
 
 

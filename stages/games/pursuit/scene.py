@@ -29,10 +29,6 @@ def display(pursuer_id: str, evader_id: str) -> Display:
         [area(corners, _FLOOR), stroke([*corners, corners[0]], _EDGE, 0.02)],
         {pursuer_id: "pursuers, red", evader_id: "evader, green"},
         dict.fromkeys((pursuer_id, evader_id), _keys()),
-        {
-            pursuer_id: {"scripted": "stages.games.pursuit:ScriptedPursuer"},
-            evader_id: {"scripted": "stages.games.pursuit:ScriptedEvader"},
-        },
     )
 
 

@@ -52,7 +52,6 @@ def display(behavior_ids: tuple[str, str]) -> Display:
         _backdrop(),
         dict(zip(behavior_ids, _NAMES, strict=True)),
         keys,
-        {key: {"scripted": "stages.games.volley:ScriptedPlayer"} for key in behavior_ids},
     )
 
 

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from config import RunConfig
+from stages.brains import make_brain
+from stages.brains.protocol import BrainRequest
 from stages.environment.factory import EnvironmentRequest
 from stages.errors import StageError
-from stages.evaluation.players import UniformPlayer
+from stages.evaluation.players import GreedyPlayer
 from stages.exhibition import Cast, Casting, Show
 from stages.exhibition.hands import AWAY_S
 from stages.exhibition.keys import keys_of
@@ -18,16 +20,17 @@ from stages.exhibition.making import make_shown_group
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 
 
-class NoPolicies:
+class FewPlayers:
     """A run that has learned nothing yet, but has left a snapshot, which can't be read."""
 
-    def newest(self, spec):
-        return None
+    def choices(self, spec):
+        return ["newest", "scripted", "step 100"]
 
-    def snapshots(self, spec):
-        return ["step 100"]
-
-    def snapshot(self, spec, name):
+    def make(self, spec, name):
+        if name == "newest":
+            return None
+        if name == "scripted":
+            return GreedyPlayer(make_brain(BrainRequest("scripted", game="Volley", spec=spec)), spec)
         raise StageError(f"{name} is damaged")
 
 
@@ -47,10 +50,8 @@ class Stand:
         self.on_picture = lambda shown: None
         display = self.film.display
         self.cast = Cast(
-            NoPolicies(),
-            lambda spec: {} if display is None else display.scripted[spec.behavior_id],
+            FewPlayers(),
             lambda spec: keys_of(spec, {}, {} if display is None else display.keys),
-            None,
             lambda: self.now,
         )
         self.show = Show(self.group, self.film, self.cast, self._put, self._played, lambda: self.now, self._sleep)
@@ -165,7 +166,6 @@ async def test_at_a_board_the_game_waits_for_a_person():
 async def test_a_snapshot_that_cannot_be_played_is_said_and_the_game_goes_on():
     stand = volley(most=30)
     stand.cast.give(LEFT, Casting("step 100"))
-    assert stand.cast.choices(stand.group.behavior_specs[LEFT]) == ["newest", "scripted", "random", "step 100"]
     await stand.run()
     assert stand.cast.trouble == "step 100 is damaged"
 
@@ -203,9 +203,3 @@ def test_what_has_no_pictures_is_refused_by_name(plain, words):
     config = RunConfig.from_plain({"behaviors": {"Ball": {}}, **plain}, None)
     with pytest.raises(StageError, match=words):
         make_shown_group(EnvironmentRequest(config))
-
-
-def test_the_players_of_a_part_are_uniform_until_something_is_learned():
-    stand = volley()
-    spec = stand.group.behavior_specs[LEFT]
-    assert isinstance(stand.cast._player(spec), UniformPlayer)

@@ -12,7 +12,6 @@ from stages.games.making import BUILTIN_GAMES
 from stages.games.pursuit import PursuitGroup
 from stages.games.scene import Drawn
 from stages.games.volley import VolleyGroup
-from stages.loading import load_attribute
 
 GAMES = [VolleyGroup, PursuitGroup, ConnectFourGroup]
 
@@ -55,16 +54,14 @@ def test_a_scene_is_plain_data_within_what_is_seen(make):
         points = [rest[:2]] if kind == "disc" else rest[0]
         assert all(left - 0.1 <= x <= left + width + 0.1 for x, _ in points), kind
         assert all(bottom - 0.1 <= y <= bottom + height + 0.1 for _, y in points), kind
-    assert set(display.sides) == set(display.keys) == set(display.scripted) == ids
+    assert set(display.sides) == set(display.keys) == ids
 
 
 @pytest.mark.parametrize("make", GAMES)
-def test_its_keys_fit_its_actions_and_its_scripted_players_are_there(make):
+def test_its_keys_fit_its_actions(make):
     group = make(1)
     for behavior_id, spec in group.behavior_specs.items():
         check_keys(group.display.keys[behavior_id], spec.actions, "keys")
-        for use in group.display.scripted[behavior_id].values():
-            assert callable(load_attribute(use, None, "player"))
 
 
 @pytest.mark.parametrize("make", [VolleyGroup, PursuitGroup])
