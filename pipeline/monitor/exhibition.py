@@ -95,7 +95,8 @@ class Exhibition:
         self._viewers = 0
         self._alone_since = self._heard = 0.0
         self._keys = 0
-        self._closed = False
+        self._ending = self._closed = False
+        self._hung = ""
 
     @property
     def viewers(self) -> int:
@@ -197,11 +198,8 @@ class Exhibition:
             f"its process was killed by signal {-status}" if status < 0 else f"its process ended with status {status}"
         )
 
-    _ending = False
-
     async def _listen(self, host: ProcessHost) -> str:
-        failure = ""
-        self._ending = False
+        failure, self._hung, self._ending = "", "", False
         async for message in host.control.receive():
             self._heard = asyncio.get_running_loop().time()
             match message:
@@ -216,8 +214,6 @@ class Exhibition:
                     failure = message.message
         return failure or self._hung
 
-    _hung = ""
-
     def _take(self, message: PictureTaken) -> None:
         body = json.dumps(message.values, separators=(",", ":")).encode()
         self.picture = _HEADER.pack(len(body)) + body + message.image
@@ -227,7 +223,6 @@ class Exhibition:
     async def _care(self, host: ProcessHost) -> None:
         """Feed the process, and end it when nobody watches or it hangs."""
         loop = asyncio.get_running_loop()
-        self._hung = ""
         while True:
             await asyncio.sleep(FEED_S)
             now = loop.time()
@@ -261,5 +256,6 @@ def exhibition_of(
     """Return the exhibition of a run, which refuses where its environments can't be shown."""
     from stages.exhibition.making import why_not_shown
 
-    replayed = "the run learns from recordings, so there is no game to watch" if config.environment is None else ""
-    return Exhibition(start, newest, (replayed if config.replay is not None else "") or why_not_shown(config))
+    replayed = config.replay is not None and config.environment is None
+    refused = "the run learns from recordings, so there is no game to watch" if replayed else why_not_shown(config)
+    return Exhibition(start, newest, refused)

@@ -136,6 +136,8 @@ class Viewer:
             raise Refused(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from None
         if isinstance(wish, Take | HoldKeys | RecordPlay) and not self._may_play:
             raise Refused(NOT_ALLOWED)
+        if isinstance(wish, Give | Pace) and not self._may_play and self._show.lineup.persons:
+            raise Refused("somebody plays, so that this is not yours to change")
         match wish:
             case HoldKeys():
                 self._hold(wish)

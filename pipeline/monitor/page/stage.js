@@ -19,7 +19,9 @@ export class Stage {
 
   /** @param {any} values @param {ArrayBuffer} image */
   async show(values, image) {
-    this.picture = values.shapes ? values.shapes : await createImageBitmap(new Blob([image], { type: "image/jpeg" }));
+    const picture = values.shapes ? values.shapes : await createImageBitmap(new Blob([image], { type: "image/jpeg" }));
+    this.picture?.close?.(); // an image's memory is not waited for to be collected
+    this.picture = picture;
     this.ask();
   }
 

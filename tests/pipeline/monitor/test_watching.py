@@ -128,6 +128,19 @@ def test_without_the_token_one_may_watch_and_choose_but_not_take_part(viewer, wi
         ask(guest, side="left", **wish)
 
 
+@pytest.mark.parametrize(
+    "wish", [{"do": "give", "side": "right", "player": "random"}, {"do": "pace", "paused": True, "speed": 1}]
+)
+def test_without_the_token_nothing_may_be_changed_while_somebody_plays(viewer, wish):
+    ask(viewer, do="take", side="left")
+    guest, before = Viewer(viewer._show, may_play=False), viewer._show.lineup.order()
+    with pytest.raises(Refused, match="somebody plays"):
+        ask(guest, **wish)
+    assert viewer._show.lineup.order() == before
+    ask(viewer, **wish)
+    assert viewer._show.lineup.order() != before
+
+
 def test_a_side_has_one_person_and_a_person_one_side(viewer):
     other = Viewer(viewer._show, may_play=True)
     ask(viewer, do="take", side="left")
