@@ -1,0 +1,177 @@
+"""Ask a policy server for actions, with Python's standard library alone: copy this file into your program.
+
+    client = PolicyClient("http://localhost:8480")
+    answer = client.act("Ball", {"vector": [[0.1, 0.2, 0.3]]})  # a row for each agent
+    answer["continuous"], answer["discrete"]
+
+    with client.session("Mind", agents=2) as session:  # for models with a memory
+        session.act([[[0.1, 0.2], [0.3, 0.4]]], episode_start=[True, True])
+
+`python client.py URL [TOKEN]` lists the models of a server, and what each does where all that it observes is 0. One
+client is for one thread; its connection stays open between requests. docs/serving.md describes the API.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+
+class ServerRefused(Exception):
+    """The server has refused a request; the message says why.
+
+    Attributes:
+        status: of HTTP; 503 and 409 may be tried again later.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class PolicyClient:
+    """A client of one server.
+
+    Args:
+        url: of the server.
+        token: what the server printed, if it is on another machine.
+        timeout_s: seconds that an answer may take; the server drops a request that nobody waits for.
+
+    Raises of all methods:
+        ServerRefused: if the server says no.
+        OSError, HTTPException: if it can't be reached, or does not answer in time.
+    """
+
+    def __init__(self, url: str = "http://localhost:8480", token: str = "", timeout_s: float = 10.0) -> None:
+        parts = urlsplit(url)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._connection = kind(parts.netloc, timeout=timeout_s)
+        self._path = parts.path.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return the models: names, observations, actions, step."""
+        models: list[dict[str, Any]] = self._call("GET", "/api/models")["models"]
+        return models
+
+    def act(
+        self,
+        model: str,
+        observations: Mapping[str, Any] | Sequence[Any],
+        masks: Any = None,
+        deterministic: bool | None = None,
+        session: str | None = None,
+        episode_start: Any = None,
+    ) -> dict[str, Any]:
+        """Return the actions of n agents: `continuous` [n, …], `discrete` [n, branches]; the model's `version`, `step`.
+
+        Args:
+            model: its name.
+            observations: by name, or in the model's order: lists or arrays [n, *shape].
+            masks: [n, sum of branches] true = allowed.
+            deterministic: the most likely actions, or samples; None: as the server does.
+            session: its id.
+            episode_start: [n] true where an agent's episode begins.
+        """
+        asked = {
+            "observations": observations,
+            "masks": masks,
+            "deterministic": deterministic,
+            "session": session,
+            "episode_start": episode_start,
+        }
+        given = {key: value for key, value in asked.items() if value is not None}
+        answer: dict[str, Any] = self._call("POST", f"/api/models/{quote(model, safe='')}/act", given)
+        return answer
+
+    def session(self, model: str, agents: int = 1) -> Session:
+        """Open a session: what the model remembers of agents. It is ended by `close`, or with `with`."""
+        opened = self._call("POST", f"/api/models/{quote(model, safe='')}/sessions", {"agents": agents})
+        return Session(self, model, opened["session"])
+
+    def end_session(self, model: str, session: str) -> None:
+        """End a session."""
+        self._call("DELETE", f"/api/models/{quote(model, safe='')}/sessions/{quote(session, safe='')}")
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another one."""
+        self._connection.close()
+
+    def _call(self, method: str, path: str, plain: Mapping[str, Any] | None = None) -> Any:
+        body = None if plain is None else json.dumps(plain, default=_listed).encode()
+        headers = {**self._headers, **({} if body is None else {"Content-Type": "application/json"})}
+        # An idle connection may be closed by the server. A session's request is not sent twice: it might count twice.
+        may_retry = self._connection.sock is not None and "session" not in (plain or {})
+        try:
+            try:
+                self._connection.request(method, self._path + path, body, headers)
+                answer = self._connection.getresponse()
+            except (ConnectionError, HTTPException):
+                self._connection.close()
+                if not may_retry:
+                    raise
+                self._connection.request(method, self._path + path, body, headers)
+                answer = self._connection.getresponse()
+            content = answer.read()
+        except (OSError, HTTPException):
+            self._connection.close()
+            raise
+        try:
+            found = json.loads(content)
+        except ValueError:
+            found = {"error": content.decode(errors="replace")}
+        if answer.status >= 400:
+            raise ServerRefused(answer.status, found["error"])
+        return found
+
+
+class Session:
+    """A session with a model; use it with `with`."""
+
+    def __init__(self, client: PolicyClient, model: str, key: str) -> None:
+        self._client = client
+        self._model = model
+        self.key = key
+
+    def act(self, observations: Any, **more: Any) -> dict[str, Any]:
+        """See `PolicyClient.act`."""
+        return self._client.act(self._model, observations, session=self.key, **more)
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.end_session(self._model, self.key)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _listed(value: Any) -> Any:
+    """Return an array of NumPy, or a number of it, as lists."""
+    return value.tolist()
+
+
+def zeros(shape: Sequence[int]) -> Any:
+    """Return nested lists of zeros."""
+    return [zeros(shape[1:]) for _ in range(shape[0])] if shape else 0
+
+
+def main() -> None:
+    """List the models of a server, and what they do."""
+    client = PolicyClient(*sys.argv[1:3])
+    for model in client.models():
+        observed = {each["name"]: zeros([1, *each["shape"]]) for each in model["observations"]}
+        with client.session(model["name"]) as session:
+            answer = session.act(observed, deterministic=True)
+        print(f"{model['name']}, step {model['step']}: {answer['continuous'][0]} {answer['discrete'][0]}")
+    client.close()
+
+
+if __name__ == "__main__":
+    main()
