@@ -120,6 +120,7 @@ class ExhibitionHost(Host):
             "number": self._number,
             "shapes": picture.shapes,
             "score": dict(picture.score),
+            "heads": dict(picture.heads),
             "note": shown.note,
             "about": shown.about,
             "games": show.standings.games,
@@ -151,7 +152,7 @@ class ExhibitionHost(Host):
             sides.append(
                 {
                     "id": behavior_id,
-                    "name": behavior_id if display is None else display.sides.get(behavior_id, behavior_id),
+                    "name": _name(spec) if display is None else display.sides.get(behavior_id, _name(spec)),
                     "choices": self._players.choices(spec),
                     "keys": buttons(keys),
                 }
@@ -159,6 +160,7 @@ class ExhibitionHost(Host):
         drawn = None
         if display is not None:
             drawn = {"view": list(display.view), "sky": list(display.sky), "backdrop": display.backdrop}
+            drawn["aim"] = display.aim
         return {"sides": sides, "display": drawn, "saved": self._saved, "trouble": cast.trouble}
 
     # Who plays. ------------------------------------------------------------------------------------------------------
@@ -238,3 +240,7 @@ class ExhibitionHost(Host):
     def _say(self, words: str) -> None:
         self._saved = words
         log.info("Recording of a person: %s.", words)
+
+
+def _name(spec: BehaviorSpec) -> str:
+    return spec.name if spec.name == spec.behavior_id else f"{spec.name}, team {spec.team}"

@@ -33,6 +33,8 @@ class Picture:
     """JPEG."""
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id."""
+    heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The top of the agent that a person plays, by behaviour id."""
 
 
 @runtime_checkable
@@ -92,7 +94,7 @@ class FilmedGroup:
         if self.display is None:
             return Picture(image=encode(self._group.render(0)))
         scene = self._group.scene(0)
-        return Picture(scene.shapes, b"", scene.score)
+        return Picture(scene.shapes, b"", scene.score, scene.heads)
 
     def _expose(self) -> None:
         if len(self._waiting) < _MOST_WAITING:

@@ -36,7 +36,7 @@ def keys_of(
         if key in given:
             check_keys(given[key], choosable(spec), f"environment.keys.{key}", ("environment", "keys", key))
             return given[key]
-    return usual.get(spec.behavior_id) or default_keys(choosable(spec))
+    return usual.get(spec.behavior_id) or default_keys(choosable(spec), spec.actions.masked)
 
 
 def choosable(spec: BehaviorSpec) -> ActionSpec:
@@ -46,8 +46,11 @@ def choosable(spec: BehaviorSpec) -> ActionSpec:
     return ActionSpec(actions.continuous_size, actions.discrete_branches[:-1] if learned else actions.discrete_branches)
 
 
-def default_keys(actions: ActionSpec) -> KeyMapSettings:
-    """Return arrows for continuous actions, arrows for a choice between two, digits for one among more."""
+def default_keys(actions: ActionSpec, masked: bool = False) -> KeyMapSettings:
+    """Return arrows for continuous actions, arrows for a choice between two, digits for one among more.
+
+    Where masks say which choices are legal, it is a board most often: the game waits, if each choice has a key.
+    """
     press: dict[str, KeySettings] = {}
     for index, pair in enumerate(_ARROWS[: actions.continuous_size]):
         press |= {key: KeySettings(index=index, value=value) for key, value in zip(pair, (-1.0, 1.0), strict=True)}
@@ -55,7 +58,8 @@ def default_keys(actions: ActionSpec) -> KeyMapSettings:
         choices = actions.discrete_branches[0]
         keys = _ARROWS[0] if choices == 2 and not actions.continuous_size else _DIGITS[:choices]
         press |= {key: KeySettings(branch=0, value=choice) for choice, key in enumerate(keys)}
-    return KeyMapSettings(press=press)
+    each_has_a_key = len(press) == sum(actions.discrete_branches) and not actions.continuous_size
+    return KeyMapSettings(press=press, wait=masked and each_has_a_key)
 
 
 def buttons(keys: KeyMapSettings) -> list[list[str]]:

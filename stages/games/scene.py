@@ -43,6 +43,8 @@ class Scene:
     """From the back to the front, before the backdrop."""
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id; empty for a game without points."""
+    heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By behaviour id: the top of its first agent, the one that a person plays; empty where nobody has a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Display:
     """What people call the agents of each behaviour id."""
     keys: Mapping[str, KeyMapSettings]
     """By behaviour id: the keys of a person who plays for it."""
+    aim: str = ""
+    """What wins."""
 
 
 @runtime_checkable

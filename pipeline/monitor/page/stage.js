@@ -8,6 +8,7 @@ export class Stage {
     this.display = /** @type {any} */ (null);
     this.drawn = 0;
     this.waiting = /** @type {any} */ (null);
+    this.head = /** @type {[number, number]|undefined} */ (undefined);
     new ResizeObserver(() => this.ask()).observe(canvas);
   }
 
@@ -17,11 +18,12 @@ export class Stage {
     this.still = null;
   }
 
-  /** @param {any} values @param {ArrayBuffer} image */
-  async show(values, image) {
+  /** @param {any} values @param {ArrayBuffer} image @param {[number, number]} [head] Where an arrow points at the viewer's agent. */
+  async show(values, image, head) {
     const picture = values.shapes ? values.shapes : await createImageBitmap(new Blob([image], { type: "image/jpeg" }));
     this.picture?.close?.(); // an image's memory is not waited for to be collected
     this.picture = picture;
+    this.head = head;
     this.ask();
   }
 
@@ -39,6 +41,7 @@ export class Stage {
     if (shapes && !this.display) return;
     const ratio = shapes ? this.display.view[2] / this.display.view[3] : this.picture.width / this.picture.height;
     this.canvas.style.aspectRatio = String(ratio);
+    this.canvas.parentElement?.style.setProperty("--ratio", String(ratio));
     const width = Math.max(1, Math.round(this.canvas.clientWidth * devicePixelRatio)), height = Math.max(1, Math.round(width / ratio));
     if (this.canvas.width !== width || this.canvas.height !== height) {
       this.canvas.width = width;
@@ -49,6 +52,7 @@ export class Stage {
     if (shapes) {
       pen.drawImage(this.backdrop(width, height), 0, 0);
       this.paint(pen, width, height, this.picture);
+      if (this.head) this.point(pen, width, height, this.head);
     } else {
       pen.drawImage(this.picture, 0, 0, width, height);
     }
@@ -91,6 +95,16 @@ export class Stage {
       }
     }
     pen.restore();
+  }
+
+  /** An arrow above an agent. @param {CanvasRenderingContext2D} pen @param {number} width @param {number} height @param {[number, number]} head */
+  point(pen, width, height, [x, y]) {
+    const [left, bottom, wide, high] = this.display.view, size = width / 70;
+    const across = ((x - left) / wide) * width, tip = height - ((y - bottom) / high) * height - size / 2;
+    pen.beginPath();
+    for (const [dx, dy] of [[0, 0], [-size, -1.4 * size], [size, -1.4 * size]]) pen.lineTo(across + dx, tip + dy);
+    pen.closePath();
+    this.ink(pen, "#fff", "#2a2834", size / 5);
   }
 
   /** @param {CanvasRenderingContext2D} pen @param {string|null} fill @param {string} line @param {number} width */

@@ -13,6 +13,9 @@ const nameOf = (event) => (event.key === " " ? "Space" : event.key.length === 1 
 /** @param {string} key */
 const sign = (key) => SIGNS[/** @type {keyof typeof SIGNS} */ (key)] ?? (key.length === 1 ? key.toUpperCase() : key);
 
+/** A side as people call it. @param {any} side */
+const called = (side) => side.name + (side.mine ? " (you)" : side.taken ? " (a person)" : "");
+
 /** The section of the page. */
 export class Watch {
   /** @param {string} run @param {{refused: string}|undefined} offer Undefined where there is nothing to watch. */
@@ -54,8 +57,9 @@ export class Watch {
     socket.onclose = (event) => {
       if (socket !== this.socket) return;
       this.release();
-      this.say(event.code === 1001 ? "The run has ended." : "The connection is lost. Trying again…");
-      if (event.code !== 1001) this.again = setTimeout(() => this.connect(), AGAIN_MS);
+      if (event.code === 1001) return this.finish();
+      this.say("The connection is lost. Trying again…");
+      this.again = setTimeout(() => this.connect(), AGAIN_MS);
     };
   }
 
@@ -70,6 +74,16 @@ export class Watch {
     if (!invite) return;
     fill(this.tools);
     fill(this.element, h("div.invite", {}, h("button.primary", { type: "button", "data-do": "watch", click: () => this.open() }, "Watch a game")));
+  }
+
+  /** The run has ended: the last picture and the score stay. */
+  finish() {
+    this.close();
+    fill(this.tools);
+    fill(this.pads);
+    fill(this.sides);
+    this.note.hidden = true;
+    this.say("The run has ended.");
   }
 
   /** @param {any} wish */
@@ -149,7 +163,7 @@ export class Watch {
       const choose = h("select", { "aria-label": `Who plays ${side.name}`, "data-side": side.id, change: () => this.send({ do: "give", side: side.id, player: choose.value }) }, ...side.choices.map((/** @type {string} */ name) => h("option", { value: name, selected: name === side.player }, name)));
       const label = side.mine ? "Leave" : side.taken ? "Taken" : "Play";
       const take = h(`button${side.mine ? "" : ".primary"}`, { type: "button", "data-take": side.id, disabled: side.taken && !side.mine, click: () => this.send({ do: side.mine ? "leave" : "take", side: side.id }) }, label);
-      return h("div.side", {}, h("b", {}, side.name), choose, state.may_play ? take : null, side.mine ? h("span.pill.running", {}, "you") : side.taken ? h("span.pill", {}, "a person") : null);
+      return h("div.side", {}, h("b", {}, called(side)), choose, state.may_play ? take : null);
     }), state.may_play ? null : h("span.soft", {}, "To play, start the run with --monitor-control."));
   }
 
@@ -173,7 +187,7 @@ export class Watch {
   see(data) {
     const length = new DataView(data).getUint32(0, true);
     this.picture = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
-    this.drawing.show(this.picture, data.slice(4 + length));
+    this.drawing.show(this.picture, data.slice(4 + length), this.picture.heads[this.mine()?.id]);
     this.showScore();
     this.cue();
   }
@@ -195,10 +209,11 @@ export class Watch {
   showScore() {
     const { score = {}, wins = {}, returns = {}, games = 0, recorded = 0 } = this.picture, sides = this.state?.sides ?? [];
     const points = Object.keys(score).length > 0, teams = points || Object.keys(wins).length > 0;
-    const parts = sides.map((/** @type {any} */ side) => h("span", { "data-score": side.id }, h("span.soft", {}, `${side.name} `), h("b", {}, points ? score[side.id] ?? 0 : teams ? wins[side.id] ?? 0 : short(returns[side.id])), points ? h("span.soft", {}, ` · ${wins[side.id] ?? 0} won`) : null));
-    const last = games ? `${games} ${teams ? "games" : "episodes"}` : "";
-    const key = JSON.stringify([score, wins, returns, games, sides.map((/** @type {any} */ side) => side.name)]);
-    if (key !== this.shownScore) fill(this.score, ...parts, last ? h("span.soft", {}, last) : null);
+    const parts = sides.map((/** @type {any} */ side) => h("span", { "data-score": side.id }, h("span.soft", {}, `${called(side)} `), h("b", {}, points ? score[side.id] ?? 0 : teams ? wins[side.id] ?? 0 : short(returns[side.id])), points ? h("span.soft", {}, ` · ${wins[side.id] ?? 0} won`) : null));
+    const aim = this.state?.display?.aim;
+    const last = games ? `${games} ${teams ? "game" : "episode"}${games === 1 ? "" : "s"}` : "";
+    const key = JSON.stringify([score, wins, returns, games, aim, sides.map(called)]);
+    if (key !== this.shownScore) fill(this.score, ...parts, h("span.soft", {}, [aim, last].filter(Boolean).join(" · ")));
     this.shownScore = key;
     if (this.record) this.record.textContent = this.state?.recorded ? `Stop recording (${recorded})` : "Record";
   }

@@ -165,7 +165,8 @@ class PursuitGroup:
     def scene(self, env_id: int = 0) -> Scene:
         """Return what one arena looks like now, as shapes."""
         places, speeds = self.arenas.places[env_id], self.arenas.speeds[env_id]
-        return screen.scene(places, speeds, float(self._time_left(self._env_ids)[env_id]), self._catch_distance)
+        left = float(self._time_left(self._env_ids)[env_id])
+        return screen.scene((self.pursuer_id, self.evader_id), places, speeds, left, self._catch_distance)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -29,13 +29,15 @@ def display(pursuer_id: str, evader_id: str) -> Display:
         [area(corners, _FLOOR), stroke([*corners, corners[0]], _EDGE, 0.02)],
         {pursuer_id: "pursuers, red", evader_id: "evader, green"},
         dict.fromkeys((pursuer_id, evader_id), _keys()),
+        "the evader wins when the bar is empty",
     )
 
 
-def scene(places: Floats, speeds: Floats, time_left: float, caught_at: float) -> Scene:
+def scene(ids: tuple[str, str], places: Floats, speeds: Floats, time_left: float, caught_at: float) -> Scene:
     """Return what an arena looks like now.
 
     Args:
+        ids: the behaviour ids of pursuers and evader.
         places: [3, 2] of the agents.
         speeds: [3, 2] of the agents.
         time_left: share of the game that is left.
@@ -52,7 +54,8 @@ def scene(places: Floats, speeds: Floats, time_left: float, caught_at: float) ->
         shapes.append(disc(x, y, _SIZE, _SIZE, colour, _EDGE, 0.008))
     wide, top = 2 * HALF_WIDTH * time_left, HALF_WIDTH + 0.055
     shapes.append(stroke([(-HALF_WIDTH, top), (-HALF_WIDTH + wide, top)], _EVADER, 0.02))
-    return Scene(shapes)
+    firsts = zip(ids, (0, EVADER), strict=True)
+    return Scene(shapes, {}, {each: (float(places[at, 0]), float(places[at, 1]) + _SIZE) for each, at in firsts})
 
 
 def _keys() -> KeyMapSettings:

@@ -80,7 +80,7 @@ class VolleyGroup:
         self.points_to_win = points_to_win
         self.frame_skip = frame_skip
         self.on_tick: Callable[[], None] | None = None
-        """Called after each physics tick, so that a film has more pictures than decisions."""
+        """Called after each physics tick, so that a film has more pictures than decisions, and with a new score."""
         self.behavior_ids = (f"{behavior}?team=0", f"{behavior}?team=1")
         observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {
@@ -134,6 +134,8 @@ class VolleyGroup:
         self._decisions += 1
         self.score[0] += landed > 0
         self.score[1] += landed < 0
+        if self.on_tick is not None and landed.any():
+            self.on_tick()  # before the next serve, or match
         lead = np.sign(self.score[0] - self.score[1])
         over = (self.score.max(axis=0) >= self.points_to_win) | (self._decisions >= self.match_decisions)
         ended = np.flatnonzero(over).astype(np.int32)
@@ -154,7 +156,7 @@ class VolleyGroup:
     @property
     def display(self) -> Display:
         """What does not change of a court on a screen."""
-        return screen.display(self.behavior_ids)
+        return screen.display(self.behavior_ids, self.points_to_win)
 
     def scene(self, env_id: int = 0) -> Scene:
         """Return what one court looks like now, as shapes."""

@@ -29,7 +29,7 @@ _SHADOW, _BALL, _SEAM, _WHITE, _INK = "#ccac78", "#fff0b2", "#b08434", "#ffffff"
 _BACK, _STAY, _FORWARD = 0, 1, 2
 
 
-def display(behavior_ids: tuple[str, str]) -> Display:
+def display(behavior_ids: tuple[str, str], points_to_win: int) -> Display:
     """Return what does not change. The player on the right walks forward to the left."""
     moves = ((_BACK, _FORWARD), (_FORWARD, _BACK))
     keys = {
@@ -52,6 +52,7 @@ def display(behavior_ids: tuple[str, str]) -> Display:
         _backdrop(),
         dict(zip(behavior_ids, _NAMES, strict=True)),
         keys,
+        f"first to {points_to_win} wins",
     )
 
 
@@ -65,7 +66,9 @@ def scene(courts: Courts, score: NDArray[np.int32], behavior_ids: tuple[str, str
         y, vy = (float(courts.players[row, team, env_id]) for row in (Y, VY))
         shapes += _player(x, y, vy, team, (ball_x, ball_y))
     shapes += _ball(ball_x, ball_y)
-    return Scene(shapes, {behavior_id: int(score[team, env_id]) for team, behavior_id in enumerate(behavior_ids)})
+    points = {behavior_id: int(score[team, env_id]) for team, behavior_id in enumerate(behavior_ids)}
+    heads = {behavior_ids[team]: (x, float(courts.players[Y, team, env_id]) + PLAYER_RADIUS) for x, team in stands}
+    return Scene(shapes, points, heads)
 
 
 def _backdrop() -> list[Shape]:

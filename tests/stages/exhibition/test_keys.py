@@ -54,6 +54,14 @@ def test_a_game_that_waits_waits_for_a_key_that_is_allowed():
     assert action_of(board, {"2"}, spec(branches=(2,)), allowed).discrete.tolist() == [[1]]
 
 
+def test_where_masks_say_what_is_legal_the_game_waits_if_each_choice_has_a_key():
+    assert default_keys(ActionSpec(0, (7,)), masked=True).wait
+    assert not default_keys(ActionSpec(0, (7,))).wait
+    assert not default_keys(ActionSpec(0, (12,)), masked=True).wait
+    assert not default_keys(ActionSpec(1, (7,)), masked=True).wait
+    assert keys_of(spec(branches=(7,), masked=True), {}, {}).wait
+
+
 def test_the_map_of_the_id_comes_before_that_of_the_name_and_the_games_own():
     mine, named, own = keys({"x": {"branch": 0, "value": 1}}), keys({"y": {"branch": 0, "value": 1}}), keys({})
     usual = {"Ball?team=1": own}

@@ -102,6 +102,31 @@ def test_the_score_of_volley_stands_in_its_scene():
     assert group.scene().score == {"Volley?team=0": 0, "Volley?team=1": 3}
 
 
+def test_a_point_is_seen_before_the_next_serve_also_the_last_one_of_a_match():
+    group, seen = VolleyGroup(1, points_to_win=1), []
+    group.reset(1)
+    group.on_tick = lambda: seen.append(max(group.scene().score.values()))
+    idle = ActionBatch(np.zeros((1, 0), np.float32), np.array([[1, 0]], np.int32))
+    for _ in range(100):
+        result = group.step(dict.fromkeys(group.behavior_ids, idle))
+        if result.games is not None and len(result.games.env_ids):
+            break
+    assert seen[-1] == 1
+    assert set(seen[:-1]) == {0}
+    assert max(group.scene().score.values()) == 0
+
+
+@pytest.mark.parametrize("make", [VolleyGroup, PursuitGroup])
+def test_an_arrow_can_point_at_the_first_agent_of_each_side(make):
+    group = make(1)
+    group.reset(1)
+    scene = group.scene()
+    bodies = [shape[1:5] for shape in scene.shapes if shape[0] == "disc"]
+    for behavior_id in group.behavior_specs:
+        head = scene.heads[behavior_id]
+        assert any((x, round(y + high, 3)) == pytest.approx(head, abs=2e-3) for x, y, _, high in bodies)
+
+
 def test_a_stone_is_seen_before_the_board_is_cleared():
     group, seen = ConnectFourGroup(1), []
     group.reset(1)
