@@ -2,8 +2,10 @@
 
 It runs as a script, with the standard library alone. Main writes a line `pid mark` for each process to be watched; the
 first line is main's own. The descendants of a process carry its mark in their environment (`HEADRACE_HOST`), and most
-are in its session. When a watched process has ended, in whatever way, those that are left are asked to end (SIGTERM)
-and after `GRACE_S` killed. A folder that a line `folder path` names is removed at the end. The sweeper can do this even
+are in its session. A program that writes its title over its environment, as Ray's do, has no mark any more: it is known
+by its process group and by what it holds open in a folder that a line `folder path` names. When a watched process has
+ended, in whatever way, those that are left are asked to end (SIGTERM) and after `GRACE_S` killed. The folders are
+removed at the end. The sweeper can do this even
 after `kill -9` of main. Linux only: it needs pidfd and /proc.
 """
 
@@ -15,6 +17,8 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 VARIABLE = "HEADRACE_HOST"
 """The environment variable with the mark of the nearest watched ancestor; a host's begins with main's."""
@@ -34,10 +38,14 @@ class Sweep:
     Args:
         pid: the process, which has ended.
         mark: its mark.
+        group: its process group; -1 if it is not known.
+        folders: what holds something open there, and is of its group, is its own too.
     """
 
-    def __init__(self, pid: int, mark: str) -> None:
+    def __init__(self, pid: int, mark: str, group: int = -1, folders: Sequence[str] = ()) -> None:
         self._pid = pid
+        self._group = group
+        self._folders = tuple(f"{folder}/" for folder in folders)
         self._entry = f"{VARIABLE}={mark}".encode()
         self._leads_session = "/" in mark  # as hosts do; main's session is the user's
         self._since = time.monotonic()
@@ -46,7 +54,7 @@ class Sweep:
     def look(self) -> bool:
         """Signal what is left; True when there is no more to do."""
         age = time.monotonic() - self._since
-        if _state_and_session(self._pid)[0] not in ("", "Z"):
+        if _state_group_session(self._pid)[0] not in ("", "Z"):
             self._leads_session = False  # nobody was left in it, and the number is another's by now
         left = [pid for pid in _pids() if self._signal(pid, kill=age > GRACE_S)]
         return not left or age > _GIVE_UP_S
@@ -75,8 +83,12 @@ class Sweep:
         for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
             if entry == self._entry or entry.startswith(self._entry + b"/"):
                 return True
-        state, session = _state_and_session(pid)
-        return self._leads_session and session == self._pid and state != "Z"
+        state, group, session = _state_group_session(pid)
+        if self._leads_session and session == self._pid and state != "Z":
+            return True
+        return (
+            bool(self._folders) and group == self._group and any(each.startswith(self._folders) for each in _open(pid))
+        )
 
 
 class Watch:
@@ -94,8 +106,8 @@ class Watch:
         self._poll = select.poll()
         self._poll.register(lines, select.POLLIN)
         self._listening = True
-        self._watched: dict[int, tuple[int, str]] = {}
-        """Process id and mark, by descriptor of the process."""
+        self._watched: dict[int, tuple[int, str, int]] = {}
+        """Process id, mark and process group, by descriptor of the process."""
         self._sweeps: list[Sweep] = []
         self._folders: list[str] = []
 
@@ -124,16 +136,16 @@ class Watch:
             except ProcessLookupError:  # it has ended already
                 self._sweeps.append(Sweep(int(pid), mark))
             else:
-                self._watched[process] = (int(pid), mark)
+                self._watched[process] = (int(pid), mark, _state_group_session(int(pid))[1])
                 self._poll.register(process, select.POLLIN)
         if not data:
             self._listen_no_more()
 
     def _ended(self, process: int) -> None:
-        pid, mark = self._watched.pop(process)
+        pid, mark, group = self._watched.pop(process)
         self._poll.unregister(process)
         os.close(process)
-        self._sweeps.append(Sweep(pid, mark))
+        self._sweeps.append(Sweep(pid, mark, group, self._folders if pid == self._main else ()))
         if pid == self._main:  # what it has forked may hold the other end of the pipe
             self._listen_no_more()
 
@@ -147,10 +159,22 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _state_and_session(pid: int) -> tuple[str, int]:
-    """Return a process's state (`Z` if it has ended and nobody has asked how) and session; "", -1 if there is none."""
+def _state_group_session(pid: int) -> tuple[str, int, int]:
+    """Return a process's state (`Z`: it has ended and nobody has asked how), group and session; "", -1, -1 of none."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return (fields[0].decode(), int(fields[3])) if fields else ("", -1)
+    return (fields[0].decode(), int(fields[2]), int(fields[3])) if fields else ("", -1, -1)
+
+
+def _open(pid: int) -> Iterator[str]:
+    """Yield the paths that a process holds open."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:  # it has just ended, or is another user's
+        return
+    for name in names:
+        with suppress(OSError):  # it was just closed
+            yield os.readlink(f"{folder}/{name}")
 
 
 def _read(path: str) -> bytes:

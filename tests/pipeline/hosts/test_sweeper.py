@@ -22,9 +22,9 @@ def begin():
     """Starts a program that does nothing, with a mark or without one; it is ended with its test."""
     begun = []
 
-    def begin(mark=None, session=False):
+    def begin(mark=None, session=False, **options):
         environment = UNMARKED if mark is None else {**UNMARKED, VARIABLE: mark}
-        begun.append(subprocess.Popen(["sleep", "600"], env=environment, start_new_session=session))
+        begun.append(subprocess.Popen(["sleep", "600"], env=environment, start_new_session=session, **options))
         return begun[-1]
 
     yield begin
@@ -61,6 +61,22 @@ def test_a_program_without_a_mark_is_found_in_the_session_of_its_host(begin):
     while not sweep.look():
         pass
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_program_that_has_lost_its_mark_is_found_by_its_group_and_what_it_holds_open(begin, tmp_path):
+    """Ray's agents write their titles over their environments."""
+    (tmp_path / "logs").mkdir()
+
+    def holding(folder, group=None):
+        with (folder / "log").open("w") as log:
+            return begin(stdout=log, process_group=group)
+
+    mine, elsewhere, reader = holding(tmp_path / "logs"), holding(tmp_path), holding(tmp_path / "logs", group=0)
+    sweep = Sweep(-1, "run", os.getpgrp(), [str(tmp_path / "logs")])
+    assert not sweep.look()
+    assert mine.wait() == -signal.SIGTERM
+    assert sweep.look()
+    assert [elsewhere.poll(), reader.poll()] == [None, None]  # such as somebody's `tail -f`, a job of its own
 
 
 def test_a_session_whose_leader_is_alive_is_not_that_of_the_dead_host(begin):
