@@ -211,7 +211,7 @@ class ExhibitionHost(Host):
         behavior_id, demonstration = self._demonstration
         person = self._cast.person(behavior_id)
         try:
-            if person is None or person.agent is None:
+            if person is None or person.agent is None or person.hands.late:
                 demonstration.cut()
             elif behavior_id in result.steps:
                 demonstration.add(result.steps[behavior_id], actions[behavior_id], person.agent)

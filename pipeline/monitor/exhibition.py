@@ -228,7 +228,7 @@ class Exhibition:
             now = loop.time()
             if now - self._heard > HANG_S:
                 doing = await host.describe()
-                self._hung = f"it has not answered for {now - self._heard:.0f} s; it is {doing}"
+                self._hung = f"it has not answered for {now - self._heard:.0f} s: {doing}"
                 host.kill()
                 return
             if not self._viewers and now - self._alone_since > LINGER_S:

@@ -142,7 +142,7 @@ class Cast:
         try:
             player = self._choose_from.make(spec, wanted)
         except StageError as error:  # such as an exported policy that the run has removed meanwhile
-            self.trouble = str(error)
+            self.trouble = f"{error}; {spec.behavior_id} acts at random"
             player = uniform_player(spec)
         if player is None:  # nothing is learned yet; asked again at the next decision
             return uniform_player(spec)

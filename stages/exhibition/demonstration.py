@@ -19,8 +19,8 @@ from stages.environment.protocol import AgentSteps
 
 EDGE = "agent_processor"
 """The edge whose recordings these are like."""
-_LONGEST = 1000
-"""Steps of a trajectory; readers join the pieces of an episode."""
+_LONGEST = 64
+"""Steps of a trajectory, which are lost if the process is killed; readers join the pieces of an episode."""
 
 
 class Demonstration:

@@ -49,9 +49,14 @@ class Hands:
         return self._clock() - self._heard < AWAY_S
 
     @property
+    def late(self) -> bool:
+        """True if no key counts, as nothing has been heard for a while."""
+        return self._clock() - self._heard >= LATE_S
+
+    @property
     def pressed(self) -> frozenset[str]:
         """The keys that count: those that are held, and those that were tapped since the last decision."""
-        return self._held | self._tapped if self._clock() - self._heard < LATE_S else frozenset()
+        return frozenset() if self.late else self._held | self._tapped
 
     @property
     def tapped(self) -> frozenset[str]:

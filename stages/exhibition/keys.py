@@ -63,12 +63,13 @@ def default_keys(actions: ActionSpec, masked: bool = False) -> KeyMapSettings:
 
 
 def buttons(keys: KeyMapSettings) -> list[list[str]]:
-    """Return the keys by what they do, one list for each action that has a key alone: a page shows a button for it."""
+    """Return the keys by what they do, a list for each button of a page; those that do nothing alone have one each."""
     found: dict[KeySettings, list[str]] = {}
     for key, does in keys.press.items():
         if len(key) == 1 or _TOGETHER not in key:
             found.setdefault(does, []).append(key)
-    return [*found.values()]
+    parts = [part for key in keys.press if len(key) > 1 for part in key.split(_TOGETHER)]
+    return [*found.values(), *([part] for part in dict.fromkeys(parts) if part not in keys.press)]
 
 
 def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tuple[str, ...] = ()) -> None:

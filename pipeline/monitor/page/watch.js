@@ -5,6 +5,7 @@ import { Stage } from "./stage.js";
 
 const BEAT_MS = 250;
 const AGAIN_MS = 2000;
+const SILENT_MS = 5000;
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
@@ -25,6 +26,8 @@ export class Watch {
     this.held = new Set();
     this.number = 0;
     this.state = /** @type {any} */ (null);
+    this.seen = this.silent = 0;
+    this.lost = /** @type {string|undefined} */ (undefined);
     this.picture = /** @type {any} */ ({});
     this.tools = h("div.buttons");
     this.element = h("div.body.watch");
@@ -47,15 +50,35 @@ export class Watch {
     this.speed = h("select", { "aria-label": "Speed", change: () => this.pace(this.state.paused, Number(this.speed.value)) }, ...SPEEDS.map((speed) => h("option", { value: speed }, `${speed} ×`)));
     this.record = h("button", { type: "button", "data-do": "record", hidden: true, click: () => this.send({ do: "record", side: this.state.recorded ? "" : this.mine()?.id ?? "" }) }, "Record");
     fill(this.tools, this.record, this.speed, this.pause, h("button", { type: "button", click: () => this.close(true) }, "Close"));
-    this.beat = setInterval(() => this.mine() && this.tell(), BEAT_MS);
+    this.beat = setInterval(() => this.look(), BEAT_MS);
+    this.hiding = () => this.close(true);
+    addEventListener("pagehide", this.hiding); // a page that is kept in memory keeps its socket, too
     this.connect();
   }
 
+  /** Some times a second: let the server know that we are there, and say so if no picture comes. */
+  look() {
+    this.tell();
+    const silent = this.state?.status === "on" && !this.state.paused ? performance.now() - this.seen : 0;
+    if (silent > SILENT_MS) this.say(`No picture for ${short(Math.floor(silent / 1000))} s: the game does not answer, or the connection is lost.`);
+    else if (this.silent > SILENT_MS) this.explain();
+    this.silent = silent;
+  }
+
+  /** Say what the server has said last. */
+  explain() {
+    const state = this.state;
+    this.say(state.status === "starting" ? "The game is being set up…" : state.trouble || state.saved);
+    if (state.status === "failed") this.said.append(" ", h("button", { type: "button", "data-do": "again", click: () => this.send({ do: "start" }) }, "Start it again"));
+  }
+
   connect() {
+    this.seen = performance.now();
     const socket = (this.socket = openSocket(this.run, "watch"));
     socket.onmessage = (message) => (typeof message.data === "string" ? this.hear(JSON.parse(message.data)) : this.see(message.data));
     socket.onclose = (event) => {
       if (socket !== this.socket) return;
+      this.lost = this.mine()?.id ?? this.lost;
       this.release();
       if (event.code === 1001) return this.finish();
       this.say("The connection is lost. Trying again…");
@@ -66,6 +89,7 @@ export class Watch {
   /** @param {boolean} [invite] */
   close(invite = false) {
     clearInterval(this.beat);
+    if (this.hiding) removeEventListener("pagehide", this.hiding);
     clearTimeout(this.again);
     const socket = this.socket;
     this.socket = undefined;
@@ -95,6 +119,12 @@ export class Watch {
     return this.state?.sides.find((/** @type {any} */ side) => side.mine);
   }
 
+  /** @param {any} side */
+  take(side) {
+    this.lost = undefined;
+    this.send({ do: side.mine ? "leave" : "take", side: side.id });
+  }
+
   /** @param {boolean} paused @param {number} speed */
   pace(paused, speed) {
     this.send({ do: "pace", paused, speed });
@@ -103,7 +133,7 @@ export class Watch {
   /** @param {KeyboardEvent} event @param {boolean} down */
   key(event, down) {
     const side = this.mine(), key = nameOf(event);
-    if (!side?.keys.flat().includes(key) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!side?.keys.flat().includes(key) || (down && (event.ctrlKey || event.metaKey || event.altKey))) return;
     event.preventDefault();
     if (!event.repeat) this.press(key, down);
   }
@@ -117,13 +147,14 @@ export class Watch {
 
   release() {
     this.held.clear();
-    if (this.mine()) this.tell();
+    this.tell();
     this.cue();
   }
 
   /** Tell the server all keys that are held: at each change, and now and then, so that it knows we are there. */
   tell() {
-    this.send({ do: "keys", side: this.mine().id, number: this.number++, held: [...this.held] });
+    const side = this.mine();
+    if (side) this.send({ do: "keys", side: side.id, number: this.number++, held: [...this.held] });
   }
 
   /** @param {any} state */
@@ -142,10 +173,10 @@ export class Watch {
     this.record.className = state.recorded ? "danger" : "";
     this.showSides(state);
     this.showPads(mine);
-    this.say(state.status === "starting" ? "The game is being set up…" : state.trouble || state.saved);
-    if (state.status === "failed") this.said.append(" ", h("button", { type: "button", "data-do": "again", click: () => this.send({ do: "start" }) }, "Start it again"));
+    this.explain();
+    if (mine) this.lost = undefined;
+    else if (this.lost && !state.sides.find((/** @type {any} */ side) => side.id === this.lost)?.taken) this.send({ do: "take", side: this.lost }); // as before the break
     if (mine && mine.id !== before) {
-      this.number = Math.max(this.number, 1);
       this.tell();
       this.stage.focus({ preventScroll: true });
       this.stage.scrollIntoView({ block: "nearest" });
@@ -160,9 +191,10 @@ export class Watch {
     if (key === this.shownSides) return;
     this.shownSides = key;
     fill(this.sides, ...state.sides.map((/** @type {any} */ side) => {
-      const choose = h("select", { "aria-label": `Who plays ${side.name}`, "data-side": side.id, change: () => this.send({ do: "give", side: side.id, player: choose.value }) }, ...side.choices.map((/** @type {string} */ name) => h("option", { value: name, selected: name === side.player }, name)));
+      const choices = side.choices.includes(side.player) ? side.choices : [side.player, ...side.choices]; // it has been removed meanwhile
+      const choose = h("select", { "aria-label": `Who plays ${side.name}`, "data-side": side.id, change: () => this.send({ do: "give", side: side.id, player: choose.value }) }, ...choices.map((/** @type {string} */ name) => h("option", { value: name, selected: name === side.player }, name)));
       const label = side.mine ? "Leave" : side.taken ? "Taken" : "Play";
-      const take = h(`button${side.mine ? "" : ".primary"}`, { type: "button", "data-take": side.id, disabled: side.taken && !side.mine, click: () => this.send({ do: side.mine ? "leave" : "take", side: side.id }) }, label);
+      const take = h(`button${side.mine ? "" : ".primary"}`, { type: "button", "data-take": side.id, disabled: side.taken && !side.mine, click: () => this.take(side) }, label);
       return h("div.side", {}, h("b", {}, called(side)), choose, state.may_play ? take : null);
     }), state.may_play ? null : h("span.soft", {}, "To play, start the run with --monitor-control."));
   }
@@ -185,6 +217,7 @@ export class Watch {
 
   /** @param {ArrayBuffer} data */
   see(data) {
+    this.seen = performance.now();
     const length = new DataView(data).getUint32(0, true);
     this.picture = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
     this.drawing.show(this.picture, data.slice(4 + length), this.picture.heads[this.mine()?.id]);

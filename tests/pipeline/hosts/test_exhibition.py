@@ -23,6 +23,7 @@ from pipeline.hosts.serve import serve
 from pipeline.policies.export import export_policy
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.messages import PolicyUpdate
+from stages.exhibition import hands
 from stages.games.volley import VolleyGroup
 from stages.trainer.imitation import load_recorded
 from stages.trainer.ppo.trainer import PPOTrainer
@@ -146,6 +147,17 @@ async def test_a_persons_keys_move_the_agent_and_are_recorded(tmp_path):
         found = load_recorded(str(path), "Volley")
         assert len(found) >= 20
         assert (found.choices == [0, 0]).all()
+
+
+async def test_what_happens_while_nothing_is_heard_of_the_person_is_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(hands, "LATE_S", 0.0)
+    host = Hosted(tmp_path)
+    host.control.send(DirectShow({LEFT: ("newest", True)}, speed=4.0, recorded=LEFT))
+    await host.until(lambda: len(host.pictures) > 20)
+    host.control.send(DirectShow({}))
+    await host.until(lambda: host.told.get("saved"))
+    assert host.told["saved"] == "nothing was recorded: nobody has played"
+    await host.end()
 
 
 async def test_a_recording_in_which_nobody_has_played_leaves_nothing(tmp_path):

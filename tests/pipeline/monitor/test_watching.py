@@ -238,7 +238,7 @@ async def test_a_process_that_hangs_is_ended_with_what_it_does(monkeypatch):
         await stand.announced()
         await stand.until(lambda: stand.show.status == "failed")
         assert stand.show.trouble.startswith("it has not answered for")
-        assert stand.show.trouble.endswith("it is in step()")
+        assert stand.show.trouble.endswith(": in step()")
 
 
 @pytest.mark.virtual_time

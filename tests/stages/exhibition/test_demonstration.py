@@ -63,3 +63,13 @@ def test_another_agents_steps_are_no_part_of_it(recorded):
     play(group, result, demonstration, 5, agent=7)
     assert demonstration.steps == 0
     demonstration.close()
+
+
+def test_of_a_long_game_most_is_written_before_it_ends_and_it_is_one_episode(tmp_path):
+    group = VolleyGroup(1, points_to_win=1000)
+    demonstration = Demonstration(tmp_path / "a.stream", group.behavior_specs[LEFT], "run", {})
+    play(group, group.reset(2), demonstration, 200)
+    assert sum(batch.num_rows for batch in batches(demonstration)) == 192  # as if the process had been killed
+    demonstration.close()
+    found = load_recorded(str(demonstration.path), "Volley")
+    assert found.episode_lengths.tolist() == [199]

@@ -37,6 +37,7 @@ def test_of_several_keys_for_a_branch_the_last_in_the_map_counts_as_for_two_toge
     assert action_of(ways, {"b", "a"}, spec(branches=(4,)), None).discrete.tolist() == [[3]]
     assert action_of(ways, {"b"}, spec(branches=(4,)), None).discrete.tolist() == [[2]]
     assert buttons(ways) == [["a"], ["b"]]
+    assert buttons(keys({"a": {"branch": 0, "value": 1}, "a+b": {"branch": 0, "value": 2}})) == [["a"], ["b"]]
 
 
 def test_a_forbidden_choice_is_not_made():

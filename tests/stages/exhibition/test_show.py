@@ -167,7 +167,7 @@ async def test_a_snapshot_that_cannot_be_played_is_said_and_the_game_goes_on():
     stand = volley(most=30)
     stand.cast.give(LEFT, Casting("step 100"))
     await stand.run()
-    assert stand.cast.trouble == "step 100 is damaged"
+    assert stand.cast.trouble == "step 100 is damaged; Volley?team=0 acts at random"
 
 
 async def test_a_paused_show_stands_still():
