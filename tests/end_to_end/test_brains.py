@@ -9,6 +9,7 @@ import numpy as np
 from run_configs import INLINE, cartpole
 from run_folders import streams
 from runs import run_here
+from unity_command import unity
 
 from queues.messages import TrajectoryBatch
 from queues.stream_reader import StreamReader
@@ -79,6 +80,41 @@ def test_opponents_in_self_play_are_brains_in_their_share_of_the_games(tmp_path)
     played = run_here(volley(brain=[{**model, "teams": [0]}, {"use": "random", "teams": [1]}]), tmp_path, "played")
     names = [each["brain"] for each in json.loads((played.folder / "Volley" / "league.json").read_text())["brains"]]
     assert names == [str(result.folder), "random"]
+
+
+def test_agents_of_unity_have_brains_as_those_of_other_games_do(tmp_path):
+    plain = unity(tmp_path, num_envs=1, **INLINE)
+    plain["behaviors"]["Simple"] = {"brain": "random", "broadcast": True, "max_steps": 300}
+    plain["record"] = {"edges": ["agent_processor"]}
+    result = run_here(plain, tmp_path, "run")
+    assert result.behaviors["Simple"].version == 0
+    batches = recorded(result)
+    assert sum(batch.num_rows for batch in batches) >= 300
+    assert not any(batch.trajectories["learning"].any() for batch in batches)
+
+
+def test_agents_of_pettingzoo_have_brains_beside_learners(tmp_path):
+    plain = {
+        "environment": {
+            "kind": "pettingzoo",
+            "factory": "small_zoo:Counting",
+            "num_envs": 8,
+            "behaviors": {"player_0": {"behavior": "Learner"}, "player_1": {"behavior": "Stranger"}},
+        },
+        "behaviors": {
+            "Learner": {
+                "trainer_type": "ppo",
+                "max_steps": 600,
+                "hyperparameters": {"buffer_size": 200, "batch_size": 50},
+            },
+            "Stranger": {"brain": "random"},
+        },
+        "pipeline": HOSTS,
+    }
+    result = run_here(plain, tmp_path, "run")
+    assert result.behaviors["Learner"].version > 0
+    assert result.behaviors["Stranger"].version == 0
+    assert result.behaviors["Stranger"].step > 0
 
 
 def test_a_student_imitates_a_script_whose_steps_are_broadcast(tmp_path):
