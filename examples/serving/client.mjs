@@ -63,7 +63,10 @@ export class PolicyClient {
       options.headers["Content-Type"] = "application/json";
       options.body = JSON.stringify(plain, (_, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value));
     }
-    const answer = await fetch(this.#url + path, options);
+    const answer = await fetch(this.#url + path, options).catch((error) => {
+      if (error.name === "TimeoutError") throw error;
+      throw new Error(`${this.#url} can't be reached: ${error.cause?.message ?? error.message}`, { cause: error });
+    });
     const text = await answer.text();
     let found;
     try {
@@ -89,6 +92,10 @@ async function main(url, token) {
   }
 }
 
-if (globalThis.process?.argv?.[1] && import.meta.url.endsWith(process.argv[1].replaceAll("\\", "/"))) {
-  await main(process.argv[2], process.argv[3]);
+// As a program; a path with a space or an umlaut stands encoded in the address.
+if (globalThis.process?.argv?.[1] && decodeURIComponent(import.meta.url).endsWith(process.argv[1].replaceAll("\\", "/"))) {
+  await main(process.argv[2], process.argv[3]).catch((error) => {
+    console.error(error.message);
+    process.exitCode = 1;
+  });
 }

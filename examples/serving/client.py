@@ -20,6 +20,8 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+USUAL_URL = "http://localhost:8480"
+
 
 class ServerRefused(Exception):
     """The server has refused a request; the message says why.
@@ -41,13 +43,18 @@ class PolicyClient:
         token: what the server printed, if it is on another machine.
         timeout_s: seconds that an answer may take; the server drops a request that nobody waits for.
 
+    Raises:
+        ValueError: if the url is none.
+
     Raises of all methods:
         ServerRefused: if the server says no.
         OSError, HTTPException: if it can't be reached, or does not answer in time.
     """
 
-    def __init__(self, url: str = "http://localhost:8480", token: str = "", timeout_s: float = 10.0) -> None:
+    def __init__(self, url: str = USUAL_URL, token: str = "", timeout_s: float = 10.0) -> None:
         parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"expected the address of a server, such as {USUAL_URL}, got {url!r}")
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._connection = kind(parts.netloc, timeout=timeout_s)
         self._path = parts.path.rstrip("/")
@@ -148,12 +155,18 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except (ServerRefused, OSError, HTTPException):
+            if kind is None:  # else it is the first error that counts
+                raise
 
 
 def _listed(value: Any) -> Any:
     """Return an array of NumPy, or a number of it, as lists."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"a {type(value).__name__} can't be sent; expected lists, arrays or numbers")
     return value.tolist()
 
 
@@ -174,4 +187,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ServerRefused, ValueError, OSError, HTTPException) as error:
+        sys.exit(f"{[*sys.argv[1:], USUAL_URL][0]}: {error}")

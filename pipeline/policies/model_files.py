@@ -234,16 +234,21 @@ def behaviors_in(run_folder: Path) -> list[str]:
     return sorted(folders | {path.stem for path in run_folder.glob(f"*{SUFFIX}")})
 
 
-def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec) -> None:
+def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the environment now has") -> None:
     """Check that a policy was trained with these observations and actions.
+
+    Args:
+        theirs: of the policy.
+        ours: what it has to be.
+        whose: words in front of `ours`.
 
     Raises:
         StageError: if it was not.
     """
     if theirs.observations != ours.observations:
-        raise StageError(f"it was trained with other observations: {theirs.seen}; the environment now has {ours.seen}")
+        raise StageError(f"it was trained with other observations: {theirs.seen}; {whose} {ours.seen}")
     if theirs.actions != ours.actions:
-        raise StageError(f"it was trained with other actions: {theirs.actions}; the environment now has {ours.actions}")
+        raise StageError(f"it was trained with other actions: {theirs.actions}; {whose} {ours.actions}")
 
 
 def is_onnx(path: str | Path) -> bool:

@@ -37,9 +37,14 @@ class LoadedModel:
     version: int
     """1 for the first that is served, 2 for the next, …"""
     step: int
-    """Steps that it had learned from, as far as the file says."""
+    """Steps that it had learned from; 0 where the file does not say."""
     deterministic: bool
     """True if it was trained to act by the mean and the most likely action."""
+
+    @property
+    def told(self) -> str:
+        """Its file, and its step if that is known."""
+        return f"{self.path}, step {self.step}" if self.step else str(self.path)
 
     @property
     def quick(self) -> bool:
@@ -89,7 +94,7 @@ class ServedModel:
             if signature in (self.newest.signature, self._refused):
                 return
             loaded = _load(file, signature, self.newest.version + 1)
-            check_spec(loaded.spec, self.newest.spec)
+            check_spec(loaded.spec, self.newest.spec, "those who ask know")
             _check_memory(loaded.policy, self.newest.policy)
         except (RunError, StageError, OSError) as error:
             told = signature or str(error)
@@ -98,7 +103,7 @@ class ServedModel:
                 log.warning("%s: a newer model can't be served, the one before stays: %s", self.name, error)
             return
         self.newest, self._refused = loaded, None
-        log.info("%s: serves %s now (step %d)", self.name, loaded.path, loaded.step)
+        log.info("%s: serves %s now", self.name, loaded.told)
 
     def _find(self) -> tuple[ModelFile, Signature]:
         file = find_model(self._reference, self._behavior)

@@ -137,7 +137,7 @@ async def _drain(
 
 def _words(models: Sequence[ServedModel], site: Site, grpc_port: int, token: str) -> str:
     """Say what is served, where."""
-    lines = [f"{model.name}: {model.newest.path}, step {model.newest.step}" for model in models]
+    lines = [f"{model.name}: {model.newest.told}" for model in models]
     lines += [f"HTTP: {site.url}", f"gRPC: port {grpc_port}"]
     if token:
         lines += [f"token: {token}"]

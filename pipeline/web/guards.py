@@ -123,7 +123,10 @@ def check_token(token: str, needed: Callable[[web.Request], bool]) -> Middleware
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if needed(request) and not carries_token(request, token):
-            raise web.HTTPUnauthorized(text="a token is needed: the one in the address that the command has printed")
+            raise web.HTTPUnauthorized(
+                headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
+                text="a token is needed: the one that the command has printed, as 'Authorization: Bearer TOKEN'",
+            )
         return await handler(request)
 
     return guard

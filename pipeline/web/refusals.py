@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from stages.error_text import describe_error
 
 log = logging.getLogger(__name__)
+
+_KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
+"""Headers that belong to a refusal."""
 
 
 def refusal(status: int, message: str) -> web.Response:
@@ -27,8 +30,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
             raise
         said = (error.text or "").removeprefix(f"{error.status}: ") or error.reason
         answer = refusal(error.status, said)
-        if "Allow" in error.headers:
-            answer.headers["Allow"] = error.headers["Allow"]
+        for name in _KEPT & error.headers.keys():
+            answer.headers[name] = error.headers[name]
         return answer
     except ConnectionResetError:  # the caller has gone, and reads no answer
         raise

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import shutil
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +116,33 @@ async def test_it_connects_again_after_the_server_was_started_anew(tmp_path):
         client.close()
 
 
+def test_what_can_not_be_sent_is_named():
+    module = python_client()
+    with pytest.raises(ValueError, match=r"such as http://localhost:8480, got 'localhost:8480'"):
+        module.PolicyClient("localhost:8480")
+    with pytest.raises(TypeError, match="a set can't be sent"):
+        module.PolicyClient().act("Ball", [{1, 2}])
+
+
+async def test_leaving_a_session_by_an_error_shows_that_error(tmp_path):
+    module = python_client()
+
+    def leave(url):
+        with closing(module.PolicyClient(url, "right")) as client, client.session("Mind") as session:
+            session.close()  # it can't be ended again
+            raise ZeroDivisionError
+
+    async with models(tmp_path) as site:
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(leave, site.url)
+
+
 async def run(*line):
     process = await asyncio.create_subprocess_exec(
         *line, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     output, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()
-    return output.decode()
+    return process.returncode, output.decode(), errors.decode()
 
 
 def script(url):
@@ -136,17 +156,26 @@ async def test_the_javascript_client_talks_with_a_server_in_node(tmp_path):
     async with models(tmp_path) as site:
         source = f"import {{ PolicyClient }} from {json.dumps(address)};\n{script(site.url)}"
         file.write_text(f"{source}\nconsole.log(JSON.stringify(said));\n")
-        check(json.loads(await run(NODE, str(file))))
+        status, said, errors = await run(NODE, str(file))
+        assert status == 0, errors
+        check(json.loads(said))
 
 
 @pytest.mark.lengthy
 async def test_both_list_the_models_of_a_server_as_programs(tmp_path):
+    copied = tmp_path / "a b ü"  # the names of folders do not matter
+    shutil.copytree(EXAMPLES, copied)
+    programs = [(sys.executable, "client.py"), *([(NODE, "client.mjs")] if NODE else [])]
     async with models(tmp_path) as site:
-        line = [site.url.rstrip("/"), "right"]
-        programs = [(sys.executable, "client.py"), *([(NODE, "client.mjs")] if NODE else [])]
+        url = site.url.rstrip("/")
         for program, file in programs:
-            said = await run(program, str(EXAMPLES / file), *line)
+            _, said, _ = await run(program, str(copied / file), url, "right")
             assert [each.partition(":")[0] for each in said.splitlines()] == ["Ball, step 500", "Mind, step 500"]
+            status, _, errors = await run(program, str(copied / file), url, "wrong")
+            assert (status, errors.count("\n"), "401: a token is needed" in errors) == (1, 1, True)
+    for program, file in programs:
+        status, _, errors = await run(program, str(copied / file), url)
+        assert (status, errors.count("\n"), url in errors) == (1, 1, True)  # nobody is there any more
 
 
 @needs_browser

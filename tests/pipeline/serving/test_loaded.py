@@ -92,7 +92,7 @@ def test_one_that_is_gone_is_told_of_once(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ({}, {"actions": ActionSpec(3)}, "it was trained with other actions"),
+        ({}, {"actions": ActionSpec(3)}, "other actions: 3 continuous actions; those who ask know 2 continuous"),
         ({"memory": MEMORY}, {}, "it remembers 0 numbers, and sessions hold 6"),
     ],
 )

@@ -131,7 +131,10 @@ async def test_only_who_knows_the_token_is_served(query, headers, status):
     desk = Desk()
     async with opened(desk, token=TOKEN, needs_token=lambda r: r.method == "POST") as (_, caller):
         async with caller.post(f"/orders{query}", json={"amount": 1}, headers=headers) as answer:
-            assert answer.status == status
+            assert (answer.status, answer.headers.get("WWW-Authenticate")) == (
+                status,
+                "Bearer" if status == 401 else None,
+            )
         async with caller.get("/orders") as answer:
             assert (await answer.json())["orders"] == [1] * (status == 200)
 
