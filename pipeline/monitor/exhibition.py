@@ -39,7 +39,7 @@ HANG_S = 60.0
 """A process that says nothing for so long is ended; it says something every second."""
 FEED_S = 0.25
 """Between two looks at whether there are newer policies."""
-END_S = 5.0
+END_S = 3.0
 """Seconds for the process to end in order."""
 _HEADER = struct.Struct("<I")
 
@@ -141,10 +141,13 @@ class Exhibition:
         self._wake()
 
     async def close(self) -> None:
-        """End the show for good, and the viewers' sockets."""
-        self._closed = True
+        """End the show for good, and the viewers' sockets; what is recorded is written first, unless it hangs."""
+        self._closed = self._ending = True
         self._wake()
         if self._life is not None:
+            if self._host is not None:
+                self._host.control.send(Stop())
+                await asyncio.wait([self._life], timeout=END_S)
             self._life.cancel()
             with suppress(asyncio.CancelledError):
                 await self._life

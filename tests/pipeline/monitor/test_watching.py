@@ -258,6 +258,20 @@ async def test_it_ends_when_nobody_has_watched_for_a_while_and_begins_with_the_n
 
 
 @pytest.mark.virtual_time
+async def test_when_the_run_ends_the_process_is_asked_to_end_first_and_has_its_time_to_write():
+    stand = Stand()
+    async with stand.show.watched():
+        process = await stand.announced()
+        closing = asyncio.create_task(stand.show.close())
+        await stand.until(lambda: any(isinstance(each, Stop) for each in process.heard))
+        assert not process.killed
+        process.said.put_nowait(LogLine(20, "stages.exhibition", "a recording is written"))
+        process.said.put_nowait(None)
+        await closing
+    assert stand.show.status == "off"
+
+
+@pytest.mark.virtual_time
 async def test_what_cannot_be_shown_starts_nothing():
     stand = Stand("Unity shows its games itself")
     async with stand.show.watched():
