@@ -62,9 +62,10 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
 
 
 def without_doubles(files: Sequence[Path]) -> list[Path]:
-    """Return the files without streams whose content is in others of them.
+    """Return the files without those whose content is in others of them.
 
-    A run may be recorded at both of its edges, and a student's inlet receives the same as its teacher's.
+    A run may be recorded at both of its edges, a student's inlet receives the same as its teacher's, and what a person
+    plays is a stream and a `.demo` of the same name.
 
     Raises:
         StreamError: if a stream is no stream.
@@ -86,6 +87,7 @@ def without_doubles(files: Sequence[Path]) -> list[Path]:
         if _TRAINER_EDGE in header.edges
         and all((header.run_id, _teacher(header.config, spec.name)) in inlets for spec in header.specs)
     }
+    doubles |= {file.with_suffix(".demo") for file in headers}
     return [file for file in files if file not in doubles]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from imitation_spec import SPEC
 
+from pipeline.policies.demo_files import write_demos
 from queues.errors import StreamError
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
@@ -51,6 +52,13 @@ def test_a_run_recorded_at_both_edges_counts_once(record, expert, tmp_path):
     record([expert([2])], "demos/at_processor.stream", edge="agent_processor")
     record([expert([3])], "demos/other_run.stream", edge="agent_processor", run_id="other")
     assert load_demonstrations("demos", SPEC, tmp_path).lengths.tolist() == [2, 3]
+
+
+def test_a_demo_beside_the_stream_of_its_name_counts_once(record, expert, tmp_path):
+    record([expert([2, 4])], "demos/played.stream")
+    write_demos(str(tmp_path / "demos/played.stream"), tmp_path / "demos/played.demo")
+    assert load_demonstrations("demos", SPEC, tmp_path).lengths.tolist() == [2, 4]
+    assert load_demonstrations("demos/*.demo", SPEC, tmp_path).lengths.tolist() == [2, 4]
 
 
 @pytest.mark.parametrize("path", ["nothing.stream", "nowhere/", "no*.stream"])
