@@ -101,6 +101,10 @@ class ReplayHosts(_Hosts):
     replicas: Int = Field(1, gt=0, le=256, description="Shards of each buffer, of which each has a host.")
 
 
+class InferenceHosts(_Hosts):
+    """The host that decides for all actors where `inference` is `central`; a GPU that one learns on decides, too."""
+
+
 class HostsSettings(Settings):
     """Hosts of the pipeline's parts."""
 
@@ -108,6 +112,9 @@ class HostsSettings(Settings):
     learners: LearnerHosts = Field(default_factory=LearnerHosts, description="Trainers.")
     evaluation: EvaluationHosts = Field(default_factory=EvaluationHosts, description="Evaluation's environments.")
     replay: ReplayHosts = Field(default_factory=ReplayHosts, description="Replay buffers of `sac`.")
+    inference: InferenceHosts = Field(
+        default_factory=InferenceHosts, description="Policies, with `inference: central` only."
+    )
 
     @model_validator(mode="after")
     def _evaluate_as_actors_act(self) -> HostsSettings:
@@ -206,6 +213,11 @@ class PipelineSettings(Settings):
         "where collecting takes longer than learning in the first updates, else 1.",
         json_schema_extra={"default_text": "`auto`; 0 if `deterministic`"},
     )
+    inference: Annotated[Text, one_of(("actor", "central"))] = Field(
+        "actor",
+        description="Where policies decide: each `actor` by its own copy, or one `central` host for all actors, in "
+        "batches, which pays for large networks.",
+    )
     hosts: HostsSettings = Field(default_factory=HostsSettings, description="Hosts of stages.")
     ray: RaySettings = Field(default_factory=RaySettings, description="The cluster of hosts on Ray.")
     queues: QueuesSettings = Field(default_factory=QueuesSettings, description="Queues between stages.")
@@ -221,7 +233,7 @@ class PipelineSettings(Settings):
 
     @model_validator(mode="after")
     def _relate(self) -> PipelineSettings:
-        report([*self._against_determinism(), *self._names_twice()])
+        report([*self._against_determinism(), *self._about_inference(), *self._names_twice()])
         if self.deterministic:
             self._fill(max_policy_lag=0, hosts=_in_main(self.hosts))
         return self
@@ -244,6 +256,20 @@ class PipelineSettings(Settings):
                 findings.append(Finding(("hosts", which, "kind"), message, involves))
         return findings
 
+    def _about_inference(self) -> list[Finding]:
+        findings = []
+        if self.inference != "central":
+            if changed(self.hosts.inference):
+                message = "is the host of central inference; add pipeline.inference: central, or leave it out"
+                findings.append(Finding(("hosts", "inference"), message, (("inference",),)))
+        elif self.deterministic:
+            message = (
+                "'central' contradicts 'deterministic: true': who asks together draws random numbers together, and "
+                "that is a matter of time; drop one of the two"
+            )
+            findings.append(Finding(("inference",), message, (("deterministic",),)))
+        return findings
+
     def _names_twice(self) -> list[Finding]:
         seen: set[str] = set()
         findings = []
@@ -263,5 +289,6 @@ def _in_main(hosts: HostsSettings) -> HostsSettings:
         actors=hosts.actors.model_copy(update=moved(hosts.actors)),
         evaluation=hosts.evaluation.model_copy(update=moved(hosts.evaluation)),
         replay=hosts.replay,
+        inference=hosts.inference,
         learners=hosts.learners.model_copy(update=moved(hosts.learners)),
     )

@@ -18,7 +18,11 @@ from queues.messages import (
     Array,
     Barrier,
     Columns,
+    DecisionAnswer,
+    DecisionRequest,
     Message,
+    PolicyAnswer,
+    PolicyQuestion,
     PolicyUpdate,
     ReplayRequest,
     ReplaySample,
@@ -68,6 +72,12 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
             fields, named = {}, [("counts", message.counts)]
         case ReplaySample():
             fields, named = {}, [*message.columns.items()]
+        case DecisionRequest():
+            asked = [[q.behavior_id, q.snapshot, q.version, q.greedy, [*q.held]] for q in message.questions]
+            fields, named = {"number": message.number, "asked": asked}, _numbered(message.questions)
+        case DecisionAnswer():
+            versions = [answer.version for answer in message.answers]
+            fields, named = {"number": message.number, "versions": versions}, _numbered(message.answers)
         case Barrier():
             fields = {"number": message.number, "source": message.source}
             named = []
@@ -153,6 +163,15 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
                 return ReplayRequest(named["counts"])
             case "ReplaySample":
                 return ReplaySample(named)
+            case "DecisionRequest":
+                questions = tuple(
+                    PolicyQuestion(behavior_id, snapshot, version, greedy, tuple(held), _group(named, str(i)))
+                    for i, (behavior_id, snapshot, version, greedy, held) in enumerate(fields["asked"])
+                )
+                return DecisionRequest(fields["number"], questions)
+            case "DecisionAnswer":
+                answers = (PolicyAnswer(version, _group(named, str(i))) for i, version in enumerate(fields["versions"]))
+                return DecisionAnswer(fields["number"], tuple(answers))
             case "StepBatch":
                 fields.pop("group", None)  # recordings of earlier releases have one
                 observations = tuple(_group(named, "observations").values())
@@ -164,6 +183,10 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
                 raise ShapeError(f"no message of type {other!r}")
     except (KeyError, TypeError, ValueError) as error:
         raise ShapeError(f"not a message header: {error!r}") from error
+
+
+def _numbered(parts: Sequence[PolicyQuestion | PolicyAnswer]) -> list[tuple[str, Array]]:
+    return [(f"{i}/{name}", array) for i, part in enumerate(parts) for name, array in part.columns.items()]
 
 
 def _group(named: Mapping[str, Array], group: str) -> Columns:

@@ -305,7 +305,65 @@ class ReplaySample:
     columns: Columns
 
 
-Message = StepBatch | TrajectoryBatch | PolicyUpdate | Barrier | ReplayRequest | ReplaySample
+@dataclass(frozen=True, slots=True)
+class PolicyQuestion:
+    """What one policy is asked to decide for d agents, where it does not lie in their actor."""
+
+    behavior_id: str
+    snapshot: int
+    version: int
+    """The policy as `PolicyUpdate` numbers it; of those straight from a trainer, this or a newer one is meant."""
+    greedy: bool
+    """True for the mean and the most likely choice instead of a sample."""
+    held: tuple[int, ...]
+    """All snapshots of the behaviour id by which the actor still plays; it will ask for no other that was sent before
+    the newest of them."""
+    columns: Columns
+    """[d, ...] obs_0…, and where there are such: masks, memories, previous_actions (see `policy.protocol.Recall`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRequest:
+    """All that an actor asks at one tick; it asks nothing more before this is answered, or given up."""
+
+    number: int
+    """Unique among the requests of an actor and of those in whose place it was started, rising."""
+    questions: tuple[PolicyQuestion, ...]
+
+
+DECISION = "decision/"
+"""Before the names of an answer's columns that are columns of the decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAnswer:
+    """The decision of one policy for d agents."""
+
+    version: int
+    """Of the policy that decided."""
+    columns: Columns
+    """[d, ...] continuous, discrete; decision/… (see `policy.protocol.Decision`); with memory: memories and
+    previous_actions of the next decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionAnswer:
+    """The answers to a request, in the order of its questions."""
+
+    number: int
+    answers: tuple[PolicyAnswer, ...]
+
+
+Message = (
+    StepBatch
+    | TrajectoryBatch
+    | PolicyUpdate
+    | Barrier
+    | ReplayRequest
+    | ReplaySample
+    | DecisionRequest
+    | DecisionAnswer
+)
 
 
 def _common_length(columns: Columns, axis: str) -> int:

@@ -25,6 +25,7 @@ ROOMS = {
         "environment/pettingzoo",
         "environment/unity",
         "environment/low_level",
+        "inference",
         "games",
         "agent",
         "actor",

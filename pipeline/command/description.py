@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from config import Curriculum, EnvironmentParameter, RunConfig
 from config.environment_kinds import load_entry
-from pipeline.common.graph import GHOST, offline_demonstrations, placements_after, route, shard_names
+from pipeline.common.graph import GHOST, decides_centrally, offline_demonstrations, placements_after, route, shard_names
 
 ACTOR_STAGES = ("environment", "agent_processor")
 
@@ -26,6 +26,8 @@ def describe(config: RunConfig) -> str:
             + " → ".join([*ACTOR_STAGES, *custom])
         )
         lines.append(f"  environment: {load_entry(config.environment_kind.description)(config)}{_repeat(config)}")
+        if decides_centrally(config):
+            lines.append(f"1 inference host ({hosts.inference.kind}): decides for all agents that learn, in batches")
     lines += [
         f"environment parameter {name}: {_parameter(each)}"
         for name, each in (config.environment_parameters or {}).items()

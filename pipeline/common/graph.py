@@ -20,6 +20,8 @@ TRAINER = "trainer"
 """Name of the trainer stage of each learner."""
 REPLAY_SHARD = "replay_shard"
 """Name of the stage of each shard of a replay buffer."""
+INFERENCE = "inference"
+"""Name of the host that decides for all actors, and of what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,12 @@ def offline_demonstrations(config: RunConfig) -> dict[str, str]:
         return {}
     paths = {name: settings.demonstrations for name, settings in config.behaviors.items() if settings.learns}
     return {name: path for name, path in paths.items() if path is not None}
+
+
+def decides_centrally(config: RunConfig) -> bool:
+    """Return True if one host decides for all actors: where there are such, and not a recording in their place."""
+    acts = config.replay is None and not offline_demonstrations(config)
+    return acts and config.pipeline.inference == "central"
 
 
 def actor_names(config: RunConfig) -> list[str]:

@@ -88,6 +88,16 @@ class SourceEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyKept:
+    """The inference host has a policy: actors may name it."""
+
+    behavior_id: str
+    version: int
+    step: int
+    snapshot: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exported:
     """A learner has exported a policy."""
 
@@ -200,6 +210,13 @@ class OpenEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class DecideFor:
+    """Actors have agents of a behaviour id, whose policies come; to the inference host."""
+
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class LearnerReplaced:
     """A behaviour's learner was lost, and another one takes its place.
 
@@ -277,6 +294,7 @@ ControlMessage = (
     | PartSaved
     | PartFailed
     | SourceEnded
+    | PolicyKept
     | Exported
     | StatisticsReport
     | EpochEnded
@@ -285,6 +303,7 @@ ControlMessage = (
     | HostFailed
     | HostFinished
     | OpenEdge
+    | DecideFor
     | Assignment
     | EnvironmentParameters
     | Grant

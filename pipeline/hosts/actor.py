@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from config import RunConfig
-from pipeline.common.graph import placements_after
+from pipeline.common.graph import decides_centrally, placements_after
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
 from pipeline.control.credits import CreditRequest, Grant
 from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, LearnerReplaced, OpenEdge, SourceEnded, Stop
 from pipeline.hosts.brain_steps import BrainSteps, LearnedAlone
+from pipeline.hosts.central_decisions import CentralDecisions
 from pipeline.hosts.custom_stages import build_stages
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
@@ -23,7 +24,7 @@ from pipeline.hosts.sizes import agents_of, kind_of_trainer, rows_per_batch
 from pipeline.hosts.stages import LOCAL_BOUND, chain
 from pipeline.hosts.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
 from pipeline.policies.brains import brain_maker
-from pipeline.policies.inference import policy_maker
+from pipeline.policies.inference import asked_policies, policy_maker
 from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import Inlet
 from queues.messages import Assignment, PolicyUpdate
@@ -65,17 +66,20 @@ class ActorHost(Host):
         config = self.config
         self._router = Router()
         self._tap = OutletTap(plan, config) if recorded_here(config, AGENT_PROCESSOR) else None
-        self._policies = asyncio.Queue[Inlet[PolicyUpdate]](maxsize=64)  # ends to listen to; a handful per run
+        self._followed = asyncio.Queue[Coroutine[Any, Any, None]](maxsize=64)  # ends to listen to; a handful per run
         self._parameters_set = asyncio.Event()
         if not config.environment_parameters:
             self._parameters_set.set()
         make_brains = brain_maker(config, derive_seed(plan.seed, BRAINS, plan.replica))
-        lineups = Lineups(make_policy or policy_maker(config, plan.folder), self_play_of(config), make_brains)
+        self._central = CentralDecisions(plan.source) if decides_centrally(config) else None
+        usual = policy_maker if self._central is None else asked_policies
+        lineups = Lineups(make_policy or usual(config, plan.folder), self_play_of(config), make_brains)
         environment = EnvironmentStage(
             partial(make_group, EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)),
             lineups,
             plan.replica * AGENT_ID_RANGE,
             deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
+            oracle=self._central,
         )
         limits = config.env_settings
         self._actor = Actor(
@@ -103,7 +107,7 @@ class ActorHost(Host):
         last: Any = LearnedAlone(self._router, self.config)
         outlet = last
         async with asyncio.TaskGroup() as tasks:
-            policies = tasks.create_task(self._follow_policies())
+            following = tasks.create_task(self._follow())
             runners = []
             if stages:
                 outlet = AgentManagerQueue("agent_processor out", LOCAL_BOUND)
@@ -115,7 +119,7 @@ class ActorHost(Host):
             await run_source(self._actor, outlet, self.stages.context(ACTOR))
             if runners:
                 await asyncio.wait(runners)
-            policies.cancel()
+            following.cancel()
         if self._tap is not None:
             self._tap.finish()
 
@@ -143,19 +147,24 @@ class ActorHost(Host):
 
     async def _open(self, message: OpenEdge) -> None:
         kind, _, what = message.name.partition("/")
-        if kind == "trajectories":
-            self._router.open(what, await self.open_outlet(message))
-        else:
-            await self._policies.put(await self.open_inlet(message))
+        match kind:
+            case "trajectories":
+                self._router.open(what, await self.open_outlet(message))
+            case "requests" if self._central is not None:
+                self._central.open(await self.open_outlet(message))
+            case "answers" if self._central is not None:
+                await self._followed.put(self._central.follow(await self.open_inlet(message)))
+            case _:
+                await self._followed.put(self._follow_policies(await self.open_inlet(message)))
 
-    async def _follow_policies(self) -> None:
-        async def follow(inlet: Inlet[PolicyUpdate]) -> None:
-            async for update in inlet:
-                self._actor.receive_policy(update)
-
+    async def _follow(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(contained(self.plan.name, follow(await self._policies.get())))
+                tasks.create_task(contained(self.plan.name, await self._followed.get()))
+
+    async def _follow_policies(self, inlet: Inlet[PolicyUpdate]) -> None:
+        async for update in inlet:
+            self._actor.receive_policy(update)
 
     def _announce(self, spec: BehaviorSpec) -> None:
         self._router.expect(spec.name)

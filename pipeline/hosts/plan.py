@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from config import RunConfig
 
-HostRole = Literal["actor", "replay", "learner", "follower", "replay_shard", "evaluation", "exhibition"]
+HostRole = Literal["actor", "replay", "learner", "follower", "replay_shard", "inference", "evaluation", "exhibition"]
 
 
 @dataclass(frozen=True, slots=True)

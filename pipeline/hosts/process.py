@@ -22,6 +22,7 @@ import msgpack
 
 from config import RunConfig
 from pipeline.common.errors import RunError
+from pipeline.common.graph import actor_names, decides_centrally
 from pipeline.common.threads import use_one_thread
 from pipeline.control.channel import SocketControl
 from pipeline.control.messages import OpenEdge
@@ -148,6 +149,8 @@ class ProcessHosts:
         self._names = len(config.behaviors) + SPARE_BEHAVIORS
         replay = config.pipeline.hosts.replay
         self._shards = 0 if replay.kind is None else replay.replicas
+        self._asking = len(actor_names(config)) if decides_centrally(config) else 0
+        """Actors whose policies lie in a host of their own."""
         slab_bytes = config.pipeline.queues.slab_bytes
         self._trajectories = trajectory_link(config.pipeline.queues.trajectories.maxlen, slab_bytes)
         self._policies = policy_link(slab_bytes)
@@ -208,7 +211,14 @@ class ProcessHosts:
                 return HostLinks.make(self._policies, 0, self._trajectories, 1 + self._shards)
             case "evaluation" | "exhibition":
                 return HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS)
-        links = HostLinks.make(self._trajectories, 0 if replaces else self._names, self._policies, self._names * TEAMS)
+            case "inference":  # policies and requests in, of which each actor has one at a time; answers out
+                links = HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS + self._asking)
+                links.add_lines(self._trajectories, self._asking)
+                return links
+        asks = bool(self._asking)
+        incoming = self._names * TEAMS + asks
+        links = HostLinks.make(self._trajectories, 0 if replaces else self._names, self._policies, incoming)
+        links.add_lines(self._trajectories, asks)
         if replaces is not None:
             links.take_over(replaces.links, "out")
         return links

@@ -17,6 +17,7 @@ ROLES: dict[HostRole, str] = {
     "learner": "pipeline.hosts.learner:LearnerHost",
     "follower": "pipeline.hosts.follower:FollowerHost",
     "replay_shard": "pipeline.hosts.replay_shard:ReplayShardHost",
+    "inference": "pipeline.hosts.inference:InferenceHost",
     "evaluation": "pipeline.hosts.evaluation:EvaluationHost",
     "exhibition": "pipeline.hosts.exhibition:ExhibitionHost",
 }

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pipeline.control.credits import Grant
 from pipeline.control.messages import ControlMessage
 from pipeline.hosts.protocol import HostHandle
+from pipeline.main.central_inference import CentralInference
 from pipeline.main.launcher import ActorSlot, Launcher
 from queues.errors import QueueClosed
 from queues.messages import PolicyUpdate
@@ -23,6 +24,8 @@ class Broadcaster:
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
+        self.central: CentralInference | None = None
+        """Where policies go instead, if one host decides for all actors; these are told what it has."""
         self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
 
     def sources(self) -> list[HostHandle]:
@@ -43,12 +46,20 @@ class Broadcaster:
 
     def catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
         """An actor that comes later needs what the others were sent before."""
-        for update in self.publisher.newest_for(behavior_id):
+        known = self.publisher if self.central is None else self.central
+        for update in known.newest_for(behavior_id):
             slot.policies[behavior_id].put_nowait(update)
         if self.publisher.assignment is not None:
             slot.handle.control.send(self.publisher.assignment)
 
     def _send_policy(self, update: PolicyUpdate) -> None:
+        if self.central is not None:
+            self.central.send(update)
+        else:
+            self.send_to_actors(update)
+
+    def send_to_actors(self, update: PolicyUpdate) -> None:
+        """Send a policy, or word of one, to all that have agents of its behaviour id."""
         for slot in self._launcher.actors.values():
             outlet = slot.policies.get(update.behavior_id)
             if outlet is not None:

@@ -18,7 +18,7 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any
 
-from pipeline.common.graph import MAIN, actor_names
+from pipeline.common.graph import INFERENCE, MAIN, actor_names, decides_centrally
 from pipeline.common.process_usage import ProcessUsage
 from pipeline.control import messages as control
 from pipeline.control.credits import CreditRequest
@@ -27,6 +27,7 @@ from pipeline.hosts.runtime import describe_failure, plain_statistics
 from pipeline.hosts.stages import StageHost
 from pipeline.main.behavior_start import BehaviorStarter
 from pipeline.main.broadcast import Broadcaster
+from pipeline.main.central_inference import CentralInference
 from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.controls import RunControls
 from pipeline.main.curricula import MeasuredProgress
@@ -187,16 +188,26 @@ class Coordinator:
     async def _start(self) -> None:
         for text in self._curricula.describe():
             log.info("%s", text)
-        for replica, name in enumerate(actor_names(self._config)):
+        names = actor_names(self._config)
+        if decides_centrally(self._config):
+            with self._failing():
+                self._broadcaster.central = await CentralInference.start(self._launcher, self._run_guarded)
+            if self._broadcaster.central is None:
+                self.running.mark_ended(INFERENCE)
+                return
+        for replica, name in enumerate(names):
             with self._failing():
                 await self._start_actor(replica, name)
                 continue
             self.running.mark_ended(name)  # nobody else will, and if it was the first, no other host's end will come
+            self._end_inference()
             return
 
     async def _start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
         slot = await self._launcher.start_actor(replica, name, old)
         self.flow.ledger.add_source(slot.source)
+        if self._broadcaster.central is not None:
+            await self._broadcaster.central.join(slot)
         if self._curricula:  # it waits for them before it builds its environments
             slot.handle.control.send(self._curricula.current_parameters())
         if old is not None:
@@ -250,6 +261,7 @@ class Coordinator:
             status = await host.wait()
             if not self.running.current(host) or not await self._host_ends.see(host, status, said_goodbye):
                 return
+            self._end_inference()
             if self.shutdown.learners_ended:
                 self.evaluation.end(at_once=self.interrupted or self.shutdown.failure is not None)
             return
@@ -257,6 +269,12 @@ class Coordinator:
             host.settle()
             self.running.mark_ended(host.plan.name)
             self.shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
+
+    def _end_inference(self) -> None:
+        """Let the host that decides for the actors end, once the run ends and none of them is left."""
+        left = self.running.unended.intersection(actor_names(self._config))
+        if self._broadcaster.central is not None and self.shutdown.begun and not left:
+            self._broadcaster.central.end()
 
     async def _on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
         match message:
@@ -285,8 +303,8 @@ class Coordinator:
                 self.controls.learner_ready(message)
                 self.starter.behaviors[message.behavior].ready = True
                 self.flow.learner_ready(message)
-            case control.Exported():
-                self._on_export(message)
+            case control.Exported() | control.PolicyKept():
+                self._on_policy(message)
             case control.Evaluated() | control.EpochEnded():
                 self._on_evaluation(message)
             case control.LogLine():
@@ -337,7 +355,11 @@ class Coordinator:
         elif isinstance(message, control.PartSaved | control.PartFailed):
             self.checkpointing.receive(message)
 
-    def _on_export(self, message: control.Exported) -> None:
+    def _on_policy(self, message: control.Exported | control.PolicyKept) -> None:
+        if isinstance(message, control.PolicyKept):
+            if self._broadcaster.central is not None:
+                self._broadcaster.send_to_actors(self._broadcaster.central.note_kept(message))
+            return
         file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
         entry = ExportEntry(message.step, file, message.reward, time.time(), beside).within(self._plan.folder.path)
         self.starter.behaviors[message.behavior].add_export(entry)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline.common.graph import learner_name, shard_names
+from pipeline.common.graph import INFERENCE, learner_name, shard_names
 from pipeline.hosts.protocol import Feed, HostHandle
 from pipeline.hosts.stages import Runner
 from pipeline.main.behavior import BehaviorState
@@ -120,6 +120,10 @@ class Launcher:
         """Open an actor's policy queue for a behaviour id."""
         outlet = await slot.handle.outlet(f"policies/{behavior_id}", newest=True)
         slot.policies[behavior_id] = self.ends[f"policies/{behavior_id} {slot.handle.plan.name}"] = outlet
+
+    async def start_inference(self) -> HostHandle:
+        """Start the host that decides for all actors."""
+        return await self._running.start(self._hosts.inference.kind, self._run.host_plan("inference", INFERENCE))
 
     async def start_evaluation(self, best: Mapping[str, float], replaces: HostHandle | None = None) -> HostHandle:
         """Start the evaluation host, which knows the best scores so far."""

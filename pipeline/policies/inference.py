@@ -14,6 +14,7 @@ from pipeline.common.errors import RunError
 from pipeline.policies.model_files import acting_policy, is_onnx, newest_policy
 from queues.messages import Columns, TrajectoryBatch
 from queues.specs import BehaviorSpec
+from stages.environment.asking import AskedPolicies
 from stages.policy.design import PolicyDesign, design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
@@ -70,11 +71,24 @@ class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
         yield item
 
 
-def policy_maker(config: RunConfig, run_folder: Path) -> Callable[[BehaviorSpec], ActingPolicy]:
+def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Callable[[BehaviorSpec], ActingPolicy]:
     """Return what makes acting policies; where nothing is learned, they may be models from the run's folder."""
     if config.checkpoint_settings.inference:
-        return lambda spec: make_inference_policy(config, run_folder, spec)
-    return lambda spec: make_policy(_acting_design(config, spec))
+        return lambda spec: make_inference_policy(config, run_folder, spec, device)
+    return lambda spec: make_policy(_acting_design(config, spec), device)
+
+
+def asked_policies(config: RunConfig, run_folder: Path) -> AskedPolicies:
+    """Return what makes an actor's policies where a central host decides, by those that it makes."""
+
+    def sizes(spec: BehaviorSpec) -> tuple[int, int]:
+        if config.checkpoint_settings.inference:  # a model's own sizes may be others
+            model = make_inference_policy(config, run_folder, spec)
+            return model.memory_size, model.previous_action_size
+        design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
+        return design.memory_size, design.previous_action_size
+
+    return AskedPolicies(sizes)
 
 
 def _acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
@@ -108,7 +122,7 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
     return newest_policy(run_folder, behavior)
 
 
-def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpec) -> ActingPolicy:
+def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpec, device: str = "cpu") -> ActingPolicy:
     """Return the policy that plays a behaviour in an actor, from the file that `policy_file` names.
 
     Raises:
@@ -116,4 +130,4 @@ def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpe
         StageError: if it does not fit the environment.
     """
     design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
-    return acting_policy(policy_file(config, run_folder, spec.name), design)
+    return acting_policy(policy_file(config, run_folder, spec.name), design, device)

@@ -179,14 +179,19 @@ def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
         raise RunError(str(error)) from error
 
 
-def acting_policy(path: Path, design: PolicyDesign) -> ActingPolicy:
+def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
     """Return a policy that acts with a file; its weights come with the first update.
+
+    Args:
+        path: the file.
+        design: the policy's.
+        device: the torch device on which it computes; an `.onnx` file has the CPU.
 
     Raises:
         StageError: if it does not fit the design's spec.
     """
     if not is_onnx(path):
-        return make_policy(design)
+        return make_policy(design, device)
     from stages.policy.onnx import OnnxPolicy
 
     return OnnxPolicy(path, design)

@@ -11,6 +11,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from queues.specs import BehaviorSpec, behavior_name
@@ -18,6 +20,7 @@ from stages.actor.credit_gate import CreditGate
 from stages.actor.resets import Resets
 from stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
 from stages.agent import AgentProcessor
+from stages.environment.asking import UnansweredError
 from stages.environment.parameters import EnvironmentParameters
 from stages.environment.stage import EnvironmentStage
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded
@@ -40,8 +43,13 @@ class ActorPort:
     """The last item was taken, after a stop was requested; what is left is to close the environments."""
 
 
-_Work = tuple[Callable[[], Iterable[Item] | None] | None, Callable[[], Awaitable[None]] | None]
-"""The two parts of an act: the first may return items to emit, the second is awaited after they have left."""
+class _Work(NamedTuple):
+    """The parts of an act: the first may return items to emit, the second is awaited after they have left."""
+
+    act: Callable[[], Iterable[Item] | None] | None
+    wait: Callable[[], Awaitable[None]] | None
+    ask: Callable[[], Awaitable[bool]] | None = None
+    """Awaited before both; if it returns False, nothing is done and the state is judged anew."""
 
 
 class Actor(Source[Item]):
@@ -90,6 +98,9 @@ class Actor(Source[Item]):
         self._stopping = self._changed = self._held = False
         self._checkpoint: int | None = None
         self._adopted: dict[str, int] = {}
+        # While decisions are made elsewhere: what comes meanwhile, to be taken in after them.
+        self._asked = False
+        self._deferred: list[Callable[[], None]] = []
         # Environments: the turn of the last decisions, the behaviours.
         self._turns = 0
         self._known: set[str] = set()
@@ -111,6 +122,9 @@ class Actor(Source[Item]):
 
     def receive_policy(self, update: PolicyUpdate) -> None:
         """Act by this policy from the next decision on."""
+        if self._asked:
+            self._deferred.append(partial(self.receive_policy, update))
+            return
         self._environment.update(update)
         if update.snapshot < 0:
             self._adopted[update.behavior_id] = update.version
@@ -119,6 +133,9 @@ class Actor(Source[Item]):
 
     def receive_assignment(self, assignment: Assignment) -> None:
         """Play the next games under this assignment."""
+        if self._asked:
+            self._deferred.append(partial(self.receive_assignment, assignment))
+            return
         self._environment.lineups.assign(assignment)
         self._wake.set()
 
@@ -149,13 +166,13 @@ class Actor(Source[Item]):
     def request_checkpoint(self, number: int) -> None:
         """Put a barrier into the stream at the next tick."""
         self._checkpoint = number
-        self._wake.set()
+        self._give_up()
 
     def request_stop(self) -> None:
         """Stop stepping; held trajectories are emitted and the source ends (after a checkpoint that was requested)."""
         self._stopping = True
         self._environment.request_stop()
-        self._wake.set()
+        self._give_up()
 
     # The loop. -----------------------------------------------------------------------------------------------------
 
@@ -188,13 +205,15 @@ class Actor(Source[Item]):
             for transition in transitions:
                 if transition[0]():
                     break
-            _, (act, wait), then = transition
-            if act is not None:
-                for item in act() or ():
+            _, work, then = transition
+            if work.ask is not None and not await work.ask():
+                continue
+            if work.act is not None:
+                for item in work.act() or ():
                     yield item
-            if wait is not None:
+            if work.wait is not None:
                 try:
-                    await wait()
+                    await work.wait()
                 except EnvironmentEnded as end:
                     then = self._end(end)
             self._state = then
@@ -211,19 +230,20 @@ class Actor(Source[Item]):
             Cue.CREDITS_MISSING: self._credits_missing,
             Cue.ALWAYS: lambda: True,
         }
-        acts: dict[Act, _Work] = {
-            Act.BARRIER: (self._barrier, None),
-            Act.RENEWAL: (self._close_at_checkpoint, None),
-            Act.FLUSH: (self._processor.flush, None),
-            Act.SLEEP: (None, self._sleep),
-            Act.DECIDE: (self._decide, None),
-            Act.RESET: (self._processor.close_all, self._reset),
-            Act.STEP: (self._before_step, self._advance),
-            Act.STAND_STILL: (self._stand_still, self._sleep),
-            Act.ASK: (self._ask, self._sleep),
-            Act.RESUME: (self._decide_again, self._advance),
-            Act.RENEW: (None, self._renew),
-            Act.CLOSE: (self._close, self._sleep),
+        ask = None if self._environment.oracle is None else self._consult
+        acts = {
+            Act.BARRIER: _Work(self._barrier, None),
+            Act.RENEWAL: _Work(self._close_at_checkpoint, None),
+            Act.FLUSH: _Work(self._processor.flush, None),
+            Act.SLEEP: _Work(None, self._sleep),
+            Act.DECIDE: _Work(self._decide, None, ask),
+            Act.RESET: _Work(self._processor.close_all, self._reset),
+            Act.STEP: _Work(self._before_step, self._advance),
+            Act.STAND_STILL: _Work(self._stand_still, self._sleep),
+            Act.ASK: _Work(self._ask, self._sleep),
+            Act.RESUME: _Work(self._decide_again, self._advance, ask),
+            Act.RENEW: _Work(None, self._renew),
+            Act.CLOSE: _Work(self._close, self._sleep),
         }
         if not self._resets_at_checkpoints:
             del cues[Cue.RENEWAL_DUE]
@@ -255,6 +275,40 @@ class Actor(Source[Item]):
 
     # Acts. ---------------------------------------------------------------------------------------------------------
 
+    async def _consult(self) -> bool:
+        """Have the decisions made that are made elsewhere; False if a command comes first, or there is no answer.
+
+        What is asked is decided under the policies and the assignment of this moment: newer ones wait until then.
+        """
+        if self._state is State.WAITING and not self._changed:
+            return True  # the decisions that it has are still by the newest policies
+        self._asked = self._asleep = True
+        began = time.perf_counter()
+        try:
+            self._adopted |= await self._environment.consult()
+        except UnansweredError:
+            self._catch_up()
+            if self._state is not State.WAITING:
+                self._state = State.DECIDING  # where commands are followed; what was decided before a reset is gone
+            await self._sleep()
+            return False
+        self._asleep = False
+        self._context.timings.add(ACTING, time.perf_counter() - began)
+        return True
+
+    def _catch_up(self) -> None:
+        """Take in what came while decisions were made elsewhere."""
+        self._asked = False
+        deferred, self._deferred = self._deferred, []
+        for receive in deferred:
+            receive()
+
+    def _give_up(self) -> None:
+        """Let a command be followed soon, also while decisions are made elsewhere."""
+        if self._environment.oracle is not None:
+            self._environment.oracle.give_up()
+        self._wake.set()
+
     def _decide(self) -> Iterable[TrajectoryBatch]:
         # A policy that arrives while a batch waits for room has not decided this tick.
         adopted, self._adopted = self._adopted, {}
@@ -266,6 +320,7 @@ class Actor(Source[Item]):
         self._context.timings.add(ACTING, time.perf_counter() - began)
         for step in steps:
             self._processor.add(step)
+        self._catch_up()
         # Trajectories that an older policy began are emitted: until this actor acts by a version it is granted no
         # credits for the next one, so the trainer can't be ahead by more than its window.
         for behavior_id, version in adopted.items():
@@ -293,6 +348,7 @@ class Actor(Source[Item]):
             self._adopted.clear()
             known = {name: self._gate.needed_version(name) for name in self._names}  # nothing is left of older grants
             self._note_versions(self._newest_versions(), known)
+            self._catch_up()
 
     def _before_step(self) -> Iterable[TrajectoryBatch]:
         # Not before it is known that the actor goes on: one that stands still emits these with all else, in one batch.

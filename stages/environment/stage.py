@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Columns, PolicyUpdate, StepBatch
+from queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
 from queues.specs import BehaviorSpec, behavior_name
-from stages.environment.deciding import LineupRows, Stamp, decide_rows, players_of
+from stages.environment.asking import AskedPolicy, Oracle
+from stages.environment.deciding import LineupRows, PlayerRows, Stamp, decide_rows, players_of
 from stages.environment.game_tracker import GameTracker
 from stages.environment.lineup import Lineups, no_behavior
 from stages.environment.parameters import EpisodeParameters, connect_parameters
@@ -25,6 +26,7 @@ from stages.environment.player_memories import PlayerMemories
 from stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, Punctual, StepResult, Stoppable
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, is_failure
+from stages.policy.protocol import Recall
 from stages.stage import Source, StageContext
 
 _ACTING = 1
@@ -46,6 +48,7 @@ class EnvironmentStage(Source[StepBatch]):
         lineups: the policies of each game.
         first_agent_id: added to the group's agent ids, so that they are unique across actors.
         deterministic: returns True for a behaviour name if its agents act by the mean and the most likely choice.
+        oracle: answers for policies that do not lie here, of which `lineups` are made then; None if all do.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class EnvironmentStage(Source[StepBatch]):
         lineups: Lineups,
         first_agent_id: int = 0,
         deterministic: Callable[[str], bool] = no_behavior,
+        oracle: Oracle | None = None,
     ) -> None:
+        self.oracle = oracle
         self._make_group = make_group
         self._lineups = lineups
         self._first_agent_id = first_agent_id
@@ -141,6 +146,36 @@ class EnvironmentStage(Source[StepBatch]):
         self._build()
         await self.reset(seed, spawn_key)
 
+    async def consult(self) -> dict[str, int]:
+        """Have the decisions made that are not made here; `decide`, or `decide_again`, comes next.
+
+        Returns:
+            By behaviour id, the version of a trainer's policy that has decided, if it is another than before.
+
+        Raises:
+            UnansweredError: if there is no answer.
+        """
+        if self.oracle is None:
+            return {}
+        asked, questions = [], []
+        for behavior_id, steps in self._result.steps.items():
+            if len(steps.agent_ids):
+                seen, greedy = self._seen_by_deciding(steps), self._deterministic(behavior_name(behavior_id))
+                _, players, recalls = self._who_decides(behavior_id, steps)
+                for (player, rows), recall in zip(players, recalls, strict=True):
+                    if isinstance(player.policy, AskedPolicy):
+                        at: Any = slice(None) if rows is None else rows
+                        masks = None if steps.action_masks is None else steps.action_masks[at]
+                        asked.append((player, player.policy))
+                        questions.append(player.policy.question(tuple(o[at] for o in seen), masks, greedy, recall))
+        others: dict[str, int] = {}
+        answers = await self.oracle.ask(tuple(questions)) if questions else ()
+        for (player, policy), question, answer in zip(asked, questions, answers, strict=True):
+            policy.answered(answer)
+            if player.version != answer.version:
+                player.version = others[question.behavior_id] = answer.version
+        return others
+
     def decide(self) -> list[StepBatch]:
         """Ask the policies for actions on what the last step brought; one StepBatch per behaviour id."""
         self._random_state = self._random.bit_generator.state
@@ -173,6 +208,7 @@ class EnvironmentStage(Source[StepBatch]):
         """Yield StepBatches until asked to stop: the stage alone, without flow control."""
         await self.reset(self._context.seed)
         while not self._stop:
+            await self.consult()
             for step in self.decide():
                 yield step
             await self.advance()
@@ -242,18 +278,12 @@ class EnvironmentStage(Source[StepBatch]):
         ]
 
     def _decide_for(self, behavior_id: str, steps: AgentSteps, games: Columns) -> StepBatch:
-        deciding = slice(steps.ended, None)
-        observations = tuple(o[deciding] for o in steps.observations)
         agent_ids = steps.agent_ids + self._first_agent_id
         count = len(agent_ids) - steps.ended
-        alone: LineupRows = [(self._lineups.current, None)]
-        parts = self._lineups.rows_by_lineup(steps.env_ids[deciding]) if count else alone
-        greedy = self._deterministic(behavior_name(behavior_id))
-        players = players_of(parts, behavior_id)
-        self._memories.forget(behavior_id, agent_ids[: steps.ended])
-        spec, ids, episodes = self.specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]
-        recalls = [self._memories.recall(spec, player, ids, episodes, rows) for player, rows in players]
-        decision, after = decide_rows(players, count, observations, steps.action_masks, self._random, greedy, recalls)
+        parts, players, recalls = self._who_decides(behavior_id, steps)
+        seen, greedy = self._seen_by_deciding(steps), self._deterministic(behavior_name(behavior_id))
+        decision, after = decide_rows(players, count, seen, steps.action_masks, self._random, greedy, recalls)
+        ids, episodes = agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
         for (player, rows), recall in zip(players, after, strict=True):
             self._memories.note(behavior_id, player, ids, episodes, rows, recall)
         stamp = Stamp(count, parts, behavior_id)
@@ -282,6 +312,22 @@ class EnvironmentStage(Source[StepBatch]):
             env_frames=self._frames_of(behavior_id, steps),
             undiscounted=steps.undiscounted,
         )
+
+    def _who_decides(self, behavior_id: str, steps: AgentSteps) -> tuple[LineupRows, PlayerRows, list[Recall | None]]:
+        """Return the lineups and the policies of the rows that decide, and the memories of each policy's rows."""
+        agent_ids = steps.agent_ids + self._first_agent_id
+        deciding = slice(steps.ended, None)
+        alone: LineupRows = [(self._lineups.current, None)]
+        parts = self._lineups.rows_by_lineup(steps.env_ids[deciding]) if len(agent_ids) > steps.ended else alone
+        players = players_of(parts, behavior_id)
+        self._memories.forget(behavior_id, agent_ids[: steps.ended])
+        spec, ids, episodes = self.specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]
+        recalls = [self._memories.recall(spec, player, ids, episodes, rows) for player, rows in players]
+        return parts, players, recalls
+
+    @staticmethod
+    def _seen_by_deciding(steps: AgentSteps) -> tuple[Array, ...]:
+        return tuple(o[steps.ended :] for o in steps.observations)
 
     def _generations_of(self, steps: AgentSteps) -> NDArray[np.int32]:
         """[ended] generation of the parameters that each ended episode began under."""

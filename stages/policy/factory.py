@@ -11,13 +11,17 @@ TORCH_POLICY = "stages.policy.network.torch_policy:TorchPolicy"
 """The class for designs that are not plain; a string, so that torch is imported only where a design needs it."""
 
 
-def make_policy(design: PolicyDesign) -> ActingPolicy:
+def make_policy(design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
     """An acting policy; its weights come with the first update.
+
+    Args:
+        design: what it is like.
+        device: the torch device on which it computes.
 
     Raises:
         StageError: if the design can't be built: an observation or a network that does not fit.
     """
-    if design.plain:
+    if design.plain and device == "cpu":
         return NumpyPolicy(design)
-    policy: ActingPolicy = load_attribute(TORCH_POLICY, None, "policy")(design)
+    policy: ActingPolicy = load_attribute(TORCH_POLICY, None, "policy")(design, device)
     return policy

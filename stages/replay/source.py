@@ -18,7 +18,7 @@ from typing import Any
 
 from config.errors import suggest
 from queues.errors import SpecError
-from queues.messages import Barrier, Message, ReplayRequest, ReplaySample, TrajectoryBatch
+from queues.messages import Message, PolicyUpdate, StepBatch, TrajectoryBatch
 from queues.specs import BehaviorSpec, behavior_name, behavior_team
 from queues.stream_reader import Frame, StreamReader
 from stages.errors import StageError
@@ -133,7 +133,7 @@ class ReplaySource(Source[Message]):
 
     def _wanted(self, frame: Frame) -> bool:
         message = frame.message
-        if frame.edge != self._edge or isinstance(message, Barrier | ReplayRequest | ReplaySample):
+        if frame.edge != self._edge or not isinstance(message, TrajectoryBatch | StepBatch | PolicyUpdate):
             return False
         return self._selected(message.behavior_id)
 

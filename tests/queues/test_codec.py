@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import msgpack
@@ -17,7 +17,11 @@ from queues.errors import ShapeError
 from queues.messages import (
     Array,
     Barrier,
+    DecisionAnswer,
+    DecisionRequest,
     Message,
+    PolicyAnswer,
+    PolicyQuestion,
     PolicyUpdate,
     ReplayRequest,
     ReplaySample,
@@ -211,3 +215,29 @@ def test_what_passes_between_a_trainer_and_its_replay_buffer_comes_back():
     sample = codec.build(header, arrays)
     assert isinstance(sample, ReplaySample)
     assert {name: column.shape for name, column in sample.columns.items()} == {"rewards": (2,), "obs_encoded_0": (2, 3)}
+
+
+def test_what_passes_between_an_actor_and_whoever_decides_for_it_comes_back():
+    ones, threes = np.ones((2, 3), np.float32), np.full((1, 4), 3, np.uint8)
+    asked = DecisionRequest(
+        5,
+        (
+            PolicyQuestion("Ball?team=0", -1, 7, False, (), {"obs_0": ones, "obs_1": ones}),
+            PolicyQuestion("Ball?team=1", 2, 4, True, (2, 9), {"obs_0": threes}),
+        ),
+    )
+    request = codec.build(*codec.describe(asked))
+    assert isinstance(request, DecisionRequest)
+    assert request.number == 5
+    for found, meant in zip(request.questions, asked.questions, strict=True):
+        assert replace(found, columns={}) == replace(meant, columns={})
+        assert {name: column.tolist() for name, column in found.columns.items()} == {
+            name: column.tolist() for name, column in meant.columns.items()
+        }
+    columns = {"continuous": ones, "decision/log_probs": ones}
+    answer = codec.build(
+        *codec.describe(DecisionAnswer(5, (PolicyAnswer(7, columns), PolicyAnswer(4, {"discrete": threes}))))
+    )
+    assert isinstance(answer, DecisionAnswer)
+    assert [each.version for each in answer.answers] == [7, 4]
+    assert [[*each.columns] for each in answer.answers] == [["continuous", "decision/log_probs"], ["discrete"]]

@@ -28,7 +28,12 @@ from stages.policy.sampling import ActionSampler, check_heads
 class TorchPolicy:
     """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`.
 
-    It computes in one thread, whatever torch's setting: batches of actors are small, and other processes need cores.
+    On a CPU it computes in one thread, whatever torch's setting: batches of actors are small, and other processes need
+    cores.
+
+    Args:
+        design: what it is like.
+        device: the torch device on which it computes.
 
     Attributes:
         memory_size: m, 0 without memory.
@@ -40,12 +45,13 @@ class TorchPolicy:
         LoadError: if the design names a network of the user's own that can't be loaded.
     """
 
-    def __init__(self, design: PolicyDesign) -> None:
+    def __init__(self, design: PolicyDesign, device: str = "cpu") -> None:
+        self._device = device
         self._spec = design.spec
         self._layout = policy_layout(design)
         self._observations = ObservationLayout(design.spec)
         self._sampler = ActionSampler(design)
-        self._actor = untrained_actor(design)
+        self._actor = untrained_actor(design).to(device)
         self._normalizer: tuple[Floats, Floats] | None = None
         self.memory_size = design.memory_size
         self.previous_action_size = design.previous_action_size
@@ -59,7 +65,7 @@ class TorchPolicy:
         if NORMALIZER_MEAN in tensors:
             self._normalizer = (tensors[NORMALIZER_MEAN].copy(), tensors[NORMALIZER_INVERSE_STD].copy())
         if self._actor.log_sigma is not None:
-            self._sampler.load(self._actor.log_sigma.detach().numpy().copy())
+            self._sampler.load(self._actor.log_sigma.detach().cpu().numpy().copy())
         self._sampler.adopt(update)
         self.version = update.version
 
@@ -100,16 +106,16 @@ class TorchPolicy:
             if self._normalizer is not None:
                 normalize(encoded.vectors, *self._normalizer, encoded.vectors)
         with torch.inference_mode(), _one_thread():
-            inputs = Inputs.from_encoded(encoded)
+            inputs = Inputs.from_encoded(encoded, self._device)
             if recall is not None:
                 inputs = inputs._replace(
-                    previous_actions=torch.from_numpy(recall.previous_actions),
-                    memories=torch.from_numpy(recall.memories),
+                    previous_actions=torch.from_numpy(recall.previous_actions).to(self._device),
+                    memories=torch.from_numpy(recall.memories).to(self._device),
                 )
             found, after = self._actor(inputs)
-        heads: Floats = found.numpy()
+        heads: Floats = found.cpu().numpy()
         check_heads(self._spec.behavior_id, self.version, heads, observations)
-        return heads, None if after is None else after.numpy()
+        return heads, None if after is None else after.cpu().numpy()
 
     def _nothing_recalled(self, count: int) -> Recall:
         first = first_action_features(self._spec.actions)

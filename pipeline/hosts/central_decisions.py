@@ -1,0 +1,61 @@
+"""The actor's side of central inference: it asks for decisions over a queue, and waits for the answers of another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from queues.ends import ItemSource, Outlet
+from queues.errors import QueueClosed
+from queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion
+from stages.environment.asking import UnansweredError
+
+_NUMBERS_OF_ONE = 2**40
+"""Numbers of requests of one incarnation of an actor: an answer that is meant for a dead one fits none of the next."""
+
+
+class CentralDecisions:
+    """Asks one thing at a time; see `stages.environment.asking.Oracle`.
+
+    Args:
+        source: the actor's incarnation.
+    """
+
+    def __init__(self, source: int) -> None:
+        self._number = source * _NUMBERS_OF_ONE
+        self._outlet: Outlet[DecisionRequest] | None = None
+        self._waiting: asyncio.Future[tuple[PolicyAnswer, ...]] | None = None
+        self._lost = False
+
+    def open(self, outlet: Outlet[Any]) -> None:
+        """Ask over this queue, which main opens before any policy comes to decide by."""
+        self._outlet = outlet
+
+    async def follow(self, inlet: ItemSource[DecisionAnswer]) -> None:
+        """Take answers until their queue ends; then nobody is left who answers."""
+        async for answer in inlet:
+            if answer.number == self._number and self._waiting is not None and not self._waiting.done():
+                self._waiting.set_result(answer.answers)
+            del answer
+        self._lost = True
+        self.give_up()
+
+    async def ask(self, questions: tuple[PolicyQuestion, ...]) -> tuple[PolicyAnswer, ...]:
+        """See `Oracle`."""
+        if self._lost or self._outlet is None:
+            raise UnansweredError
+        self._number += 1
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._outlet.put(DecisionRequest(self._number, questions))
+            return await self._waiting
+        except QueueClosed:
+            self._lost = True
+            raise UnansweredError from None
+        finally:
+            self._waiting = None
+
+    def give_up(self) -> None:
+        """See `Oracle`."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(UnansweredError())

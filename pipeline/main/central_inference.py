@@ -1,0 +1,116 @@
+"""Main's part in central inference: it joins the host that decides to all actors, and hands it the policies.
+
+Requests and answers pass through main, as hosts of any kinds can then be joined, and an actor can be replaced without
+the other side knowing. Actors are told of each policy once the host has it, by an update without weights: from there on
+they go through policies, assignments and versions as if they held them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from pipeline.control.messages import DecideFor, PolicyKept, Stop
+from pipeline.hosts.protocol import HostHandle
+from pipeline.hosts.stages import Runner
+from pipeline.main.launcher import ActorSlot, Launcher
+from queues.ends import Inlet, Outlet
+from queues.errors import QueueClosed
+from queues.messages import PolicyUpdate
+from queues.specs import BehaviorSpec
+
+
+class CentralInference:
+    """The host that decides, and what joins it to the actors.
+
+    Args:
+        host: the host.
+        launcher: knows main's ends of queues.
+        run: called with what main has to run from then on.
+    """
+
+    def __init__(self, host: HostHandle, launcher: Launcher, run: Callable[[Runner], None]) -> None:
+        self._host = host
+        self._launcher = launcher
+        self._run = run
+        self._policies: dict[str, Outlet[Any]] = {}
+        self._requests: dict[int, Outlet[Any]] = {}
+        self._answers: dict[int, Outlet[Any]] = {}
+        """By replica: main's end of the queue to the actor that is there now."""
+        self._kept: dict[str, PolicyUpdate] = {}
+        """By behaviour id: word of the policy that was last kept."""
+
+    @classmethod
+    async def start(cls, launcher: Launcher, run: Callable[[Runner], None]) -> CentralInference:
+        """Start the host."""
+        return cls(await launcher.start_inference(), launcher, run)
+
+    async def join(self, slot: ActorSlot) -> None:
+        """Join an actor, maybe in the place of a dead one, whose request is answered to nobody."""
+        actor, ends = slot.handle.plan.name, self._launcher.ends
+        asked, answered = f"requests/{actor}", f"answers/{actor}"
+        if slot.replica not in self._requests:
+            self._requests[slot.replica] = ends[f"{asked} out"] = await self._host.outlet(asked)
+            answers = ends[f"{answered} in"] = await self._host.inlet(answered, newest=False)
+            self._run(self._carry_answers(slot.replica, answers))
+        requests = ends[f"{asked} in"] = await slot.handle.inlet(asked, newest=False)
+        self._answers[slot.replica] = ends[f"{answered} out"] = await slot.handle.outlet(answered)
+        self._run(_carry_requests(requests, self._requests[slot.replica]))
+
+    async def add_behavior(self, spec: BehaviorSpec, newest: Iterable[PolicyUpdate]) -> None:
+        """An actor has agents of a behaviour id; of the first one the host is told, and sent the newest policy."""
+        behavior_id = spec.behavior_id
+        if behavior_id in self._policies:
+            return
+        self._host.control.send(DecideFor(spec.to_plain()))
+        name = f"policies/{behavior_id}"
+        outlet = self._launcher.ends[f"{name} inference"] = await self._host.outlet(name, newest=True)
+        self._policies[behavior_id] = outlet
+        for update in newest:
+            self.send(update)
+
+    def send(self, update: PolicyUpdate) -> None:
+        """Send a policy to the host, if actors have such agents."""
+        outlet = self._policies.get(update.behavior_id)
+        if outlet is not None:
+            with suppress(QueueClosed):  # the host has ended
+                outlet.put_nowait(update)
+
+    def note_kept(self, message: PolicyKept) -> PolicyUpdate:
+        """Return word of a policy that the host has, for the actors: an update without weights."""
+        no_weights = np.empty(0, np.float32)
+        behavior_id = message.behavior_id
+        kept = PolicyUpdate(behavior_id, message.version, no_weights, (), message.step, message.snapshot)
+        self._kept[behavior_id] = kept
+        return kept
+
+    def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
+        """Return word of the policy that was last kept, for an actor that comes later."""
+        return [self._kept[behavior_id]] if behavior_id in self._kept else []
+
+    def end(self) -> None:
+        """Let the host end: nobody asks any more."""
+        self._host.control.send(Stop())
+
+    async def _carry_answers(self, replica: int, answers: Inlet[Any]) -> None:
+        async for answer in answers:
+            with suppress(QueueClosed):  # the actor has died, and the next one asks anew
+                await self._answers[replica].put(answer)
+            del answer
+        self._answers[replica].close()  # so that the actor knows that nobody answers any more
+        self._requests[replica].close()
+
+
+async def _carry_requests(requests: Inlet[Any], outlet: Outlet[Any]) -> None:
+    """Carry the requests of one actor as long as it lives: another one may follow it, so the outlet stays open."""
+    try:
+        async for request in requests:
+            await outlet.put(request)
+            del request
+    except QueueClosed:
+        pass  # nobody answers any more, and main hears of that otherwise
+    finally:
+        requests.close()

@@ -1,0 +1,5 @@
+"""Central inference: one host decides for the agents of many actors, in batches."""
+
+from stages.inference.decider import CentralDecider
+
+__all__ = ["CentralDecider"]

@@ -1,0 +1,124 @@
+"""Decides for the agents of many actors: all that waits goes through each policy in one forward pass.
+
+This is the design of SEED RL (Espeholt et al. 2020, "SEED RL: Scalable and Efficient Deep-RL with Accelerated Central
+Inference"): actors step environments alone, and policies lie where there is a GPU, or a core with a large cache. Other
+than there the memories of agents stay with their actors, so an actor that dies leaves nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from queues.messages import DECISION, Array, DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion, PolicyUpdate
+from queues.specs import BehaviorSpec
+from stages.inference.kept_policies import KeptPolicies, KeptPolicy
+from stages.policy.protocol import ActingPolicy, Decision, Recall
+
+_Place = tuple[str, int]
+"""An actor, and the number of one of its questions."""
+
+
+class CentralDecider:
+    """Keeps policies and requests, and answers.
+
+    An actor has one request at a time: a newer one takes the place of one that was not answered yet.
+
+    Args:
+        make_policy: makes an acting policy for a behaviour spec.
+        random: the source of all chance in decisions.
+        actors: the number of actors.
+    """
+
+    def __init__(
+        self, make_policy: Callable[[BehaviorSpec], ActingPolicy], random: np.random.Generator, actors: int
+    ) -> None:
+        self._make_policy = make_policy
+        self._random = random
+        self._actors = actors
+        self._policies: dict[str, KeptPolicies] = {}
+        self._requests: dict[str, DecisionRequest] = {}
+
+    def __len__(self) -> int:
+        """Number of requests that wait."""
+        return len(self._requests)
+
+    def add_behavior(self, spec: BehaviorSpec) -> None:
+        """Add a behaviour id, whose policies come then."""
+        self._policies.setdefault(spec.behavior_id, KeptPolicies(lambda: self._make_policy(spec)))
+
+    def kept(self, behavior_id: str) -> int:
+        """Number of policies that are kept for a behaviour id."""
+        return len(self._policies[behavior_id])
+
+    def load(self, update: PolicyUpdate) -> None:
+        """Keep a policy, which actors may name from then on.
+
+        Raises:
+            StageError: if it does not fit its behaviour.
+        """
+        self._policies[update.behavior_id].load(update)
+
+    def receive(self, actor: str, request: DecisionRequest) -> None:
+        """Take a request of an actor."""
+        self._requests[actor] = request
+
+    def answer(self) -> list[tuple[str, DecisionAnswer]]:
+        """Answer all requests that wait, each to its actor.
+
+        Raises:
+            StageError: as `ActingPolicy.act`; or if a policy is asked that is not there.
+        """
+        requests, self._requests = self._requests, {}
+        groups: dict[tuple[int, bool, frozenset[str]], tuple[KeptPolicy, list[tuple[_Place, PolicyQuestion]]]] = {}
+        for actor, request in requests.items():
+            for number, question in enumerate(request.questions):
+                kept = self._policies[question.behavior_id].find(question)
+                key = id(kept), question.greedy, frozenset(question.columns)
+                groups.setdefault(key, (kept, []))[1].append(((actor, number), question))
+        found: dict[_Place, PolicyAnswer] = {}
+        for kept, asked in groups.values():
+            answers = decide_together(kept, [question for _, question in asked], self._random)
+            found |= {place: answer for (place, _), answer in zip(asked, answers, strict=True)}
+        for actor, request in requests.items():
+            for question in request.questions:
+                self._policies[question.behavior_id].forget(actor, question.held, self._actors)
+        return [
+            (actor, DecisionAnswer(request.number, tuple(found[actor, i] for i in range(len(request.questions)))))
+            for actor, request in requests.items()
+        ]
+
+
+def decide_together(
+    kept: KeptPolicy, questions: Sequence[PolicyQuestion], random: np.random.Generator
+) -> list[PolicyAnswer]:
+    """Decide for the agents of several questions to one policy, which have the same columns, in one forward pass."""
+    names = questions[0].columns
+    # New arrays also of a single question: what came from another process can't be written to, as some networks want.
+    joined = {name: np.concatenate([question.columns[name] for question in questions]) for name in names}
+    observations = tuple(joined[name] for name in sorted(names, key=_number) if name.startswith("obs_"))
+    recall = Recall(joined["memories"], joined["previous_actions"]) if "memories" in names else None
+    masks = joined.get("masks")
+    decision = kept.policy.act(observations, masks, random, questions[0].greedy, recall)
+    columns = _columns_of(decision, known={"memories", *(["action_masks"] if masks is not None else [])})
+    answers, at = [], 0
+    for question in questions:
+        rows = slice(at, at + len(question.columns["obs_0"]))
+        at = rows.stop
+        answers.append(PolicyAnswer(kept.version, {name: column[rows] for name, column in columns.items()}))
+    return answers
+
+
+def _number(name: str) -> int:
+    kind, _, number = name.partition("_")
+    return int(number) if kind == "obs" else -1
+
+
+def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
+    """Return the columns of an answer, without those that whoever asked has."""
+    columns = {f"{DECISION}{name}": column for name, column in decision.columns.items() if name not in known}
+    columns |= {"continuous": decision.actions.continuous, "discrete": decision.actions.discrete}
+    if decision.recall is not None:
+        columns |= {"memories": decision.recall.memories, "previous_actions": decision.recall.previous_actions}
+    return columns
