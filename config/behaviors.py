@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from config.behavioral_cloning import BehavioralCloningSettings
-from config.brains import BRAIN_KINDS, OwnBrainSettings, as_brains, check_brains, leave_nobody_to_learn
+from config.brains import OwnBrainSettings, as_brains, check_brains, leave_nobody_to_learn, meanings
 from config.error_messages import explain
 from config.errors import Finding, FindingsError, suggest
 from config.fields import Flag, Int, PlainMap, Settings, Text, is_reference, report
@@ -130,7 +130,7 @@ class BehaviorSettings(Settings):
     brain: Annotated[tuple[OwnBrainSettings, ...], BeforeValidator(as_brains)] = Field(
         (),
         description="Who decides for its agents: "
-        + "; ".join(f"`{name}`: {kind.meaning}" for name, kind in BRAIN_KINDS.items())
+        + meanings()
         + ". A word (the `use` of the only one), a map, or a list of several with their shares of the games; in what "
         "these leave of the games its trainer's policy decides, and learns. Not in ML-Agents.",
         json_schema_extra={"default_text": "`learning`"},

@@ -17,6 +17,7 @@ from config.errors import Finding, suggest
 from config.fields import Float, Int, PlainMap, Settings, Text, as_tuple, is_reference, report
 
 LEARNING = "learning"
+PLAYER = "player"
 MODEL_SUFFIXES = (".pt", ".onnx")
 
 
@@ -49,6 +50,11 @@ BRAIN_KINDS: dict[str, BrainKind] = {
         "pipeline.policies.model_brain:make_model",
         ("deterministic",),
     ),
+    PLAYER: BrainKind(
+        "a person's keys on the live page, in all games of the run's only instance, which waits for the person; needs "
+        "`--monitor-control`",
+        "stages.exhibition.seats:make_player",
+    ),
 }
 """By kind; `kind_of` says which one a `use` names."""
 
@@ -62,7 +68,7 @@ SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
 
 def kind_of(use: str) -> str | None:
     """Return the kind of brain that a `use` names; None if it names none."""
-    if use in (LEARNING, "random", "scripted"):
+    if use in (LEARNING, "random", "scripted", PLAYER):
         return use
     if is_reference(use):
         return "scripted"
@@ -70,8 +76,13 @@ def kind_of(use: str) -> str | None:
     return "model" if looks_like_a_path else None
 
 
-def check_use(use: str, more: Collection[str] = ()) -> str:
+def check_use(use: str, more: Collection[str] = (), persons: bool = False) -> str:
     """Return a `use`, or one of some more words.
+
+    Args:
+        use: what is to be checked.
+        more: the words.
+        persons: True where a person may be named, too.
 
     Raises:
         ValueError: if it is neither.
@@ -81,9 +92,15 @@ def check_use(use: str, more: Collection[str] = ()) -> str:
             "'learning' is no brain that could be listed: a trainer's policy decides in the games that the others "
             "leave; leave it out, and give them weights below 1"
         )
+    if use == PLAYER and not persons:
+        raise ValueError(
+            "'player' is a person, who decides only as the 'brain' of a behaviour, in all its games (docs/play.md); "
+            "name another opponent, or give that behaviour 'brain: {use: player, teams: [1]}'"
+        )
     if use in more or kind_of(use) is not None:
         return use
-    words = [*more, *(word for word in BRAIN_KINDS if kind_of(word) == word and word != LEARNING)]
+    left_out = (LEARNING,) if persons else (LEARNING, PLAYER)
+    words = [*more, *(word for word in BRAIN_KINDS if kind_of(word) == word and word not in left_out)]
     raise ValueError(
         f"'{use}' is no brain; expected {', '.join(map(repr, words))}, 'module:Class' of a scripted player, or a "
         f"model: a .pt or .onnx file, or the folder of a run, such as results/first{suggest(use, words)}"
@@ -128,11 +145,16 @@ _ROUNDING = 1e-5
 """What three times 0.333333 may lack of 1."""
 
 
+def meanings(*left_out: str) -> str:
+    """Return what each kind means, for the reference of the YAML."""
+    return "; ".join(f"`{name}`: {kind.meaning}" for name, kind in BRAIN_KINDS.items() if name not in left_out)
+
+
 class BrainSettings(Settings):
     """A brain that does not learn, and its share of the games."""
 
     use: Annotated[Text, BeforeValidator(lambda value: check_use(value) if isinstance(value, str) else value)] = Field(
-        description="; ".join(f"`{name}`: {kind.meaning}" for name, kind in BRAIN_KINDS.items() if kind.maker) + "."
+        description=f"{meanings(LEARNING, PLAYER)}."
     )
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
     weight: Float = Field(
@@ -156,6 +178,9 @@ class BrainSettings(Settings):
 class OwnBrainSettings(BrainSettings):
     """A brain of a behaviour: it decides for its agents, or for some of its teams, in its share of the games."""
 
+    use: Annotated[
+        Text, BeforeValidator(lambda value: check_use(value, persons=True) if isinstance(value, str) else value)
+    ] = Field(description=f"{meanings(LEARNING)}.")
     teams: Annotated[tuple[Int, ...] | None, BeforeValidator(as_tuple)] = Field(
         None, min_length=1, description="Ids of the teams that it decides for; null: all of them."
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from config.brains import BRAIN_KINDS, check_use, check_with
+from config.brains import LEARNING, PLAYER, check_use, check_with, meanings
 from config.errors import Finding
 from config.fields import Int, PlainMap, Settings, Text, report
 
@@ -48,9 +48,7 @@ class EvaluationSettings(Settings):
         "self",
         description="How the agents of other teams act (of other behaviours, where there is one team only): "
         + "; ".join(f"`{name}`: {kind.meaning}" for name, kind in EVALUATION_OPPONENTS.items())
-        + "; "
-        + "; ".join(f"`{name}`: {kind.meaning}" for name, kind in BRAIN_KINDS.items() if kind.maker)
-        + ".",
+        + f"; {meanings(LEARNING, PLAYER)}.",
     )
     opponents_with: PlainMap = Field(
         default_factory=dict, description="Keyword arguments for `opponents`, where these are a brain."

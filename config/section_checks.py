@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from config.behaviors import BehaviorSettings
 from config.environment_kinds import load_entry
 from config.errors import Finding, KeyPath, suggest
+from config.persons import check_persons
 from config.sections import Sections
 
 _BEHAVIORS: KeyPath = ("behaviors",)
@@ -27,6 +28,7 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_lessons(config),
         *_about_ghosts(config),
         *_about_replay(config),
+        *check_persons(config),
     ]
 
 
@@ -80,7 +82,7 @@ def _about_teachers(config: Sections) -> Iterator[Finding]:
             )
             yield Finding(where, message, ((*_BEHAVIORS, teacher, "brain"), (*_BEHAVIORS, teacher, "broadcast")))
         else:
-            mend = "a teacher acts and learns in this run; of a person's play, record a .demo and name it as demo_path"
+            mend = "a teacher acts in this run; of a person's play in Unity, record a .demo and name it as demo_path"
             yield from _listed(config, where, teacher, mend)
 
 

@@ -8,14 +8,26 @@ from functools import partial
 from typing import Any
 
 from config import RunConfig
+from config.persons import persons_in
 from pipeline.common.graph import decides_centrally, placements_after
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
 from pipeline.control.credits import CreditRequest, Grant
-from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, LearnerReplaced, OpenEdge, SourceEnded, Stop
+from pipeline.control.messages import (
+    BeginCheckpoint,
+    BehaviorSeen,
+    DirectShow,
+    Hold,
+    KeysHeld,
+    LearnerReplaced,
+    OpenEdge,
+    SourceEnded,
+    Stop,
+)
 from pipeline.hosts.brain_steps import BrainSteps, LearnedAlone
 from pipeline.hosts.central_decisions import CentralDecisions
 from pipeline.hosts.custom_stages import build_stages
+from pipeline.hosts.hosted_game import HostedGame
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.router import Router
@@ -70,12 +82,15 @@ class ActorHost(Host):
         self._parameters_set = asyncio.Event()
         if not config.environment_parameters:
             self._parameters_set.set()
-        make_brains = brain_maker(config, derive_seed(plan.seed, BRAINS, plan.replica))
+        request = EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)
+        self._game = HostedGame(request, control) if persons_in(config) else None
+        person = None if self._game is None else self._game.seats.sit
+        make_brains = brain_maker(config, derive_seed(plan.seed, BRAINS, plan.replica), person)
         self._central = CentralDecisions(plan.source) if decides_centrally(config) else None
         usual = policy_maker if self._central is None else asked_policies
         lineups = Lineups(make_policy or usual(config, plan.folder), self_play_of(config), make_brains)
         environment = EnvironmentStage(
-            partial(make_group, EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)),
+            partial(make_group, request) if self._game is None else self._game.make,
             lineups,
             plan.replica * AGENT_ID_RANGE,
             deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
@@ -144,6 +159,10 @@ class ActorHost(Host):
                     self._actor.request_stop()
                 case OpenEdge():
                     await self._open(message)
+                case DirectShow() | KeysHeld() if self._game is not None:
+                    self._game.receive(message)
+            if self._game is not None:
+                self._game.seats.changed.set()  # while it waits for persons, it follows commands too
 
     async def _open(self, message: OpenEdge) -> None:
         kind, _, what = message.name.partition("/")

@@ -16,10 +16,11 @@ from config.keys import KeyMapSettings
 from pipeline.common.lessons import final_parameters
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import DirectShow, KeysHeld, OpenEdge, PictureTaken, ShowAnnounced, Stop
+from pipeline.control.messages import DirectShow, KeysHeld, OpenEdge, ShowAnnounced, Stop
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host
+from pipeline.hosts.shown import described_show, described_side, picture_taken
 from pipeline.policies.demo_files import SUFFIX, write_demos
 from pipeline.policies.run_players import RunPlayers
 from queues.ends import Inlet
@@ -35,9 +36,9 @@ from stages.errors import StageError
 from stages.exhibition import Cast, Casting, Show
 from stages.exhibition.demonstration import EDGE, Demonstration
 from stages.exhibition.film import FilmedGroup
-from stages.exhibition.keys import buttons, keys_of
+from stages.exhibition.keys import keys_of
 from stages.exhibition.making import make_shown_group
-from stages.exhibition.show import Shown
+from stages.exhibition.projector import Shown
 
 NAME = "exhibition"
 DEMONSTRATIONS = "demonstrations"
@@ -113,22 +114,10 @@ class ExhibitionHost(Host):
     # What is shown. --------------------------------------------------------------------------------------------------
 
     async def _put(self, shown: Shown) -> None:
-        show, picture = self._show, shown.picture
-        assert show is not None, "it shows this"
+        assert self._show is not None, "it shows this"
         self._number += 1
-        values = {
-            "number": self._number,
-            "shapes": picture.shapes,
-            "score": dict(picture.score),
-            "heads": dict(picture.heads),
-            "note": shown.note,
-            "about": shown.about,
-            "games": show.standings.games,
-            "wins": show.standings.wins,
-            "returns": show.standings.returns,
-            "recorded": 0 if self._demonstration is None else self._demonstration[1].steps,
-        }
-        self.control.send(PictureTaken(values, picture.image))
+        recorded = 0 if self._demonstration is None else self._demonstration[1].steps
+        self.control.send(picture_taken(self._number, shown, self._show.standings, recorded))
         await self.control.drain()
 
     async def _announce(self) -> None:
@@ -145,23 +134,11 @@ class ExhibitionHost(Host):
         assert group is not None
         assert film is not None
         assert cast is not None
-        display = film.display
-        sides = []
-        for behavior_id, spec in group.behavior_specs.items():
-            keys = self._keys(spec)
-            sides.append(
-                {
-                    "id": behavior_id,
-                    "name": _name(spec) if display is None else display.sides.get(behavior_id, _name(spec)),
-                    "choices": self._players.choices(spec),
-                    "keys": buttons(keys),
-                }
-            )
-        drawn = None
-        if display is not None:
-            drawn = {"view": list(display.view), "sky": list(display.sky), "backdrop": display.backdrop}
-            drawn["aim"] = display.aim
-        return {"sides": sides, "display": drawn, "saved": self._saved, "trouble": cast.trouble}
+        sides = [
+            described_side(spec, film.display, self._keys(spec), self._players.choices(spec))
+            for spec in group.behavior_specs.values()
+        ]
+        return described_show(sides, film.display, self._saved, cast.trouble)
 
     # Who plays. ------------------------------------------------------------------------------------------------------
 
@@ -181,9 +158,7 @@ class ExhibitionHost(Host):
             show.restart()
             if self._demonstration is not None:
                 self._demonstration[1].cut()
-        show.speed = asked.speed
-        if show.paused != asked.paused:
-            show.pause(asked.paused)
+        show.pace(asked.speed, asked.paused)
         if self._demonstration is None or self._demonstration[0] != asked.recorded:
             self._end_demonstration()
             if asked.recorded:
@@ -240,7 +215,3 @@ class ExhibitionHost(Host):
     def _say(self, words: str) -> None:
         self._saved = words
         log.info("Recording of a person: %s.", words)
-
-
-def _name(spec: BehaviorSpec) -> str:
-    return spec.name if spec.name == spec.behavior_id else f"{spec.name}, team {spec.team}"

@@ -36,6 +36,7 @@ from pipeline.main.flow_control import FlowControl
 from pipeline.main.host_ends import HostEnds
 from pipeline.main.launcher import ActorSlot, Launcher
 from pipeline.main.lost_learners import LostLearners
+from pipeline.main.own_game import OwnGameLink
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
 from pipeline.main.shutdown import SOURCES_SHARE, Shutdown
@@ -73,6 +74,7 @@ class Coordinator:
         flow: flow control.
         running: the hosts.
         controls: what users may do to it.
+        own_game: the way between the page and the persons in its own game.
         reporter: informs people.
         interrupted: true if it was asked to end before it was done.
     """
@@ -95,7 +97,7 @@ class Coordinator:
         self._supervisor = Supervisor(plan.config.env_settings, plan.config.pipeline.supervision)
         self.evaluation = Evaluation(plan, self._launcher, self._supervisor)
         stages = StageHost(
-            MAIN, plan.folder.path, plan.seed, None, self._collector, plan.resumed, self._on_stage_of_main
+            MAIN, plan.folder.path, plan.seed, None, self._collector, plan.resumed, self._on_message_of_stage
         )
         calls = self._run_guarded, self.evaluation, self._on_trainer_report
         self.starter = BehaviorStarter(plan, self._launcher, self._broadcaster, stages, self.reporter, *calls)
@@ -117,6 +119,7 @@ class Coordinator:
         self.controls = RunControls(
             plan, self._broadcaster, behaviors, self.checkpointing, self.shutdown, self._begin_checkpoint
         )
+        self.own_game = OwnGameLink(self._broadcaster)
         self._lost_learners = LostLearners(
             plan, self._launcher, self.starter, self.checkpointing, self.flow, self.reporter
         )
@@ -213,6 +216,7 @@ class Coordinator:
         if old is not None:
             self.checkpointing.repeat_announcement(slot.handle)
         self.controls.source_started(slot.handle)
+        self.own_game.source_started(slot.handle)
         if self.shutdown.begun:  # all others were sent it before this one was there
             slot.handle.control.send(control.Stop())
 
@@ -282,8 +286,6 @@ class Coordinator:
                 self._on_trainer_report(message)
             case CreditRequest():
                 self.flow.requested(message)
-            case control.CreditsReturned():
-                self.flow.returned(message)
             case control.StatisticsReport():
                 self._supervisor.alive(host.plan.name, time.monotonic(), message.silent_s)
                 self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
@@ -294,8 +296,8 @@ class Coordinator:
                 slot = self._launcher.slot_of(host)
                 if slot is not None:
                     self.starter.heartbeat(slot)
-            case control.PartSaved() | control.PartFailed():
-                self.checkpointing.receive(message)
+            case control.CreditsReturned() | control.PartSaved() | control.PartFailed():
+                self._on_message_of_stage(message)
             case control.BehaviorSeen():
                 await self._on_behavior_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
             case control.LearnerReady():
@@ -311,6 +313,8 @@ class Coordinator:
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.SourceEnded():
                 self.shutdown.source_ended(host.plan.name)
+            case control.ShowAnnounced() | control.PictureTaken():
+                self.own_game.tell(message)
             case control.HostFailed() | control.FollowerLost():
                 self._host_ends.told(host, message)
 
@@ -349,7 +353,7 @@ class Coordinator:
             self._collector.add(report.behavior, f"Environment/Lesson Number/{parameter}", float(lesson), "last")
         self.reporter.record_report(report)
 
-    def _on_stage_of_main(self, message: control.ControlMessage) -> None:
+    def _on_message_of_stage(self, message: control.ControlMessage) -> None:
         if isinstance(message, control.CreditsReturned):
             self.flow.returned(message)
         elif isinstance(message, control.PartSaved | control.PartFailed):

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from config import RunConfig
 from config.environment_kinds import load_entry
+from config.errors import dotted
 from config.host_kinds import HOST_KINDS
+from config.persons import persons_in
 from pipeline.common.errors import RunError
 from pipeline.common.graph import offline_demonstrations
 from pipeline.main.named_code import names_of_main
@@ -50,6 +52,7 @@ def check_run(config: RunConfig) -> None:
                 initial_policy(config, name)
     _check_host_kinds(config)
     _check_monitor(config)
+    _check_persons(config)
     mistakes = names_of_main(config)
     if mistakes:
         raise RunError("\n".join(mistakes))
@@ -78,6 +81,23 @@ def _check_host_kinds(config: RunConfig) -> None:
 def _check_monitor(config: RunConfig) -> None:
     if config.monitor is not None and find_spec("aiohttp") is None:
         raise RunError("the live page (monitor) needs the package aiohttp: `pip install 'headrace[web]'`")
+
+
+def _check_persons(config: RunConfig) -> None:
+    """Check that persons who are to play can see the game, and reach it."""
+    found = persons_in(config)
+    if not found:
+        return
+    from stages.exhibition.making import why_not_shown
+
+    where = f"{dotted(found[0][0])}.brain: 'player'"
+    if refused := why_not_shown(config):
+        raise RunError(f"{where} needs a game that the live page can show: {refused}")
+    if config.monitor is None or not config.monitor.control:
+        raise RunError(
+            f"{where} is a person on the live page: start the run with --monitor-control (or give it "
+            "'monitor: {control: true}'), and play at the address that it prints"
+        )
 
 
 def _check_origin(run_folder: Path) -> None:

@@ -7,12 +7,9 @@ are not queued: each viewer gets the newest one when it has read the last.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from config import RunConfig
@@ -26,6 +23,7 @@ from pipeline.control.messages import (
     Stop,
 )
 from pipeline.hosts.process import ProcessHost
+from pipeline.monitor.shown_game import ShownGame
 from queues.ends import Outlet
 from queues.errors import QueueClosed
 from queues.messages import PolicyUpdate
@@ -41,31 +39,11 @@ FEED_S = 0.25
 """Between two looks at whether there are newer policies."""
 END_S = 3.0
 """Seconds for the process to end in order."""
-_HEADER = struct.Struct("<I")
 
 StartProcess = Callable[[asyncio.TaskGroup], Awaitable[ProcessHost]]
 
 
-@dataclass
-class ShowOrder:
-    """What is asked of the show."""
-
-    players: dict[str, str] = field(default_factory=dict)
-    """By behaviour id; `newest` where it is left out."""
-    persons: dict[str, object] = field(default_factory=dict)
-    """By behaviour id: the viewer who plays."""
-    paused: bool = False
-    speed: float = 1.0
-    recorded: str = ""
-
-    def order(self) -> DirectShow:
-        """Return it as the message to the process."""
-        ids = dict.fromkeys((*self.players, *self.persons))
-        parts = {each: (self.players.get(each, "newest"), each in self.persons) for each in ids}
-        return DirectShow(parts, self.paused, self.speed, self.recorded)
-
-
-class Exhibition:
+class Exhibition(ShownGame):
     """The show as the page's server sees it. All calls come from the server's loop.
 
     Args:
@@ -75,45 +53,16 @@ class Exhibition:
     """
 
     def __init__(self, start: StartProcess, newest: Callable[[], Mapping[str, PolicyUpdate]], refused: str) -> None:
-        self.lineup = ShowOrder()
-        self.status = "refused" if refused else "off"
-        """`refused`, `off`, `starting`, `on` or `failed`."""
-        self.trouble = refused
-        self.announced: Mapping[str, Any] = {"sides": [], "display": None, "saved": "", "trouble": ""}
-        self.picture = b""
-        """The newest picture: length of the JSON (4 bytes, little-endian), JSON, image."""
-        self.pictures = 0
-        self.revision = 0
-        """Rises when anything but the picture has changed."""
-        self.changed = asyncio.Event()
+        super().__init__("refused" if refused else "off", refused)
         self._start_process = start
         self._newest = newest
         self._host: ProcessHost | None = None
         self._life: asyncio.Task[None] | None = None
         self._outlets: dict[str, Outlet[Any]] = {}
         self._sent: dict[str, PolicyUpdate] = {}
-        self._viewers = 0
-        self._alone_since = self._heard = 0.0
-        self._keys = 0
-        self._ending = self._closed = False
+        self._heard = 0.0
+        self._ending = False
         self._hung = ""
-
-    @property
-    def viewers(self) -> int:
-        """The number of those who watch."""
-        return self._viewers
-
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        """Somebody watches within: the show begins, if it has not failed."""
-        self._viewers += 1
-        try:
-            if self.status == "off":
-                self.start()
-            yield
-        finally:
-            self._viewers -= 1
-            self._alone_since = asyncio.get_running_loop().time()
 
     def start(self) -> None:
         """Begin the show, also again after a failure; nothing if it goes on."""
@@ -123,27 +72,10 @@ class Exhibition:
         self._life = asyncio.get_running_loop().create_task(self._live(), name="exhibition")
         self.tell()
 
-    def direct(self) -> None:
-        """Pass the lineup on, as it has changed."""
-        if self._host is not None:
-            self._host.control.send(self.lineup.order())
-        self.tell()
-
-    def hold_keys(self, behavior_id: str, keys: tuple[str, ...]) -> None:
-        """Pass on which keys the person holds who plays for a behaviour id."""
-        self._keys += 1
-        if self._host is not None:
-            self._host.control.send(KeysHeld(behavior_id, self._keys, keys))
-
-    def tell(self) -> None:
-        """Let all viewers look again."""
-        self.revision += 1
-        self._wake()
-
     async def close(self) -> None:
         """End the show for good, and the viewers' sockets; what is recorded is written first, unless it hangs."""
-        self._closed = self._ending = True
-        self._wake()
+        self._ending = True
+        await super().close()
         if self._life is not None:
             if self._host is not None:
                 self._host.control.send(Stop())
@@ -152,14 +84,9 @@ class Exhibition:
             with suppress(asyncio.CancelledError):
                 await self._life
 
-    @property
-    def closed(self) -> bool:
-        """True if it has ended for good."""
-        return self._closed
-
-    def _wake(self) -> None:
-        changed, self.changed = self.changed, asyncio.Event()
-        changed.set()
+    def _send(self, message: DirectShow | KeysHeld) -> None:
+        if self._host is not None:
+            self._host.control.send(message)
 
     # The life of its process. ----------------------------------------------------------------------------------------
 
@@ -206,22 +133,13 @@ class Exhibition:
         async for message in host.control.receive():
             self._heard = asyncio.get_running_loop().time()
             match message:
-                case PictureTaken():
-                    self._take(message)
-                case ShowAnnounced():
-                    self.announced, self.status = message.values, "on"
-                    self.tell()
+                case PictureTaken() | ShowAnnounced():
+                    self._see(message)
                 case LogLine():
                     logging.getLogger(message.logger).log(message.level, "%s", message.text)
                 case HostFailed():
                     failure = message.message
         return failure or self._hung
-
-    def _take(self, message: PictureTaken) -> None:
-        body = json.dumps(message.values, separators=(",", ":")).encode()
-        self.picture = _HEADER.pack(len(body)) + body + message.image
-        self.pictures += 1
-        self._wake()
 
     async def _care(self, host: ProcessHost) -> None:
         """Feed the process, and end it when nobody watches or it hangs."""

@@ -7,25 +7,30 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from config.listen import endpoint_of, reaches_others
 from config.monitor import MonitorSettings
+from config.persons import persons_in
+from pipeline.control.messages import DirectShow, KeysHeld
 from pipeline.hosts.process import ProcessHosts
 from pipeline.main.coordinator import Coordinator
 from pipeline.main.run_plan import RunPlan
 from pipeline.monitor.api import OPEN, page_routes, run_routes
 from pipeline.monitor.control import Control
 from pipeline.monitor.event_files import read_events
-from pipeline.monitor.exhibition import Exhibition, exhibition_of
+from pipeline.monitor.exhibition import exhibition_of
 from pipeline.monitor.feed import StateFeed
 from pipeline.monitor.health import health_routes
 from pipeline.monitor.history import History, HistoryWriter
 from pipeline.monitor.live_run import LiveRun
 from pipeline.monitor.log_tail import LogTail
+from pipeline.monitor.own_game import OwnGameShow
 from pipeline.monitor.server import PageServer
+from pipeline.monitor.shown_game import ShownGame
 from pipeline.monitor.state import leagues_of, state_of
 from pipeline.monitor.watching import watching
 from pipeline.reporting.progress import ProgressSnapshot
@@ -65,12 +70,10 @@ async def monitored(
         await asyncio.to_thread(read_events, plan.folder.path, names, history)
     coordinator.reporter.add_writer(HistoryWriter(history, plan.resumes))
     control = Control(coordinator.controls, stop, asyncio.get_running_loop(), settings.control)
-    show = exhibition_of(
-        plan.config,
-        lambda tasks: ProcessHosts(plan.config, tasks).start(plan.host_plan("exhibition", "exhibition")),
-        lambda: coordinator.starter.newest,
-    )
+    show = _shown_game(plan, coordinator)
     page = LivePage(LiveRun(plan.folder.run_id, plan.config, history, tail), settings, control, show)
+    if isinstance(show, OwnGameShow):
+        coordinator.own_game.tell = partial(page.server.call, show.receive)
     page.server.start()
     watch = _Watch(plan, coordinator, page)
     try:
@@ -80,6 +83,22 @@ async def monitored(
     finally:
         watch.end()
         await asyncio.to_thread(page.server.stop)
+
+
+def _shown_game(plan: RunPlan, coordinator: Coordinator) -> ShownGame:
+    """Return the game that the page shows: the run's own where persons play in it, else one of an exhibition."""
+    if persons_in(plan.config):
+        main = asyncio.get_running_loop()
+
+        def send(message: DirectShow | KeysHeld) -> None:
+            main.call_soon_threadsafe(coordinator.own_game.send, message)
+
+        return OwnGameShow(send)
+    return exhibition_of(
+        plan.config,
+        lambda tasks: ProcessHosts(plan.config, tasks).start(plan.host_plan("exhibition", "exhibition")),
+        lambda: coordinator.starter.newest,
+    )
 
 
 class LivePage:
@@ -92,7 +111,7 @@ class LivePage:
         show: what is watched on it.
     """
 
-    def __init__(self, run: LiveRun, settings: MonitorSettings, control: Control, show: Exhibition) -> None:
+    def __init__(self, run: LiveRun, settings: MonitorSettings, control: Control, show: ShownGame) -> None:
         self.run = run
         self._feed = StateFeed()
         self._show = show
@@ -118,7 +137,7 @@ class LivePage:
     def _routes(self, settings: MonitorSettings, control: Control) -> list[web.RouteDef]:
         stream = web.get(f"/api/runs/{RUN}/stream", self._feed.stream)
         watch = web.get(f"/api/runs/{RUN}/watch", watching(self._show, self._may_play(settings)))
-        options = {"control": settings.control, "watch": {"refused": self._show.trouble}}
+        options = {"control": settings.control, "watch": {"refused": self._show.trouble, "own": self._show.own}}
         steering = control.routes(f"/api/runs/{RUN}")
         return [
             *page_routes(),

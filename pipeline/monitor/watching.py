@@ -1,6 +1,6 @@
 """Watching and playing over a socket: pictures and who plays go out; who should play, and keys, come in.
 
-Out: binary messages are pictures (`Exhibition.picture`), texts are JSON: the state of the show, or `{"error": …}`. In:
+Out: binary messages are pictures (`ShownGame.picture`), texts are JSON: the state of the show, or `{"error": …}`. In:
 JSON, one of `Wish`.
 """
 
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from aiohttp import WSMsgType, hdrs, web
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from pipeline.monitor.exhibition import Exhibition
+from pipeline.monitor.shown_game import ShownGame
 
 MOST_VIEWERS = 50
 MOST_BYTES = 4096
@@ -94,7 +94,7 @@ class Viewer:
         may_play: True if it has shown the token of a run that may be controlled.
     """
 
-    def __init__(self, show: Exhibition, may_play: bool) -> None:
+    def __init__(self, show: ShownGame, may_play: bool) -> None:
         self._show = show
         self._may_play = may_play
         self._numbers: dict[str, int] = {}
@@ -117,6 +117,8 @@ class Viewer:
             "sides": sides,
             "display": show.announced["display"],
             "saved": show.announced["saved"],
+            "waits": show.announced["waits"],
+            "own": show.own,
             "paused": lineup.paused,
             "speed": lineup.speed,
             "recorded": lineup.recorded,
@@ -135,6 +137,8 @@ class Viewer:
             first = error.errors()[0]
             raise Refused(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from None
         if isinstance(wish, Take | HoldKeys | RecordPlay) and not self._may_play:
+            raise Refused(NOT_ALLOWED)
+        if isinstance(wish, Pace) and self._show.own and not self._may_play:
             raise Refused(NOT_ALLOWED)
         if isinstance(wish, Give | Pace) and not self._may_play and self._show.lineup.persons:
             raise Refused("somebody plays, so that this is not yours to change")
@@ -178,13 +182,15 @@ class Viewer:
 
     def _give(self, wish: Give) -> None:
         side = self._side(wish.side)
+        if self._show.own:
+            raise Refused("this is the run's own game: the configuration says who plays")
         if wish.player not in side["choices"]:
             there = ", ".join(side["choices"])
             raise Refused(f"there is no player '{wish.player}' for {wish.side}; there are: {there}")
         self._show.lineup.players[wish.side] = wish.player
 
     def _take(self, wish: Take) -> None:
-        self._side(wish.side)
+        side = self._side(wish.side)
         persons = self._show.lineup.persons
         if wish.do == "leave":
             if persons.get(wish.side) is self:
@@ -192,8 +198,10 @@ class Viewer:
             return
         if persons.get(wish.side, self) is not self:
             raise Refused(f"somebody else plays for {wish.side}")
-        for side in [side for side, viewer in persons.items() if viewer is self]:
-            self._let_go(side)  # one pair of hands
+        if not side["seat"]:
+            raise Refused(f"no person plays for {wish.side} in the run's own game: that needs 'brain: player'")
+        for taken in [taken for taken, viewer in persons.items() if viewer is self]:
+            self._let_go(taken)  # one pair of hands
         persons[wish.side] = self
 
     def _pace(self, wish: Pace) -> None:
@@ -204,6 +212,8 @@ class Viewer:
     def _record(self, wish: RecordPlay) -> None:
         if wish.side:
             self._side(wish.side)
+            if self._show.own:
+                raise Refused("the run records its own game: start it with --record, and 'broadcast: true'")
             if self._show.lineup.persons.get(wish.side) is not self:
                 raise Refused("only your own play can be recorded: take the side over first")
         self._show.lineup.recorded = wish.side
@@ -215,7 +225,7 @@ class Viewer:
         return known[side]
 
 
-def watching(show: Exhibition, may_play: Callable[[web.Request], bool]) -> Callable[[web.Request], Any]:
+def watching(show: ShownGame, may_play: Callable[[web.Request], bool]) -> Callable[[web.Request], Any]:
     """Return the handler of the socket.
 
     Args:
@@ -260,7 +270,7 @@ async def _receive(viewer: Viewer, socket: web.WebSocketResponse) -> None:
                 await socket.send_str(json.dumps({"error": str(error)}))
 
 
-async def _send(show: Exhibition, viewer: Viewer, socket: web.WebSocketResponse) -> None:
+async def _send(show: ShownGame, viewer: Viewer, socket: web.WebSocketResponse) -> None:
     """Send what is new whenever the viewer has read what was: what came in between is left out."""
     revision = pictures = -1
     while not show.closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from config import BehaviorSettings, RunConfig
@@ -16,9 +17,17 @@ from stages.policy.design import design_of
 from stages.policy.protocol import ActingPolicy
 
 
-def brain_maker(config: RunConfig, seed: int) -> Callable[[BehaviorSpec], Sequence[BrainShare]]:
-    """Return what makes the brains that decide for a behaviour id, with their shares of the games."""
-    return partial(_make_brains, config, seed)
+def brain_maker(
+    config: RunConfig, seed: int, person: Callable[[BehaviorSpec], ActingPolicy] | None = None
+) -> Callable[[BehaviorSpec], Sequence[BrainShare]]:
+    """Return what makes the brains that decide for a behaviour id, with their shares of the games.
+
+    Args:
+        config: names them.
+        seed: for those that draw random numbers of their own.
+        person: makes what decides by the keys of a person; None where nobody can play.
+    """
+    return partial(_make_brains, config, seed, person)
 
 
 def check_brains(config: RunConfig) -> list[LoadError]:
@@ -51,7 +60,9 @@ def named_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> dict[str, 
     return {brain.name: request for brain, request in listed}
 
 
-def _make_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> Sequence[BrainShare]:
+def _make_brains(
+    config: RunConfig, seed: int, person: Callable[[BehaviorSpec], ActingPolicy] | None, spec: BehaviorSpec
+) -> Sequence[BrainShare]:
     settings = config.behavior_settings(spec.name)
     wanted = [*_requests(config, ("behaviors", spec.name), settings, spec, seed)]
     if not wanted and settings.learns:
@@ -66,7 +77,7 @@ def _make_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> Sequence[B
         )
     design = design_of(spec, settings, config.source_folder)
     return [
-        BrainShare(brain.name, brain.weight, StandIn(make_brain(request), design))
+        BrainShare(brain.name, brain.weight, StandIn(make_brain(replace(request, person=person)), design))
         for brain, request in wanted
         if brain in mine
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class BrainRequest:
     """For code that draws random numbers of its own."""
     spec: BehaviorSpec | None = None
     """The behaviour id; None as long as there is none: then a request is only checked."""
+    person: Callable[[BehaviorSpec], ActingPolicy] | None = None
+    """Makes what decides by the keys of a person; None where nobody can play."""
 
     @property
     def where(self) -> str:

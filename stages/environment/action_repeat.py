@@ -10,7 +10,6 @@ Groups of any kind are wrapped, by `stages.environment.factory`; `holds` does th
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from queues.messages import ActionBatch
 from queues.specs import STEP_MUL, BehaviorSpec
 from stages.environment.holds import Holds
 from stages.environment.parameters import Parameterised
-from stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable
+from stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
 from stages.errors import StageError
 
 _STEPS_AT_ONCE = 8
@@ -50,7 +49,7 @@ class RepeatingGroup:
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances; no action is held."""
         self._holds = {}
-        return self._told(await _settled(self._group.reset(seed)))
+        return self._told(await settled(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Begin the actions of those who were asked, and advance until somebody has to be asked, but not for long."""
@@ -58,7 +57,7 @@ class RepeatingGroup:
             self._holds[behavior_id].begin(decided)
         for _ in range(_STEPS_AT_ONCE):
             held = {behavior_id: self._holds[behavior_id].actions() for behavior_id in self._asked}
-            result = self._told(await _settled(self._group.step(held)))
+            result = self._told(await settled(self._group.step(held)))
             if _tells_something(result):
                 break
         return result
@@ -126,7 +125,3 @@ def _tells_something(result: StepResult) -> bool:
     games = result.games is not None and len(result.games.env_ids)
     gone = result.lost is not None or result.closed is not None
     return bool(result.steps or result.statistics or games or gone)
-
-
-async def _settled(result: StepResult | Awaitable[StepResult]) -> StepResult:
-    return await result if inspect.isawaitable(result) else result

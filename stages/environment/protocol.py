@@ -6,6 +6,7 @@ have one instance or thousands; rows are arrays, never objects.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -133,6 +134,11 @@ class EnvironmentGroup(Protocol):
     def close(self) -> Awaitable[None] | None:
         """Release everything; closing twice is allowed."""
         ...
+
+
+async def settled(result: StepResult | Awaitable[StepResult]) -> StepResult:
+    """Return what a group's `reset` or `step` gave, once it is there."""
+    return await result if inspect.isawaitable(result) else result
 
 
 @runtime_checkable

@@ -8,7 +8,6 @@ Other groups can't reset one instance: there the agent's next episode begins whe
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.parameters import EpisodeParameters, Parameterised
-from stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable
+from stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
 from stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _CUTS = 2**20
@@ -60,11 +59,11 @@ class LimitedGroup:
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances."""
         self._ages = {}
-        return self._told(await _settled(self._group.reset(seed)))
+        return self._told(await settled(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Advance one tick, and truncate what is too old then."""
-        return self._told(await _settled(self._group.step(actions)))
+        return self._told(await settled(self._group.step(actions)))
 
     def request_stop(self) -> None:
         """Let a step that hangs end soon, if the environments can do that."""
@@ -193,7 +192,3 @@ def _cut(
         env_frames=received(steps.env_frames),
         undiscounted=received(steps.undiscounted),
     )
-
-
-async def _settled(result: StepResult | Awaitable[StepResult]) -> StepResult:
-    return await result if inspect.isawaitable(result) else result

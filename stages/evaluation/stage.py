@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from queues.messages import ActionBatch, PolicyUpdate
 from queues.specs import BehaviorSpec, behavior_name, behavior_team
-from stages.environment.protocol import EnvironmentGroup, Punctual, StepResult
+from stages.environment.protocol import EnvironmentGroup, Punctual, StepResult, settled
 from stages.evaluation.episodes import CountedEpisodes
 from stages.evaluation.opponents import EvaluationOpponents
 from stages.evaluation.players import SEED, uniform_player
@@ -185,14 +184,14 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         return [i for i, spec in specs if behavior_name(i) == name and self._brain_of(spec) is None]
 
     async def _step(self, group: EnvironmentGroup, actions: Mapping[str, ActionBatch]) -> StepResult:
-        result = await _settled(group.step(actions))
+        result = await settled(group.step(actions))
         self._ticks += 1
         await asyncio.sleep(0)
         return result
 
     async def _reset(self, group: EnvironmentGroup) -> StepResult:
         self._before_reset(SEED)
-        return await _settled(group.reset(SEED))
+        return await settled(group.reset(SEED))
 
     async def _play_side(
         self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], result: StepResult
@@ -235,7 +234,3 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
 def _share(total: int, parts: int, index: int) -> int:
     """The size of one of so many parts of a number, as equal as they can be."""
     return total // parts + (index < total % parts)
-
-
-async def _settled(result: StepResult | Awaitable[StepResult]) -> StepResult:
-    return await result if inspect.isawaitable(result) else result

@@ -71,6 +71,12 @@ class FilmedGroup:
         """Seconds between two pictures, at the game's own pace."""
         return self.display.frame_s if self.display is not None else 1.0 / frames_per_second(self._group)
 
+    @property
+    def score(self) -> Mapping[str, int]:
+        """Points in the running game, by behaviour id; empty where there are none."""
+        score: Mapping[str, int] = {} if self.display is None else self._group.scene(0).score
+        return score
+
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
         """Reset, and take a picture."""
         self._waiting.clear()

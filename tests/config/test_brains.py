@@ -29,6 +29,7 @@ def brains(brain, **block):
         ("results/first", "model"),
         ("results/first/Ball@500000", "model"),
         ("learning", "learning"),
+        ("player", "player"),
         ("sctipted", None),
     ],
 )
@@ -86,7 +87,7 @@ def test_a_draw_falls_into_one_share_or_into_the_rest(shares, at, index):
     [
         (
             "brain: sctipted",
-            "behaviors.Ball.brain: 'sctipted' is no brain; expected 'random', 'scripted', 'module:Class'",
+            "behaviors.Ball.brain: 'sctipted' is no brain; expected 'random', 'scripted', 'player', 'module:Class'",
         ),
         ("brain: {use: randm}", "behaviors.Ball.brain.use: 'randm' is no brain.*did you mean 'random'"),
         ("brain: [{use: learning, weight: 0.8}]", "brain.0.use: 'learning' is no brain that could be listed"),
@@ -125,6 +126,43 @@ def test_brains_of_self_play_are_checked_alike():
     with pytest.raises(ConfigError, match=r"self_play.brains: the weights .* add up to 1.2"):
         entries = [{"use": "scripted", "weight": 0.6}, {"use": "random", "weight": 0.6}]
         RunConfig.from_plain({"behaviors": {"Ball": {"self_play": {"brains": entries}}}})
+
+
+VOLLEY = {"environment": {"kind": "builtin", "id": "Volley"}}
+PERSON = {"use": "player", "teams": [1]}
+
+
+@pytest.mark.parametrize(
+    ("plain", "said"),
+    [
+        (
+            {"environment": {**VOLLEY["environment"], "num_envs": 8}},
+            "environment.num_envs: 8 instances, .* set it to 1",
+        ),
+        ({"env_settings": {"num_envs": 8}}, "num_envs: 8 instances, and with brain 'player' a person plays in one"),
+        ({"pipeline": {"hosts": {"actors": {"replicas": 2}}}}, "actors.replicas: 2 actors, .* set it to 1"),
+        ({"pipeline": {"deterministic": True}}, "pipeline.deterministic: does not go with brain 'player'"),
+        ({"evaluation": {"every": 100}}, "evaluation: does not go with brain 'player'.* leave it out"),
+    ],
+)
+def test_what_does_not_go_with_a_person_is_said_by_its_key(plain, said):
+    alone = {**VOLLEY, "behaviors": {"Volley": {"brain": PERSON}}}
+    assert RunConfig.from_plain(alone).behaviors["Volley"].brain[0].use == "player"
+    with pytest.raises(ConfigError, match=said):
+        RunConfig.from_plain({**alone, **plain})
+    streams = {"replay": {"streams": ["a.stream"]}, **plain}
+    RunConfig.from_plain({**alone, **streams} | {"pipeline": {}, "evaluation": None})  # nobody acts in it
+
+
+def test_a_person_plays_all_games_and_only_as_the_brain_of_a_behaviour():
+    with pytest.raises(ConfigError, match=r"Ball.brain: a person plays all games, .* 0.5 .* leave weight out"):
+        config({"use": "player", "weight": 0.5})
+    with pytest.raises(ConfigError, match="'player' is a person, who decides only as the 'brain' of a behaviour"):
+        RunConfig.from_plain({"behaviors": {"Ball": {"self_play": {"brains": "player"}}}})
+    with pytest.raises(ConfigError, match="evaluation.opponents: 'player' is a person.* name another opponent"):
+        RunConfig.from_plain({"behaviors": {"Ball": {}}, "evaluation": {"every": 9, "opponents": "player"}})
+    with pytest.raises(ConfigError, match="brain.with.keys: 'player' accepts nothing"):
+        config({"use": "player", "with": {"keys": "wasd"}})
 
 
 def test_what_only_a_trainer_would_use_is_named_but_not_what_is_inherited():

@@ -19,7 +19,7 @@ const called = (side) => side.name + (side.mine ? " (you)" : side.taken ? " (a p
 
 /** The section of the page. */
 export class Watch {
-  /** @param {string} run @param {{refused: string}|undefined} offer Undefined where there is nothing to watch. */
+  /** @param {string} run @param {{refused: string, own: boolean}|undefined} offer Undefined where there is nothing to watch. */
   constructor(run, offer) {
     this.run = run;
     this.offered = Boolean(offer);
@@ -33,7 +33,7 @@ export class Watch {
     this.element = h("div.body.watch");
     if (!offer) return;
     if (offer.refused) fill(this.element, h("p.empty", {}, `${offer.refused}.`));
-    else fill(this.element, h("div.invite", {}, h("button.primary", { type: "button", "data-do": "watch", click: () => this.open() }, "Watch a game"), h("span.soft", {}, "at its own pace, with the newest policies. It is played in a process of its own while somebody watches.")));
+    else fill(this.element, h("div.invite", {}, h("button.primary", { type: "button", "data-do": "watch", click: () => this.open() }, "Watch a game"), h("span.soft", {}, offer.own ? "This is the run's own game: it goes on while all of its persons play." : "at its own pace, with the newest policies. It is played in a process of its own while somebody watches.")));
   }
 
   open() {
@@ -56,10 +56,10 @@ export class Watch {
     this.connect();
   }
 
-  /** Some times a second: let the server know that we are there, and say so if no picture comes. */
+  /** Some times a second: let the server know that we are there, and say so if no picture comes; the run's own game may wait. */
   look() {
     this.tell();
-    const silent = this.state?.status === "on" && !this.state.paused ? performance.now() - this.seen : 0;
+    const silent = this.state?.status === "on" && !this.state.paused && !this.state.own ? performance.now() - this.seen : 0;
     if (silent > SILENT_MS) this.say(`No picture for ${short(Math.floor(silent / 1000))} s: the game does not answer, or the connection is lost.`);
     else if (this.silent > SILENT_MS) this.explain();
     this.silent = silent;
@@ -68,7 +68,7 @@ export class Watch {
   /** Say what the server has said last. */
   explain() {
     const state = this.state;
-    this.say(state.status === "starting" ? "The game is being set up…" : state.trouble || state.saved);
+    this.say(state.status === "starting" ? "The game is being set up…" : state.trouble || state.waits || state.saved);
     if (state.status === "failed") this.said.append(" ", h("button", { type: "button", "data-do": "again", click: () => this.send({ do: "start" }) }, "Start it again"));
   }
 
@@ -169,7 +169,7 @@ export class Watch {
     const mine = this.mine();
     this.pause.textContent = state.paused ? "Go on" : "Pause";
     this.speed.value = String(state.speed);
-    this.record.hidden = !mine;
+    this.record.hidden = !mine || state.own;
     this.record.className = state.recorded ? "danger" : "";
     this.showSides(state);
     this.showPads(mine);
@@ -195,7 +195,7 @@ export class Watch {
       const choose = h("select", { "aria-label": `Who plays ${side.name}`, "data-side": side.id, change: () => this.send({ do: "give", side: side.id, player: choose.value }) }, ...choices.map((/** @type {string} */ name) => h("option", { value: name, selected: name === side.player }, name)));
       const label = side.mine ? "Leave" : side.taken ? "Taken" : "Play";
       const take = h(`button${side.mine ? "" : ".primary"}`, { type: "button", "data-take": side.id, disabled: side.taken && !side.mine, click: () => this.take(side) }, label);
-      return h("div.side", {}, h("b", {}, called(side)), choose, state.may_play ? take : null);
+      return h("div.side", {}, h("b", {}, called(side)), side.choices.length ? choose : null, state.may_play && side.seat ? take : null);
     }), state.may_play ? null : h("span.soft", {}, "To play, start the run with --monitor-control."));
   }
 

@@ -28,6 +28,31 @@ def test_what_a_run_lacks_is_named_before_it_starts(plain, message):
         check_run(RunConfig.from_plain(plain))
 
 
+VOLLEY = {"environment": {"kind": "builtin", "id": "Volley"}, "behaviors": {"Volley": {"brain": "player"}}}
+
+
+@pytest.mark.parametrize(
+    ("plain", "message"),
+    [
+        (
+            VOLLEY,
+            r"behaviors\.Volley\.brain: 'player' is a person on the live page: start the run with --monitor-control",
+        ),
+        ({**VOLLEY, "monitor": {}}, "--monitor-control"),
+        ({"behaviors": {"A": {"brain": "player"}}, "monitor": {"control": True}}, "A.brain: .* Unity shows its games"),
+        (
+            {"default_settings": {"brain": "player"}, "environment": VOLLEY["environment"]},
+            "default_settings.brain: 'pl",
+        ),
+    ],
+)
+def test_a_person_who_could_not_play_is_told_what_to_do(plain, message):
+    pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
+    with pytest.raises(RunError, match=message):
+        check_run(RunConfig.from_plain(plain))
+    check_run(RunConfig.from_plain({**VOLLEY, "monitor": {"control": True}}))
+
+
 def test_without_ray_a_run_on_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(pipeline.main.preflight, "find_spec", lambda name: None)
     plain = {**PENDULUM, "behaviors": {"A": {}}, "pipeline": {"hosts": {"actors": {"kind": "ray"}}}}

@@ -11,10 +11,14 @@ pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, StatisticsReport, Stop
 from pipeline.monitor import exhibition
 from pipeline.monitor.exhibition import Exhibition
+from pipeline.monitor.own_game import OwnGameShow
 from pipeline.monitor.watching import Refused, Viewer
 from queues.messages import PolicyUpdate
 
-SIDES = [{"id": each, "name": each, "choices": ["newest", "random"], "keys": [["a"]]} for each in ("left", "right")]
+SIDES = [
+    {"id": each, "name": each, "choices": ["newest", "random"], "keys": [["a"]], "seat": True}
+    for each in ("left", "right")
+]
 
 
 class Process:
@@ -77,7 +81,7 @@ class Stand:
 
     async def announced(self, number=1):
         await self.until(lambda: len(self.processes) == number)
-        values = {"sides": SIDES, "display": None, "saved": "", "trouble": ""}
+        values = {"sides": SIDES, "display": None, "saved": "", "trouble": "", "waits": ""}
         self.processes[-1].said.put_nowait(ShowAnnounced(values))
         await self.until(lambda: self.show.status == "on")
         return self.processes[-1]
@@ -90,7 +94,7 @@ def ask(viewer, **wish):
 @pytest.fixture
 def viewer():
     show = Exhibition(None, dict, "")
-    show.announced = {"sides": SIDES, "display": None, "saved": "", "trouble": ""}
+    show.announced = {"sides": SIDES, "display": None, "saved": "", "trouble": "", "waits": ""}
     return Viewer(show, may_play=True)
 
 
@@ -161,6 +165,45 @@ def test_who_closes_the_page_gives_the_side_back_and_ends_the_recording(viewer):
     viewer.leave()
     assert viewer._show.lineup.order().parts == {}
     assert viewer._show.lineup.recorded == ""
+
+
+@pytest.fixture
+def players():
+    """Two viewers of a run's own game in which a person plays on the left, and what was sent to main."""
+    sent = []
+    show = OwnGameShow(sent.append)
+    sides = [{**side, "choices": [], "seat": side["id"] == "left"} for side in SIDES]
+    show.receive(ShowAnnounced({"sides": sides, "display": None, "saved": "", "trouble": "", "waits": "for left"}))
+    return Viewer(show, may_play=True), Viewer(show, may_play=False), sent
+
+
+def test_in_a_runs_own_game_only_a_persons_side_is_taken_and_all_else_is_the_runs(players):
+    viewer, guest, sent = players
+    assert (viewer.state()["own"], viewer.state()["waits"], viewer.state()["status"]) == (True, "for left", "on")
+    for who, wish, words in (
+        (viewer, {"do": "take", "side": "right"}, "no person plays for right"),
+        (viewer, {"do": "give", "side": "left", "player": "newest"}, "the configuration says who plays"),
+        (viewer, {"do": "record", "side": "left"}, "--record"),
+        (guest, {"do": "take", "side": "left"}, "--monitor-control"),
+        (guest, {"do": "pace", "paused": True, "speed": 1}, "--monitor-control"),
+    ):
+        with pytest.raises(Refused, match=words):
+            ask(who, **wish)
+    assert sent == []
+
+
+def test_what_is_done_in_a_runs_own_game_goes_to_its_actor_also_when_that_is_replaced(players):
+    viewer, _, sent = players
+    ask(viewer, do="take", side="left")
+    ask(viewer, do="keys", side="left", number=0, held=["a"])
+    ask(viewer, do="pace", paused=True, speed=2.0)
+    viewer._show.receive(None)
+    assert viewer.state()["status"] == "starting"
+    assert [side["mine"] for side in viewer.state()["sides"]] == [True, False]
+    viewer.leave()
+    took, keys, paused, left = sent
+    assert (took.parts, keys.keys, keys.number) == ({"left": ("newest", True)}, ("a",), 1)
+    assert (paused.paused, paused.speed, left.parts) == (True, 2.0, {})
 
 
 @pytest.mark.virtual_time

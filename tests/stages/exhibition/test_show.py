@@ -89,7 +89,7 @@ async def test_a_game_is_shown_at_its_own_pace_and_decided_as_often_as_in_traini
 
 async def test_at_a_higher_pace_pictures_are_left_out():
     stand = volley()
-    stand.show.speed = 4.0
+    stand.show.pace(4.0, paused=False)
     await stand.run()
     assert np.diff([at for at, _ in stand.played])[:3].tolist() == pytest.approx([0.03] * 3)
     plain = [now - before for (before, said, _), (now, note, _) in pairwise(stand.seen) if not said and not note]
@@ -132,7 +132,6 @@ async def test_who_takes_over_begins_a_new_game_from_nil():
 
     def take(shown):
         if len(stand.seen) == 200:
-            stand.group.score = stand.film._group.score
             stand.film._group.score[0, 0] = 3
             stand.cast.give(LEFT, Casting(person=True))
             stand.show.restart()
@@ -172,12 +171,12 @@ async def test_a_snapshot_that_cannot_be_played_is_said_and_the_game_goes_on():
 
 async def test_a_paused_show_stands_still():
     stand = volley(most=60)
-    stand.show.pause(True)
+    stand.show.pace(1.0, paused=True)
     running = asyncio.create_task(stand.run())
     for _ in range(50):
         await asyncio.sleep(0)
     assert len(stand.played) == 0
-    stand.show.pause(False)
+    stand.show.pace(1.0, paused=False)
     await running
     assert stand.played
 

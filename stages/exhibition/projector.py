@@ -1,0 +1,129 @@
+"""The projector: shows the pictures of a game, each at its time, and lets points and ends be looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from queues.specs import BehaviorSpec
+from stages.environment.protocol import StepResult
+from stages.exhibition.film import FilmedGroup, Picture
+from stages.exhibition.standings import Standings
+
+FASTEST_S = 0.019
+"""Seconds between two pictures at least; at a higher pace some are left out."""
+COUNT_DOWN = 3
+COUNT_S = 0.6
+"""Seconds of each number that is counted down when a person's game begins."""
+ROUND_S = 0.9
+"""Seconds for which a point is looked at; persons need as long again to get ready."""
+GAME_S = 2.0
+"""Seconds for which the end of a game is looked at."""
+_LATE_S = 0.3
+"""Whoever is later than that goes on from here, and does not hurry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A picture, and what is said about it."""
+
+    picture: Picture
+    note: str = ""
+    """`3`, `2`, `1`, `point`, `won`, `drawn`, `over`, `key` (waits for one) or nothing."""
+    about: str = ""
+    """The behaviour id that the note is about."""
+
+
+class Projector:
+    """Shows one game at its own pace: a step has passed when its last picture was seen for its time.
+
+    Args:
+        film: gives the pictures.
+        show: called with each picture.
+        clock: seconds on a monotonic clock.
+        sleep: waits.
+    """
+
+    def __init__(
+        self,
+        film: FilmedGroup,
+        show: Callable[[Shown], Awaitable[None]],
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.speed = 1.0
+        """1: the game's own pace."""
+        self.standings = Standings()
+        self._film = film
+        self._show = show
+        self._clock = clock
+        self._sleep = sleep
+        self._due = 0.0
+        self._shown_at = -1.0
+
+    def begin(self) -> None:
+        """Reckon from now on: what came before was no part of the game."""
+        self._due = self._clock()
+
+    async def follow(
+        self, before: Mapping[str, int], result: StepResult, specs: Mapping[str, BehaviorSpec], persons: bool
+    ) -> bool:
+        """Show what has happened in a step.
+
+        Args:
+            before: the score before it.
+            result: of the step.
+            specs: those of all behaviours.
+            persons: True if persons play, who need more time between games.
+
+        Returns:
+            True if a game, or an episode, has ended.
+        """
+        last = await self._roll()
+        over, winner = self.standings.add(result, specs)
+        if over:
+            note = ("won" if winner else "drawn") if result.games is not None else "over"
+            await self._rest(last, GAME_S if persons else ROUND_S, note, winner)
+        elif scorer := _scorer(before, self._film.score):
+            await self._rest(last, ROUND_S, "point", scorer)
+            if persons:
+                await self._rest(self._film.now(), ROUND_S, "1")
+        return over
+
+    async def count_down(self) -> None:
+        """Let persons get ready for a game."""
+        for left in range(COUNT_DOWN, 0, -1):
+            await self._rest(self._film.now(), COUNT_S, str(left))
+
+    async def put(self, note: str = "", about: str = "") -> None:
+        """Show what is there now, in no time."""
+        await self._put(Shown(self._film.now(), note, about))
+
+    async def _roll(self) -> Picture:
+        """Show the pictures of a step, each at its time; returns the last one."""
+        pictures = self._film.take() or [self._film.now()]
+        for picture in pictures:
+            await self._wait(self._film.frame_s / self.speed)
+            if self._clock() - self._shown_at >= FASTEST_S:
+                await self._put(Shown(picture))
+        return pictures[-1]
+
+    async def _rest(self, picture: Picture, seconds: float, note: str, about: str = "") -> None:
+        await self._put(Shown(picture, note, about))
+        await self._wait(seconds / max(1.0, self.speed))
+
+    async def _put(self, shown: Shown) -> None:
+        self._shown_at = self._clock()
+        await self._show(shown)
+
+    async def _wait(self, seconds: float) -> None:
+        self._due += seconds
+        left = self._due - self._clock()
+        if left < -_LATE_S:
+            self.begin()
+        await self._sleep(max(0.0, left))
+
+
+def _scorer(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    return next((behavior_id for behavior_id, points in after.items() if points > before.get(behavior_id, 0)), "")

@@ -1,0 +1,38 @@
+"""The way between the page and a run's own game: what is asked reaches its actor, also one that comes later."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from pipeline.control.messages import DirectShow, KeysHeld, PictureTaken
+from pipeline.main.own_game import OwnGameLink
+
+
+class Actors:
+    """The actors of a run: what each was sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send_to_sources(self, message):
+        self.sent[-1].append(message)
+
+    def start(self, link):
+        heard = []
+        self.sent.append(heard)
+        link.source_started(SimpleNamespace(control=SimpleNamespace(send=heard.append)))
+
+
+def test_an_actor_that_takes_anothers_place_is_told_who_plays_and_the_page_that_it_is_another():
+    actors, told = Actors(), []
+    link = OwnGameLink(cast("Any", actors))
+    link.tell = told.append
+    actors.start(link)
+    order = DirectShow({"Volley?team=1": ("newest", True)})
+    for message in (DirectShow({}), order, KeysHeld("Volley?team=1", 1, ("a",))):
+        link.send(message)
+    link.tell(PictureTaken({}))
+    actors.start(link)
+    assert actors.sent == [[DirectShow({}), order, KeysHeld("Volley?team=1", 1, ("a",))], [order]]
+    assert told == [None, PictureTaken({}), None]

@@ -1,0 +1,275 @@
+"""The run's own game: its seats, the keys of those who sit there, its pace, and how it waits for them."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from config import KeyMapSettings, KeySettings, RunConfig
+from queues.messages import ActionBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.brains import make_brain
+from stages.brains.protocol import BrainRequest
+from stages.environment.factory import EnvironmentRequest
+from stages.environment.protocol import EnvironmentGroup, Punctual, Stoppable
+from stages.errors import StageError
+from stages.exhibition.hands import LATE_S
+from stages.exhibition.keys import keys_of
+from stages.exhibition.making import make_shown_group
+from stages.exhibition.own_game import OwnGame
+from stages.exhibition.seats import Seats
+
+SEAT = "Ball?team=1"
+SPEC = BehaviorSpec(SEAT, (ObservationSpec("seen", (3,)),), ActionSpec(1, (3,), masked=True))
+KEYS = KeyMapSettings(
+    press={
+        "a": KeySettings(branch=0, value=1),
+        "b": KeySettings(branch=0, value=2),
+        "up": KeySettings(index=0, value=0.5),
+    }
+)
+ROWS = (np.zeros((2, 3), np.float32),)
+ALL = np.ones((2, 3), np.bool_)
+
+
+class Table:
+    """Seats for one behaviour id, with a clock that is set by hand."""
+
+    def __init__(self, wait=False):
+        self.now = 0.0
+        keys = KEYS.model_copy(update={"wait": wait})
+        self.seats = Seats(lambda spec: spec.team == 1, lambda spec: keys, lambda: self.now)
+        self.brain = make_brain(BrainRequest("player", person=self.seats.sit, spec=SPEC))
+
+    def act(self, masks=ALL, rows=ROWS):
+        made = self.brain.act(rows, masks, np.random.default_rng(0)).actions
+        return made.continuous.tolist(), made.discrete.tolist()
+
+    def sit(self, *keys, number=0):
+        self.seats.direct([SEAT], paused=False, speed=1.0)
+        self.seats.hear(SEAT, number, keys)
+
+
+def test_a_persons_keys_decide_for_all_agents_of_the_behaviour_id():
+    table = Table()
+    assert table.act() == ([[0.0], [0.0]], [[0], [0]])
+    table.sit("b", "up")
+    assert table.act() == ([[0.5], [0.5]], [[2], [2]])
+    assert table.act(None) == table.act()
+    assert table.act(np.array([[1, 1, 0], [1, 1, 1]], np.bool_))[1] == [[0], [2]]
+    assert table.act(ALL[:0], (ROWS[0][:0],)) == ([], [])
+
+
+def test_when_nothing_is_heard_any_more_keys_are_let_go_and_the_person_is_not_there_until_back():
+    table = Table()
+    table.sit("b")
+    table.now = LATE_S - 0.1
+    assert (table.seats.empty([SPEC]), table.act()[1]) == ([], [[2], [2]])
+    table.now = LATE_S
+    assert (table.seats.empty([SPEC]), table.act()[1]) == ([SEAT], [[0], [0]])
+    table.seats.hear(SEAT, 1, ["b"])
+    assert (table.seats.empty([SPEC]), table.act()[1]) == ([], [[2], [2]])
+
+
+def test_who_leaves_takes_the_keys_along_and_whoever_comes_next_begins_with_none():
+    table = Table()
+    table.sit("b")
+    table.seats.direct([], paused=False, speed=1.0)
+    assert table.seats.empty([SPEC]) == [SEAT]
+    assert table.act()[1] == [[0], [0]]
+    table.seats.hear(SEAT, 1, ["b"])  # on its way when the seat was left
+    table.seats.direct([SEAT], paused=False, speed=1.0)
+    assert table.act()[1] == [[0], [0]]
+
+
+def test_a_tap_counts_until_the_game_has_gone_on_with_it_however_often_it_is_asked_for():
+    table = Table()
+    table.sit("a")
+    table.seats.hear(SEAT, 1, [])
+    assert table.act() == table.act() == ([[0.0], [0.0]], [[1], [1]])
+    table.seats.decided()
+    assert table.act()[1] == [[0], [0]]
+
+
+def test_only_a_seats_behaviour_id_waits_for_persons():
+    other = BehaviorSpec("Ball?team=0", SPEC.observations, SPEC.actions)
+    assert Table().seats.empty([other, SPEC]) == [SEAT]
+
+
+def test_where_nobody_can_play_a_person_is_refused_by_name():
+    with pytest.raises(StageError, match="behaviors.Ball.brain.0: a person plays in a run's own game alone"):
+        make_brain(BrainRequest("player", key=("behaviors", "Ball", "brain", 0), spec=SPEC))
+
+
+LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
+
+
+class Played:
+    """An own game in virtual time, whose actor decides at rest: `seen` has (seconds, note, about) of each picture."""
+
+    def __init__(self, game="Volley", seat=RIGHT, **more):
+        environment = {"kind": "builtin", "id": game, **more}
+        config = RunConfig.from_plain({"environment": environment, "behaviors": {game: {}}}, None)
+        group, self.film = make_shown_group(EnvironmentRequest(config))
+        self.clock = asyncio.get_running_loop().time
+        self.seen, self.told, self.moves = [], [], []
+        self.seat = seat
+        self.seats = Seats(
+            lambda spec: spec.behavior_id == seat, lambda spec: keys_of(spec, {}, self.film.display.keys), self.clock
+        )
+        self.game = OwnGame(group, self.film, self.seats, self._show, self.told.append, self.clock)
+        self.last = None
+        self._number, self._held, self._beating = 0, (), None
+
+    async def _show(self, shown):
+        self.seen.append((round(self.clock(), 3), shown.note, shown.about))
+
+    async def tick(self):
+        """One tick of an actor; returns the behaviour ids that have rows."""
+        actions = {}
+        for behavior_id, steps in () if self.last is None else self.last.steps.items():
+            spec, masks = self.game.behavior_specs[behavior_id], steps.action_masks
+            count = len(steps.agent_ids) - steps.ended
+            rest = ActionBatch(np.zeros((count, 0), np.float32), np.full((count, 2), (1, 0), np.int32))
+            if behavior_id == self.seat:
+                actions[behavior_id] = self.seats.actions(spec, masks, count)
+                self.moves += [actions[behavior_id].discrete.tolist()] if count else []
+            elif masks is not None:
+                actions[behavior_id] = ActionBatch(rest.continuous, masks.argmax(axis=1)[:, None].astype(np.int32))
+            else:
+                actions[behavior_id] = rest
+        self.last = await self.game.step(actions)
+        return [*self.last.steps]
+
+    async def __aenter__(self):
+        self.last = await self.game.reset(3)
+        return self
+
+    async def __aexit__(self, *_):
+        self.go()
+
+    def person(self, *held):
+        """Somebody sits down, and is heard four times a second, or holds other keys than before."""
+        if self._beating is None:
+            self.seats.direct([self.seat], paused=False, speed=1.0)
+            self._beating = asyncio.create_task(self._beat())
+        self._hear(held)
+
+    def go(self):
+        """Nothing is heard of the person any more."""
+        if self._beating is not None:
+            self._beating.cancel()
+        self._beating = None
+
+    def _hear(self, held):
+        self._held = held
+        self._number += 1
+        self.seats.hear(self.seat, self._number, held)
+
+    async def _beat(self):
+        while True:
+            await asyncio.sleep(0.25)
+            self._hear(self._held)
+
+
+async def waiting(task):
+    """Let a tick run until it waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not task.done()
+
+
+@pytest.mark.virtual_time
+async def test_it_waits_for_its_person_and_then_goes_on_at_its_own_pace():
+    async with Played() as played:
+        assert isinstance(played.game, EnvironmentGroup)
+        assert isinstance(played.game, Punctual)
+        assert isinstance(played.game, Stoppable)
+        assert played.last.steps == {}
+        tick = asyncio.create_task(played.tick())
+        await waiting(tick)
+        assert played.game.has_deadlines, "it does not count as silent"
+        assert played.told == [RIGHT]
+        played.person("ArrowRight")
+        assert await tick == []
+        assert not played.game.has_deadlines
+        assert await played.tick() == [LEFT, RIGHT]
+        assert [note for _, note, _ in played.seen] == ["", "", "3", "2", "1"]
+        assert played.told == [RIGHT, ""]
+        began = played.clock()
+        for _ in range(4):
+            played.person("ArrowRight")
+            assert await played.tick() == [LEFT, RIGHT]
+        assert played.clock() - began == pytest.approx(4 * 0.12)
+        assert np.diff([at for at, _, _ in played.seen[-20:]]) == pytest.approx(0.02, abs=2e-3)
+
+
+@pytest.mark.virtual_time
+async def test_whatever_the_actor_is_told_meanwhile_is_followed_and_no_row_is_lost():
+    async with Played() as played:
+        for _ in range(3):
+            tick = asyncio.create_task(played.tick())
+            await waiting(tick)
+            played.seats.changed.set()
+            assert await tick == []
+        played.seats.changed.set()  # told between two ticks
+        assert await played.tick() == []
+        played.person()
+        assert await played.tick() == [LEFT, RIGHT]
+
+
+@pytest.mark.virtual_time
+async def test_it_stands_still_while_its_person_wants_it_or_is_away():
+    async with Played() as played:
+        played.person()
+        await played.tick()
+        played.seats.direct([RIGHT], paused=True, speed=1.0)
+        assert await played.tick() == []  # what it was told may be for its actor, too
+        tick = asyncio.create_task(played.tick())
+        await waiting(tick)
+        assert played.told[-1] == "paused"
+        played.seats.direct([RIGHT], paused=False, speed=2.0)
+        await tick
+        assert await played.tick() == [LEFT, RIGHT]
+        heard = played.clock()
+        played.person()
+        await played.tick()
+        assert played.clock() - heard == pytest.approx(0.06)
+        played.go()
+        while played.told[-1] != RIGHT:
+            await played.tick()
+        tick = asyncio.create_task(played.tick())
+        await waiting(tick)
+        assert LATE_S <= played.seen[-1][0] - heard < LATE_S + 0.2, "then it waits"
+        played.person()
+        assert await tick == []
+
+
+@pytest.mark.virtual_time
+async def test_at_a_board_it_waits_for_the_persons_move():
+    first = "ConnectFour?team=0"
+    async with Played("ConnectFour", first) as played:
+        played.person()
+        asked = 0
+        while len(played.moves) < 3:
+            if await played.tick() == [] and played.told[-1] == "key":
+                assert played.seen[-1][1:] == ("key", first)
+                asked += 1
+                played.person("4")
+                played.person()
+        assert asked == 3
+        assert played.moves == [[[3]]] * 3
+
+
+@pytest.mark.virtual_time
+async def test_the_end_of_a_run_does_not_wait_for_a_point_to_be_looked_at():
+    async with Played(options={"points_to_win": 1}) as played:
+        played.person()
+        await played.tick()
+        played.game.request_stop()
+        began = played.clock()
+        for _ in range(100):
+            played.person()
+            await played.tick()
+        assert played.clock() == began
+        assert {"won"} <= {note for _, note, _ in played.seen}
