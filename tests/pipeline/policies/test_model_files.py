@@ -166,6 +166,14 @@ def test_a_policy_of_another_environment_is_refused(tmp_path):
     assert read_model(file, design_for().spec).update.step == 700
 
 
+def test_a_policy_of_masked_actions_plays_where_there_are_no_masks_and_the_other_way_round(tmp_path):
+    for masked in (True, False):
+        design = design_for(actions=ActionSpec(0, (3,), masked=masked))
+        path = export_policy(tmp_path, update_for(design, step=700), design.spec, SETTINGS)
+        ours = replace(design.spec, actions=ActionSpec(0, (3,), masked=not masked))
+        assert read_model(ModelFile(path, "Test"), ours).spec == ours
+
+
 @pytest.mark.parametrize("name", ["bad.pt", "bad.onnx"])
 def test_a_damaged_file_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"no model")
