@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import grpc
@@ -22,6 +24,10 @@ from stages.listening import add_grpc_port, find_port
 
 _SILENCE_MS = 20_000
 """Time after which a connection without a word of HTTP/2 is closed."""
+_PENDING = {"grpc.server.max_pending_requests": 4096, "grpc.server.max_pending_requests_hard_limit": 4096}
+"""Calls that have arrived and are not read yet, which is done one by one; gRPC ends further ones as CANCELLED."""
+_QUIET_S = 0.1
+"""Without a call for so long, all that had arrived are read."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Method = Callable[[Any], Awaitable[Any]]
@@ -48,6 +54,7 @@ class GrpcServer:
         self._most_bytes = most_bytes
         self._most_calls = most_calls
         self._server: grpc.aio.Server | None = None
+        self._news = asyncio.Event()
         self.port = 0
 
     async def start(self, ports: Sequence[int]) -> None:
@@ -70,6 +77,17 @@ class GrpcServer:
                 return
         raise OSError(reason.errno, f"can't listen on {self._listen}:{ports[-1]} for gRPC: {reason.strerror}")
 
+    async def read_all(self, patience_s: float) -> None:
+        """Wait, at most so long, until the calls that have arrived are read: `stop` would end them as CANCELLED."""
+        if self._server is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while True:
+                    self._news.clear()
+                    async with asyncio.timeout(_QUIET_S):
+                        await self._news.wait()
+
     async def stop(self, grace_s: float) -> None:
         """Take no further calls, and end those that are not answered in this time; stopping twice is allowed."""
         server, self._server = self._server, None
@@ -81,6 +99,7 @@ class GrpcServer:
             ("grpc.max_receive_message_length", self._most_bytes),
             ("grpc.max_allowed_incoming_connections", self._most_calls),
             ("grpc.server_handshake_timeout_ms", _SILENCE_MS),
+            *_PENDING.items(),
             ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its calls at random
         )
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
@@ -102,6 +121,7 @@ class GrpcServer:
         """Return the handler of a method: it checks the token, reads the message and answers refusals."""
 
         async def answer(given: bytes, context: _Context) -> bytes:
+            self._news.set()
             if self._token and not self._is_authorized(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
             try:

@@ -24,6 +24,8 @@ MOST_BODY_BYTES = 8 * 1024 * 1024
 MOST_CONNECTIONS = 1024
 DRAIN_S = 10.0
 """Seconds in which requests under way are answered when the server ends; twice the patience of each."""
+READ_S = 2.0
+"""Further seconds for gRPC's calls that have arrived and are not read yet: they are told that the server ends."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ async def _drain(
             await service.end()
     except TimeoutError:
         at_once(f"requests under way could not be answered within {DRAIN_S:g} s", 1)
+    await grpc_server.read_all(READ_S)
     await grpc_server.stop(1.0)
     await site.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -171,6 +172,22 @@ async def test_when_it_ends_it_says_so(tmp_path):
         await service.end()
         assert await refusal(stub.Act(asking())) == ("UNAVAILABLE", "the server ends")
         await asyncio.gather(*answers, return_exceptions=True)
+
+
+async def test_calls_that_have_arrived_when_it_ends_are_told_so_however_many_wait(tmp_path):
+    write_model(tmp_path)
+    async with serving(tmp_path) as service:
+        server = GrpcServer(service, "127.0.0.1", "", 100_000, 2000)
+        await server.start((0,))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            stub: Any = Stub(channel)
+            calls = [stub.Act(asking()) for _ in range(1500)]
+            await calls[0]
+            await service.end()
+            await server.read_all(20.0)
+            await server.stop(0.0)
+            codes = {(await call.code()).name for call in calls}
+        assert codes - {"RESOURCE_EXHAUSTED"} == {"OK", "UNAVAILABLE"}
 
 
 async def test_a_port_in_use_is_named(tmp_path):
