@@ -165,7 +165,7 @@ class Batcher:
             deterministic,
             _recall(group),
         )
-        if loaded.quick:
+        if loaded.is_quick(sum(each.asked.agents for each in group)):
             return call()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "decisions")

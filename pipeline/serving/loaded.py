@@ -22,6 +22,9 @@ from stages.policy.protocol import ActingPolicy, Recall
 
 log = logging.getLogger(__name__)
 
+QUICK_PRODUCTS = 2**20
+"""Products of one decision, in a fraction of a millisecond; longer ones would let all other requests wait."""
+
 Signature = tuple[str, int, int, int]
 """What changes when a file is replaced: path, inode, time of the change, size."""
 
@@ -38,6 +41,8 @@ class LoadedModel:
     """1 for the first that is served, 2 for the next, …"""
     step: int
     """Steps that it had learned from; 0 where the file does not say."""
+    weights: int
+    """How many numbers it has; 0 of an `.onnx` file."""
     deterministic: bool
     """True if it was trained to act by the mean and the most likely action."""
 
@@ -46,10 +51,9 @@ class LoadedModel:
         """Its file, and its step if that is known."""
         return f"{self.path}, step {self.step}" if self.step else str(self.path)
 
-    @property
-    def quick(self) -> bool:
-        """True if it decides in less time than a change of threads costs."""
-        return isinstance(self.policy, NumpyPolicy)
+    def is_quick(self, agents: int) -> bool:
+        """Return True if it decides for so many in about the time that a change of threads costs."""
+        return isinstance(self.policy, NumpyPolicy) and agents * self.weights <= QUICK_PRODUCTS
 
     def nothing_recalled(self, agents: int) -> Recall | None:
         """Return the memories of agents before their first decision; None if it has no memory."""
@@ -173,7 +177,8 @@ def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
     """
     model = read_model(file, version=version)
     policy, spec, settings = model.make_policy(), model.spec, model.design.settings
-    loaded = LoadedModel(file.path, signature, spec, policy, version, max(0, model.update.step), settings.deterministic)
+    step, weights = max(0, model.update.step), model.update.weights.size
+    loaded = LoadedModel(file.path, signature, spec, policy, version, step, weights, settings.deterministic)
     zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
     try:
         policy.act(zeros, None, np.random.default_rng(0), False, loaded.nothing_recalled(1))

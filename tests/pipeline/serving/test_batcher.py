@@ -39,7 +39,7 @@ class Doubling:
 
 
 def model_of(policy, quick=True):
-    return SimpleNamespace(newest=SimpleNamespace(policy=policy, quick=quick, path="Ball.pt"))
+    return SimpleNamespace(newest=SimpleNamespace(policy=policy, is_quick=lambda _: quick, path="Ball.pt"))
 
 
 @asynccontextmanager

@@ -103,3 +103,13 @@ def test_one_that_does_not_fit_those_who_ask_is_not_served(tmp_path, caplog, bef
     model.refresh()
     assert model.newest.step == 500
     assert words in caplog.text
+
+
+def test_a_decision_that_is_large_is_made_beside_the_others(tmp_path):
+    write_model(tmp_path / "small")
+    write_model(tmp_path / "large", hidden_units=512, num_layers=3)
+    write_model(tmp_path / "torch", memory=MEMORY)
+    small, large, torch = (load_models([str(tmp_path / name)])[0].newest for name in ("small", "large", "torch"))
+    assert [small.is_quick(agents) for agents in (1, 500, 4096)] == [True, True, False]
+    assert [large.is_quick(agents) for agents in (1, 500)] == [True, False]
+    assert not torch.is_quick(1)
