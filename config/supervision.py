@@ -70,7 +70,8 @@ class SupervisionSettings(Settings):
     """
 
     actors: ActorSilence = Field(
-        default_factory=ActorSilence, description="Hosts of environments, of evaluation and of a replay."
+        default_factory=ActorSilence,
+        description="Hosts of environments, of evaluation, of a replay and of central inference.",
     )
     learners: LearnerSilence = Field(default_factory=LearnerSilence, description="Hosts of trainers.")
     main: MainSilence = Field(default_factory=MainSilence, description="The main process.")

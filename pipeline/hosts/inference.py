@@ -74,7 +74,7 @@ class InferenceHost(Host):
             match message:
                 case DecideFor():
                     self._decider.add_behavior(BehaviorSpec.from_plain(dict(message.spec)))
-                case OpenEdge() if message.name.startswith("answers/"):
+                case OpenEdge() if message.name.startswith("answered/"):
                     self._answers[message.name.partition("/")[2]] = await self.open_outlet(message)
                 case OpenEdge():
                     await self._following.put((message.name, await self.open_inlet(message)))

@@ -51,14 +51,16 @@ class CentralInference:
     async def join(self, slot: ActorSlot) -> None:
         """Join an actor, maybe in the place of a dead one, whose request is answered to nobody."""
         actor, ends = slot.handle.plan.name, self._launcher.ends
-        asked, answered = f"requests/{actor}", f"answers/{actor}"
+        requests, answers, asked, answered = (
+            f"{kind}/{actor}" for kind in ("requests", "answers", "asked", "answered")
+        )
         if slot.replica not in self._requests:
-            self._requests[slot.replica] = ends[f"{asked} out"] = await self._host.outlet(asked)
-            answers = ends[f"{answered} in"] = await self._host.inlet(answered, newest=False)
-            self._run(self._carry_answers(slot.replica, answers))
-        requests = ends[f"{asked} in"] = await slot.handle.inlet(asked, newest=False)
-        self._answers[slot.replica] = ends[f"{answered} out"] = await slot.handle.outlet(answered)
-        self._run(_carry_requests(requests, self._requests[slot.replica]))
+            self._requests[slot.replica] = ends[asked] = await self._host.outlet(asked)
+            inlet = ends[answered] = await self._host.inlet(answered, newest=False)
+            self._run(self._carry_answers(slot.replica, inlet))
+        inlet = ends[requests] = await slot.handle.inlet(requests, newest=False)
+        self._answers[slot.replica] = ends[answers] = await slot.handle.outlet(answers)
+        self._run(_carry_requests(inlet, self._requests[slot.replica]))
 
     async def add_behavior(self, spec: BehaviorSpec, newest: Iterable[PolicyUpdate]) -> None:
         """An actor has agents of a behaviour id; of the first one the host is told, and sent the newest policy."""

@@ -7,14 +7,35 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from config import RunConfig
-from pipeline.common.graph import GHOST, MAIN, TRAINER, learner_name, placements_after, route, shard_name
+from pipeline.common.graph import (
+    GHOST,
+    INFERENCE,
+    MAIN,
+    TRAINER,
+    decides_centrally,
+    learner_name,
+    placements_after,
+    route,
+    shard_name,
+)
 from pipeline.hosts.protocol import HostHandle
 from pipeline.reporting.progress import QueueProgress
 from queues.specs import behavior_name
 
 ENVIRONMENT, PROCESSOR, PUBLISHER = "environment", "agent_processor", "policy_publisher"
-_ROLES = {"follower": ("replica",), "replay_shard": ("replay_buffer",), "evaluation": ("evaluation",)}
+RELAY = "requests"
+"""What passes requests for decisions on to the host that decides for all actors."""
+_ROLES = {
+    "follower": ("replica",),
+    "replay_shard": ("replay_buffer",),
+    "inference": (INFERENCE,),
+    "evaluation": ("evaluation",),
+}
 """Stages of hosts that are not on the way of trajectories."""
+
+
+_NEVER_FULL = frozenset({"policies", "updates", "asked", "answers"})
+"""Kinds of queues whose newest item replaces one that waits, or that never have a second one."""
 
 
 class StagePlace(NamedTuple):
@@ -51,8 +72,9 @@ def host_of(handle: HostHandle, config: RunConfig) -> dict[str, Any]:
 def main_host(config: RunConfig, behaviors: Iterable[str], pid: int) -> dict[str, Any]:
     """Describe main, which is a host too."""
     stages = [*dict.fromkeys(stage for behavior in behaviors for stage in _of_main(config, behavior))]
+    relay = [RELAY] if decides_centrally(config) else []
     named = {"name": MAIN, "role": MAIN, "kind": "main", "behavior": "", "pid": pid}
-    return {**named, "stages": [*stages, PUBLISHER]}
+    return {**named, "stages": [*stages, PUBLISHER, *relay]}
 
 
 def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[QueueProgress]) -> list[dict[str, Any]]:
@@ -62,7 +84,8 @@ def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[Queue
         queue, _, host = end.name.rpartition(" (")
         ends.setdefault(queue, {})[host.rstrip(")")] = end
     actors = [host.plan.name for host in hosts if host.plan.role in ("actor", "replay")]
-    found = (edge for queue, at in ends.items() for edge in _wired(config, queue, [n for n in actors if n in at]))
+    named = [*actors, *([INFERENCE] if decides_centrally(config) else [])]
+    found = (edge for queue, at in ends.items() for edge in _wired(config, queue, [n for n in named if n in at]))
     return [_measured(edge, ends[edge.queue]) for edge in found]
 
 
@@ -82,7 +105,7 @@ def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
         "put_wait": round(max(end.producers_wait for end in ends), 3),
         "get_wait": round(max(end.consumers_wait for end in ends), 3),
         "rate": round((giver or ends[0]).items_per_s, 2),
-        "newest": edge.kind in ("policies", "updates"),
+        "newest": edge.kind in _NEVER_FULL,
     }
 
 
@@ -102,7 +125,16 @@ def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
             return [Edge(queue, kind, what, StagePlace(learner_name(what), TRAINER), publisher)]
         case "policies":
             name = behavior_name(what)
-            return [Edge(queue, kind, name, publisher, StagePlace(actor, ENVIRONMENT)) for actor in actors]
+            takers = (StagePlace(host, INFERENCE if host == INFERENCE else ENVIRONMENT) for host in actors)
+            return [Edge(queue, kind, name, publisher, taker) for taker in takers]
+        case "requests" | "answers" | "asked" | "answered":
+            relay, actor, decider = (
+                StagePlace(MAIN, RELAY),
+                StagePlace(what, ENVIRONMENT),
+                StagePlace(INFERENCE, INFERENCE),
+            )
+            ways = {"requests": (actor, relay), "asked": (relay, decider), "answered": (decider, relay)}
+            return [Edge(queue, kind, "", *ways.get(kind, (relay, actor)))]
         case "rows" | "samples":
             name, _, shard = what.rpartition("/")
             near, far = (
@@ -145,5 +177,11 @@ def _stages(role: str, config: RunConfig) -> tuple[str, ...]:
 
 def _kind(role: str, config: RunConfig) -> str:
     hosts = config.pipeline.hosts
-    kinds = {"learner": hosts.learners, "follower": hosts.learners, "replay_shard": hosts.replay}
-    return str(kinds.get(role, hosts.evaluation if role == "evaluation" else hosts.actors).kind)
+    kinds: dict[str, Any] = {
+        "learner": hosts.learners,
+        "follower": hosts.learners,
+        "replay_shard": hosts.replay,
+        "inference": hosts.inference,
+        "evaluation": hosts.evaluation,
+    }
+    return str(kinds.get(role, hosts.actors).kind)

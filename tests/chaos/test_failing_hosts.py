@@ -1,4 +1,4 @@
-"""A shard of a replay buffer, or a follower of a learner, fails: the run names it, and ends or goes on, with checkpoints.
+"""A shard of a replay buffer, a follower of a learner or the inference host fails: the run names it and ends, or goes on.
 
 It goes on without a follower that was lost, as without a lost learner: with another learner, from the newest checkpoint.
 """
@@ -20,10 +20,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 BESIDE = Path(__file__).parent / "failing_hosts"
 FAULTS = ("raise", "os._exit(0)", "kill -9", "SIGSTOP", "hang in Python")
-SHARD, FOLLOWER = "replay-Pendulum-1", "learner-CartPole-replica-1"
+SHARD, FOLLOWER, INFERENCE = "replay-Pendulum-1", "learner-CartPole-replica-1", "inference"
 MOMENTS = {
     SHARD: ("start", "mid-run", "checkpoint", "end"),
     FOLLOWER: ("start", "mid-update", "checkpoint", "end"),
+    INFERENCE: ("start", "mid-run", "checkpoint", "end"),
 }
 SILENCE = {"start": {"warn_s": 3.0, "end_s": 8.0}, "later": {"warn_s": 4.0, "end_s": 20.0}}
 """What starts has five times as long. A shard's end comes 4 s before its learner's, and asking who is stopped takes some."""
@@ -36,6 +37,8 @@ def configuration(host: str, moment: str) -> Plain:
     supervision = {"pipeline__supervision": {"learners": silence, "main": silence, "actors": silence, "grace_s": 16}}
     if host == SHARD:
         return changed(sac(**supervision), {"pipeline__hosts__replay": {"kind": "process", "replicas": 2}})
+    if host == INFERENCE:
+        return cartpole(**supervision, pipeline__inference="central", pipeline__hosts__actors__replicas=2)
     return cartpole(**supervision, pipeline__hosts__learners__replicas=2)
 
 
@@ -56,7 +59,7 @@ def test_it_is_named_the_run_ends_or_its_learner_is_replaced_and_its_last_checkp
 ):
     replaced = host == FOLLOWER and fault != "raise" and moment != "end"
     plain = configuration(host, moment)
-    behavior = host.split("-")[1]
+    behavior = "Pendulum" if host == SHARD else "CartPole"
     if moment != "end":
         plain["behaviors"][behavior]["max_steps"] = 10**6
     path = os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")])

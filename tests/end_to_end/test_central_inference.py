@@ -8,6 +8,7 @@ import re
 import signal
 
 import pytest
+from page_calls import Page
 from run_configs import INLINE, Plain, cartpole, changed, remembering, sac, unrolling, volley
 from run_folders import read_whole_checkpoint
 from runs import run_here
@@ -59,7 +60,12 @@ def test_whatever_is_learned_it_goes_to_its_end(kind, plain, tmp_path):
 def test_a_policy_that_was_learned_is_played_by_the_host_too(tmp_path):
     run_here(central(cartpole()), tmp_path, "run")
     stop = asyncio.Event()
-    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
+
+    def look(snapshot):
+        if any(behavior.steps > 100 for behavior in snapshot.behaviors):
+            stop.set()
+
+    options = RunOptions(stop=stop, on_progress=look)
     played = run_here(central(cartpole()), tmp_path, "run", options, resume=True, inference=True)
     assert played.behaviors["CartPole"].step > 100
 
@@ -77,3 +83,26 @@ def test_a_killed_actor_is_replaced_and_asks_anew(start):
     assert command.wait() == 0, command.output
     command.assert_left_nothing()
     read_whole_checkpoint(command.run_folder)
+
+
+@pytest.mark.slow
+def test_the_live_page_shows_who_asks_and_who_decides(start):
+    command = start(central(cartpole(behaviors__CartPole__max_steps=10**8)), "--monitor=0")
+    page = Page(command)
+    state = page.until(lambda s: s["behaviors"] and s["behaviors"][0]["step"] > 2000, "some steps")
+    hosts = {host["name"]: host["stages"] for host in state["hosts"]}
+    assert hosts["inference"] == ["inference"]
+    assert hosts["main"] == ["policy_publisher", "requests"]
+    wired = {(edge["kind"], *edge["source"], *edge["target"]) for edge in state["edges"]}
+    actors = ("actor-0", "actor-1")
+    publisher, relay, decider = ("main", "policy_publisher"), ("main", "requests"), ("inference", "inference")
+    assert wired >= {
+        *(("requests", actor, "environment", *relay) for actor in actors),
+        *(("answers", *relay, actor, "environment") for actor in actors),
+        ("asked", *relay, *decider),
+        ("answered", *decider, *relay),
+        ("policies", *publisher, *decider),
+        *(("policies", *publisher, actor, "environment") for actor in actors),
+    }
+    command.interrupt()
+    assert command.wait() == 0, command.output

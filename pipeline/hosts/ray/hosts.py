@@ -336,6 +336,8 @@ class RayHosts:
                 return hosts.evaluation.resources
             case "replay_shard":
                 return hosts.replay.resources
+            case "inference":
+                return hosts.inference.resources
             case _:
                 return hosts.actors.resources
 

@@ -23,6 +23,7 @@ from ray._private.services import canonicalize_bootstrap_address
 from config import RunConfig
 from config.host_kinds import HOST_KINDS
 from pipeline.common.errors import RunError
+from pipeline.common.graph import decides_centrally
 from pipeline.hosts.leftovers import remove_folder_at_end, watch_this_process
 from pipeline.hosts.process import child_environment
 from pipeline.hosts.ray.head import first_to_answer, wait_until_gone
@@ -172,6 +173,7 @@ def _asked(config: RunConfig) -> dict[str, float]:
         (hosts.actors, hosts.actors.replicas),
         (hosts.evaluation, int(config.evaluation is not None)),
         (hosts.replay, hosts.replay.replicas * max(1, len(config.behaviors))),
+        (hosts.inference, int(decides_centrally(config))),
         (hosts.learners, hosts.learners.replicas * max(1, len(config.behaviors))),
     )
     total: Counter[str] = Counter()

@@ -2,7 +2,7 @@
 import { h, short } from "./dom.js";
 
 const BOX = 172, GAP = 208, ROW = 22, HEAD = 26, PAD = 8, QUEUE = { width: 132, height: 36 }, STEP = QUEUE.height + 8;
-const COLUMN = { actor: 0, replay: 0, main: 1, learner: 2, follower: 2, replay_shard: 3, evaluation: 0 };
+const COLUMN = { actor: 0, replay: 0, main: 1, learner: 2, follower: 2, inference: 2, replay_shard: 3, evaluation: 0 };
 const MOST_ALIKE = 4;
 const WORDS = { agent_processor: "agent processor", policy_publisher: "policy publisher", replay_buffer: "replay buffer" };
 
@@ -55,7 +55,7 @@ function gathered(state) {
   for (const edge of state.edges) {
     const ends = { source: [name.get(edge.source[0]), edge.source[1]], target: [name.get(edge.target[0]), edge.target[1]] };
     if (!ends.source[0] || !ends.target[0]) continue;
-    const key = JSON.stringify([edge.kind, edge.kind === "policies" ? edge.behavior : edge.queue, ends]);
+    const key = JSON.stringify([edge.kind, ["policies", "asked", "answered"].includes(edge.kind) ? edge.behavior : edge.queue, ends]);
     const same = edges.get(key);
     if (!same) edges.set(key, { ...edge, ...ends });
     else for (const [key, how] of Object.entries({ depth: Math.max, high_water: Math.max, put_wait: Math.max, get_wait: Math.max, rate: (a, b) => a + b })) same[key] = how(same[key], edge[key]);

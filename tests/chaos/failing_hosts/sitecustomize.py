@@ -1,4 +1,4 @@
-"""Lets one host that runs no code of users fail: a shard of a replay buffer, or a follower of a learner.
+"""Lets one host that runs no code of users fail: a shard of a replay buffer, a follower of a learner, the inference host.
 
 Python imports this module as it starts, where its folder is in PYTHONPATH. `FAULT` says which host, when and what:
 `host|moment|fault`, names of `test_failing_hosts.py`.
@@ -78,6 +78,21 @@ def fail_as_a_shard() -> None:
             behind(ReplayShardHost, "_work")
 
 
+def fail_as_the_inference_host() -> None:
+    from pipeline.hosts.inference import InferenceHost
+    from stages.inference import CentralDecider
+
+    match MOMENT:
+        case "start":
+            before(CentralDecider, "load")
+        case "mid-run":
+            before(CentralDecider, "answer", checkpoint_is_whole)
+        case "checkpoint":
+            before(CentralDecider, "answer", SAVING.exists)
+        case "end":
+            behind(InferenceHost, "_work")
+
+
 def fail_as_a_follower() -> None:
     from pipeline.hosts.follower import FollowerHost
     from stages.trainer.on_policy.update import OnPolicyUpdate
@@ -126,7 +141,12 @@ def wait_as_a_learner() -> None:
 if HOST in sys.orig_argv:
     if "-replica-" in HOST:
         fail_as_a_follower()
+    elif HOST == "inference":
+        fail_as_the_inference_host()
     else:
         fail_as_a_shard()
-elif "-replica-" in HOST and MOMENT == "checkpoint" and HOST.partition("-replica-")[0] in sys.orig_argv:
+elif MOMENT == "checkpoint" and (
+    ("-replica-" in HOST and HOST.partition("-replica-")[0] in sys.orig_argv)
+    or (HOST == "inference" and "learner-CartPole" in sys.orig_argv)
+):
     wait_as_a_learner()

@@ -1,0 +1,45 @@
+"""`pipeline.inference`: what can't be is refused with a sentence that says why."""
+
+import pytest
+from run_configs import cartpole
+
+from config import ConfigError, RunConfig
+from pipeline.command.description import describe
+from pipeline.common.graph import decides_centrally
+
+
+def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():
+    assert not decides_centrally(RunConfig.from_plain(cartpole()))
+    config = RunConfig.from_plain(cartpole(pipeline__inference="central"))
+    assert decides_centrally(config)
+    assert config.pipeline.hosts.inference.kind == "process"
+    assert "1 inference host (process): decides for all agents that learn" in describe(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"pipeline__inference": "centrally"}, "inference: 'centrally'"),
+        (
+            {"pipeline__inference": "central", "pipeline__deterministic": True},
+            "pipeline.inference: 'central' contradicts 'deterministic: true': who asks together draws random numbers",
+        ),
+        (
+            {"pipeline__hosts__inference__kind": "inline"},
+            "pipeline.hosts.inference: is the host of central inference; add pipeline.inference: central",
+        ),
+        (
+            {"pipeline__inference": "central", "pipeline__hosts__inference__resources": {"gpus": 1}},
+            "hosts of kind 'process' can't ask for resources",
+        ),
+    ],
+)
+def test_what_contradicts_it_is_refused(changes, complaint):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_plain(cartpole(**changes))
+    assert complaint in str(caught.value)
+
+
+def test_plain_data_of_a_deterministic_run_gives_the_same_configuration_back():
+    config = RunConfig.from_plain(cartpole(pipeline__deterministic=True))
+    assert RunConfig.from_plain(config.to_plain()).to_plain() == config.to_plain()
