@@ -11,6 +11,7 @@ from stages.environment.factory import EnvironmentRequest, find_factory, make_gr
 from stages.environment.protocol import EnvironmentGroup
 from stages.errors import StageError
 from stages.exhibition.film import FilmedGroup, Pictured
+from stages.exhibition.seen import SeenGroup
 from stages.games.scene import Drawn
 
 PICTURES = "rgb_array"
@@ -46,10 +47,41 @@ def make_shown_group(request: EnvironmentRequest) -> tuple[EnvironmentGroup, Fil
                 f"{type(group).__name__} can't be shown: expected a method render(env_id) that returns an RGB image"
             )
         filmed.append(FilmedGroup(group))
-        return filmed[0]
+        return filmed[-1]
 
     group = make_group(replace(request, config=for_one_screen(request.config)), film)
-    return group, filmed[0]
+    if _has_a_vectorised_one(request.config):
+        # Vectorised implementations draw nothing as a rule: single ones are shown, if policies can play them.
+        as_it_acts = replace(request, config=_with_one(request.config))
+        trial = make_group(as_it_acts)
+        unlike = _played_in(trial) != _played_in(group)
+        trial.close()
+        if unlike:
+            group.close()
+            group = make_group(as_it_acts, lambda made: film(SeenGroup(made)))
+    return group, filmed[-1]
+
+
+def _played_in(group: EnvironmentGroup) -> list[tuple[Any, ...]]:
+    """What policies see and do, which is known after a reset."""
+    group.reset(0)
+    return [(name, spec.observations, spec.actions) for name, spec in group.behavior_specs.items()]
+
+
+def _has_a_vectorised_one(config: RunConfig) -> bool:
+    """True if the run may act in an environment's own vectorised implementation. The id is registered already."""
+    settings = config.environment
+    if settings is None or settings.kind != "gymnasium" or settings.id is None:
+        return False
+    from gymnasium import spec
+
+    return "vectorization_mode" not in settings.options and spec(settings.id).vector_entry_point is not None
+
+
+def _with_one(config: RunConfig) -> RunConfig:
+    plain = config.to_plain()
+    plain["environment"]["num_envs"] = 1
+    return RunConfig.from_plain(plain, config.path)
 
 
 def for_one_screen(config: RunConfig) -> RunConfig:
