@@ -54,6 +54,7 @@ export class Stage {
       this.paint(pen, width, height, this.picture);
       if (this.head) this.point(pen, width, height, this.head);
     } else {
+      pen.imageSmoothingEnabled = this.picture.width > 200; // what an agent observes is small, and every pixel counts
       pen.drawImage(this.picture, 0, 0, width, height);
     }
     this.drawn++;

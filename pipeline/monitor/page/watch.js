@@ -237,6 +237,7 @@ export class Watch {
     if (this.state?.paused) text = "Paused";
     if (this.note.textContent !== text) this.note.textContent = text;
     this.note.hidden = !text;
+    this.note.classList.toggle("low", note === "key"); // a board is looked at meanwhile
   }
 
   showScore() {
