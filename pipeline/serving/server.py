@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ MOST_BODY_BYTES = 8 * 1024 * 1024
 MOST_CONNECTIONS = 1024
 DRAIN_S = 10.0
 """Seconds in which requests under way are answered when the server ends; twice the patience of each."""
+SAME_S = 0.3
+"""Seconds in which a second signal is the first one again: `timeout` and terminals tell a process and its group."""
 READ_S = 2.0
 """Further seconds for gRPC's calls that have arrived and are not read yet: they are told that the server ends."""
 
@@ -66,9 +69,12 @@ async def _serve(
     at_once: Callable[[str, int], None],
 ) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    first = math.inf
 
     def receive() -> None:
-        if stop.is_set():
+        nonlocal first
+        first = min(first, loop.time())
+        if loop.time() - first > SAME_S:
             at_once("ended at once; requests under way were not answered", 130)
         stop.set()
 

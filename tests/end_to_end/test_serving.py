@@ -80,6 +80,7 @@ def test_beyond_this_machine_it_has_a_token(tmp_path):
         assert ask(f"{url}api/models/Ball/act", asked)[0] == 401
         assert ask(f"{url}api/models/Ball/act", asked, Authorization=f"Bearer {token}")[0] == 200
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # as `timeout` and terminals do, which tell the group as well
         assert process.wait(30) == 0
 
 
