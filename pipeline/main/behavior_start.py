@@ -104,8 +104,7 @@ class BehaviorStarter:
         await self._drain_student(state, spec)
         if learns and not self._plan.replay_edge:  # a recording acts by nobody's policy
             if self._broadcaster.central is not None:
-                newest = self._broadcaster.publisher.newest_for(spec.behavior_id)
-                await self._broadcaster.central.add_behavior(spec, newest)
+                await self._broadcaster.central.add_behavior(spec, self._broadcaster.publisher.newest_for)
             await self._launcher.open_policies(slot, spec.behavior_id)
             self._broadcaster.catch_up(slot, spec.behavior_id)
         if learns:

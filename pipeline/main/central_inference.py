@@ -36,6 +36,7 @@ class CentralInference:
         self._host = host
         self._launcher = launcher
         self._run = run
+        self._added: set[str] = set()
         self._policies: dict[str, Outlet[Any]] = {}
         self._requests: dict[int, Outlet[Any]] = {}
         self._answers: dict[int, Outlet[Any]] = {}
@@ -62,16 +63,23 @@ class CentralInference:
         self._answers[slot.replica] = ends[answers] = await slot.handle.outlet(answers)
         self._run(_carry_requests(inlet, self._requests[slot.replica]))
 
-    async def add_behavior(self, spec: BehaviorSpec, newest: Iterable[PolicyUpdate]) -> None:
-        """An actor has agents of a behaviour id; of the first one the host is told, and sent the newest policy."""
+    async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
+        """An actor has agents of a behaviour id; of the first one the host is told, and sent the newest policy.
+
+        Args:
+            spec: of the behaviour id.
+            newest_for: returns the policy that was last published, if there is one; called when the queue is open, as
+                one may be published meanwhile.
+        """
         behavior_id = spec.behavior_id
-        if behavior_id in self._policies:
+        if behavior_id in self._added:
             return
+        self._added.add(behavior_id)
         self._host.control.send(DecideFor(spec.to_plain()))
         name = f"policies/{behavior_id}"
         outlet = self._launcher.ends[f"{name} inference"] = await self._host.outlet(name, newest=True)
         self._policies[behavior_id] = outlet
-        for update in newest:
+        for update in newest_for(behavior_id):
             self.send(update)
 
     def send(self, update: PolicyUpdate) -> None:
