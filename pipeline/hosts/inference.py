@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.common.graph import INFERENCE, actor_names
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import DecideFor, OpenEdge, PolicyKept, Stop
+from pipeline.control.messages import DecideFor, HostFailed, OpenEdge, PolicyKept, Stop
 from pipeline.hosts.device import choose_device
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
@@ -80,6 +80,11 @@ class InferenceHost(Host):
                     await self._following.put((message.name, await self.open_inlet(message)))
                 case Stop():
                     self._stopped.set()
+
+    def _describe(self, failure: BaseException) -> HostFailed:
+        """Describe its failure to main, by its name: a policy that fails says whose it is, and not where it lies."""
+        found = super()._describe(failure)
+        return replace(found, message=f"{self.plan.name}: {found.message}")
 
     async def _follow(self) -> None:
         async with asyncio.TaskGroup() as tasks:
