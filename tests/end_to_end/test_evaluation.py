@@ -161,7 +161,7 @@ def test_a_killed_evaluation_is_started_again(start):
         cartpole(evaluation={"every": 500, "episodes": 4}, behaviors__CartPole__max_steps=10**7),
     )
     os.kill(command.pid_of("evaluation"), signal.SIGKILL)
-    command.until(lambda: "killed by signal 9\nStarting it again" in command.output, "restart")
+    command.until(lambda: "killed by signal 9\n[WARNING] Starting it again" in command.output, "restart")
     before = len(scores(command.output))
     command.until(lambda: len(scores(command.output)) > before, "evaluation")
     command.interrupt()

@@ -29,10 +29,11 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     float: st.floats(allow_nan=False),
     bool: st.booleans(),
     str: st.text(),
+    bytes: st.binary(),
     type(None): st.none(),
 }
 PLAIN = st.recursive(
-    st.one_of(*SCALARS.values(), st.binary()),
+    st.one_of(*SCALARS.values()),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(-9, 9), inner, max_size=3),
     max_leaves=8,
 )
