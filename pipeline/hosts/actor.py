@@ -78,7 +78,8 @@ class ActorHost(Host):
         config = self.config
         self._router = Router()
         self._tap = OutletTap(plan, config) if recorded_here(config, AGENT_PROCESSOR) else None
-        self._followed = asyncio.Queue[Coroutine[Any, Any, None]](maxsize=64)  # ends to listen to; a handful per run
+        # What listens to ends, a handful per run; made into coroutines late, as a host that ends may take none of them.
+        self._followed = asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]](maxsize=64)
         self._parameters_set = asyncio.Event()
         if not config.environment_parameters:
             self._parameters_set.set()
@@ -172,14 +173,15 @@ class ActorHost(Host):
             case "requests" if self._central is not None:
                 self._central.open(await self.open_outlet(message))
             case "answers" if self._central is not None:
-                await self._followed.put(self._central.follow(await self.open_inlet(message)))
+                await self._followed.put(partial(self._central.follow, await self.open_inlet(message)))
             case _:
-                await self._followed.put(self._follow_policies(await self.open_inlet(message)))
+                await self._followed.put(partial(self._follow_policies, await self.open_inlet(message)))
 
     async def _follow(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(contained(self.plan.name, await self._followed.get()))
+                follow = await self._followed.get()
+                tasks.create_task(contained(self.plan.name, follow()))
 
     async def _follow_policies(self, inlet: Inlet[PolicyUpdate]) -> None:
         async for update in inlet:
