@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= config/examples/volley.yaml
-WORKERS ?= 2
+# Half as many again as the smallest machine has cores: many tests wait for processes that start, or end.
+WORKERS ?= 3
 ARGS ?=
 BIN = $(VENV)/bin
 # All but those that want to be told a task, a finished run or a peer, and those that train for minutes or hours.
