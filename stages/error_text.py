@@ -12,7 +12,7 @@ from pathlib import Path
 from traceback import FrameSummary
 
 _ROOT = Path(__file__).parents[1]
-_OURS = tuple(str(_ROOT / package / "_")[:-1] for package in ("config", "queues", "stages", "pipeline"))
+_OURS = tuple(str(_ROOT / package / "_")[:-1] for package in ("config", "headrace", "queues", "stages", "pipeline"))
 _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
 
 

@@ -26,7 +26,7 @@ from config.errors import suggest
 from stages.error_text import error_summary, frames, user_frame
 from stages.errors import LoadError
 
-_OUR_PACKAGES = frozenset({"config", "pipeline", "queues", "stages"})
+_OUR_PACKAGES = frozenset({"config", "headrace", "pipeline", "queues", "stages"})
 _OWN_MARK = "__headrace_own__"
 """Attribute of modules loaded from a folder, their file: another YAML's module may take such a module's place."""
 _NAMES_SHOWN = 12

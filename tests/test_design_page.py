@@ -11,8 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "design.md").read_text()
-NAMES = sorted(set(re.findall(r"`((?:config|queues|stages|pipeline)(?:\.\w+)*:\w+)`", PAGE)))
-PATHS = sorted(set(re.findall(r"`((?:config|queues|stages|pipeline|tests|bin|benchmarks)/[\w./{},-]*)`", PAGE)))
+NAMES = sorted(set(re.findall(r"`((?:config|headrace|queues|stages|pipeline)(?:\.\w+)*:\w+)`", PAGE)))
+PATHS = sorted(
+    set(re.findall(r"`((?:config|headrace|queues|stages|pipeline|tests|bin|benchmarks)/[\w./{},-]*)`", PAGE))
+)
 
 
 def each_of(path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What gets installed: the four packages and nothing beside them, the command, and the versions it is tested with."""
+"""What gets installed: the packages and nothing beside them, the command, and the versions it is tested with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("config", "pipeline", "queues", "stages")
+PACKAGES = ("config", "headrace", "pipeline", "queues", "stages")
 EXTRAS = ("", "atari", "box2d", "mujoco", "pettingzoo", "league", "onnx", "ray", "web", "dev")
 """Of setup.cfg; empty: what is always needed."""
 SHIPPED = (".py", ".yaml", ".proto", ".binpb", ".html", ".css", ".js", ".svg", ".txt")
@@ -29,8 +29,8 @@ LINK = re.compile(r"(?<!!)\[[^]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 SHOW_WHERE = """
 import runpy, sys
 runpy.run_path(sys.argv[1], run_name="not the main module")
-import config, pipeline, queues, stages
-print(*(package.__file__ for package in (config, pipeline, queues, stages)), sep="\\n")
+import config, headrace, pipeline, queues, stages
+print(*(package.__file__ for package in (config, headrace, pipeline, queues, stages)), sep="\\n")
 """
 INSTALLED_COMMAND = """
 import sys

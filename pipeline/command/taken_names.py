@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-OURS = ("config", "pipeline", "queues", "stages")
+OURS = ("config", "headrace", "pipeline", "queues", "stages")
 _ROOT = Path(__file__).resolve().parents[2]
 
 

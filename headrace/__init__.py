@@ -1,0 +1,34 @@
+"""The public surface of Headrace: what scripts and notebooks import.
+
+Names are imported from their homes when they are first used, so that `import headrace` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from config import load_config as load_config
+    from pipeline.run import run as run
+    from pipeline.run import run_async as run_async
+
+_HOMES = {
+    "load_config": "config",
+    "run": "pipeline.run",
+    "run_async": "pipeline.run",
+}
+"""Every public name, and the module that it is imported from."""
+
+__all__ = ["load_config", "run", "run_async"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
