@@ -367,7 +367,7 @@ GAME = Case(
 ON_RAY = {"message_s": 750 * MICRO, "report_s": 4e-3, "intake_batch_s": 1200 * MICRO, "link": 1.25e9}
 """Calls of Ray in place of messages, and nodes with links of 10 Gbit/s."""
 CARTPOLE = Case(
-    actors=1, agents=64, tick_s=64 * 4.6 * MICRO, update_rows=2048, lag=1, update_row_s=14.0 * MICRO,
+    actors=1, agents=64, tick_s=64 * 3.7 * MICRO, update_rows=2048, lag=1, update_row_s=15.8 * MICRO,
     intake_batch_s=100 * MICRO, message_s=100 * MICRO, messages=1, alive_s=1.0, report_s=0.8e-3,
 )  # fmt: skip
 
