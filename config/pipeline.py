@@ -7,13 +7,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from config.errors import Finding
+from config.errors import Finding, suggest
 from config.fields import (
     Flag,
     Int,
     Names,
     PlainMap,
-    Reference,
     Settings,
     Text,
     as_tuple,
@@ -25,6 +24,7 @@ from config.fields import (
 )
 from config.host_kinds import HOST_KINDS
 from config.ray_hosts import HostResources, RaySettings
+from config.statistics_writers import STATISTICS_WRITERS
 from config.supervision import SupervisionSettings
 
 STAGE_GROUP = "headrace.stages"
@@ -173,17 +173,33 @@ class StagePlacement(Settings):
         return self
 
 
-class WriterSettings(Settings):
-    """One statistics writer of your own, which receives every summary that TensorBoard receives."""
+def _writer(value: object) -> object:
+    if isinstance(value, str) and not (value in STATISTICS_WRITERS or is_reference(value)):
+        words = ", ".join(map(repr, STATISTICS_WRITERS))
+        raise ValueError(
+            f"'{value}' is no statistics writer; expected {words} or, for one of your own, 'module:Class'"
+            f"{suggest(value, STATISTICS_WRITERS)}"
+        )
+    return value
 
-    use: Reference = Field(
-        description="`module:Class` of the writer; modules beside the YAML and in the working directory are found."
+
+class WriterSettings(Settings):
+    """One statistics writer, which receives every summary that TensorBoard receives; its name alone will do."""
+
+    use: Annotated[Text, BeforeValidator(_writer)] = Field(
+        description=f"{'; '.join(f'`{name}`: {kind.meaning}' for name, kind in STATISTICS_WRITERS.items())}; or "
+        "`module:Class` of your own; modules beside the YAML and in the working directory are found."
     )
     with_: PlainMap = Field(
         default_factory=dict,
         alias="with",
-        description="Keyword arguments for the class; it also receives `run_folder`, if it has such a parameter.",
+        description="Keyword arguments for the class; it also receives `run_folder` and `resume`, if it has these.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: object) -> object:
+        return {"use": given} if isinstance(given, str) else given
 
 
 MOST_UPDATES_OF_LAG = 1_000_000

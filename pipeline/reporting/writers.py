@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from config import RunConfig
+from config.statistics_writers import STATISTICS_WRITERS
 from pipeline.common.errors import RunError
 from pipeline.reporting.statistics import StatisticsWriter, Summary
 from pipeline.reporting.tensorboard_writer import TensorboardWriter
@@ -38,15 +40,16 @@ def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bo
     tensorboard = GuardedWriter(
         TensorboardWriter(run_folder, resume), f"{run_folder}/*/events.out.tfevents.*", patient=True
     )
-    return [tensorboard, GaugeWriter(timers), *make_writers(config, run_folder)]
+    return [tensorboard, GaugeWriter(timers), *make_writers(config, run_folder, resume)]
 
 
-def make_writers(config: RunConfig, run_folder: Path) -> list[StatisticsWriter]:
+def make_writers(config: RunConfig, run_folder: Path, resume: bool = False) -> list[StatisticsWriter]:
     """Make the writers that the YAML lists.
 
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`, for writers with that parameter.
+        resume: the run goes on from a checkpoint, for writers with that parameter.
 
     Raises:
         RunError: if one can't be imported, is no writer, does not accept its arguments or raises.
@@ -54,11 +57,12 @@ def make_writers(config: RunConfig, run_folder: Path) -> list[StatisticsWriter]:
     writers: list[StatisticsWriter] = []
     for index, settings in enumerate(config.pipeline.statistics_writers):
         try:
-            made, arguments = _find(config, index, run_folder)
+            made, arguments = _find(config, index, run_folder, resume)
             writer = construct(_where(index), settings.use, made, arguments)
         except LoadError as error:
             raise RunError(str(error)) from error
-        writers.append(GuardedWriter(writer, settings.use))
+        kind = STATISTICS_WRITERS.get(settings.use)
+        writers.append(GuardedWriter(writer, settings.use, patient=kind is not None and kind.patient))
     return writers
 
 
@@ -67,7 +71,7 @@ def check_writers(config: RunConfig) -> list[LoadError]:
     mistakes = []
     for index in range(len(config.pipeline.statistics_writers)):
         try:
-            _find(config, index, Path())
+            _find(config, index, Path(), resume=False)
         except LoadError as error:
             mistakes.append(error)
     return mistakes
@@ -138,12 +142,12 @@ def _where(index: int) -> str:
     return f"pipeline.statistics_writers.{index}"
 
 
-def _find(config: RunConfig, index: int, run_folder: Path) -> tuple[type[Any], dict[str, Any]]:
+def _find(config: RunConfig, index: int, run_folder: Path, resume: bool) -> tuple[type[Any], dict[str, Any]]:
     settings = config.pipeline.statistics_writers[index]
     where = _where(index)
     key = ("pipeline", "statistics_writers", index)
     with blaming(*key, "use"):
-        made = find_class(where, settings.use, config.source_folder)
+        made = _find_named(where, settings.use) or find_class(where, settings.use, config.source_folder)
         missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
         if missing:
             raise LoadError(
@@ -151,4 +155,17 @@ def _find(config: RunConfig, index: int, run_folder: Path) -> tuple[type[Any], d
                 "see pipeline.reporting.statistics.StatisticsWriter"
             )
     with blaming(*key, "with"):
-        return made, check_arguments(where, settings.use, made, settings.with_, {"run_folder": run_folder})
+        return made, check_arguments(
+            where, settings.use, made, settings.with_, {"run_folder": run_folder, "resume": resume}
+        )
+
+
+def _find_named(where: str, name: str) -> type[Any] | None:
+    """Import the class of a writer of the table; None if the name is none of these."""
+    kind = STATISTICS_WRITERS.get(name)
+    if kind is None:
+        return None
+    missing = [package for package in kind.packages if find_spec(package) is None]
+    if missing:
+        raise LoadError(f"{where}: {name!r} needs packages that are missing: `pip install 'headrace[{name}]'`")
+    return find_class(where, kind.made_by, None)

@@ -153,6 +153,11 @@ def test_a_stage_may_be_one_that_an_installed_package_offers():
     assert (stage.use, stage.name) == ("clip-reward", "clip-reward")
 
 
+def test_a_statistics_writer_without_arguments_is_its_name(load):
+    config = load(ONE + "pipeline: {statistics_writers: [csv, {use: wandb, with: {mode: offline}}]}")
+    assert [writer.use for writer in config.pipeline.statistics_writers] == ["csv", "wandb"]
+
+
 def test_statistics_writers_have_arguments(load):
     config = load(ONE + "pipeline: {statistics_writers: [{use: 'my.writers:Json', with: {file: a.json}}]}")
     (writer,) = config.pipeline.statistics_writers
@@ -407,7 +412,7 @@ MISTAKES = [
     ),
     (
         "pipeline: {statistics_writers: [{use: JsonLines}]}",
-        "pipeline.statistics_writers.0.use: 'JsonLines' is not of the form module:Name",
+        "pipeline.statistics_writers.0.use: 'JsonLines' is no statistics writer; expected 'csv', 'wandb', 'mlflow' or",
     ),
     (
         "pipeline: {statistics_writers: [{with: {file: a}}]}",

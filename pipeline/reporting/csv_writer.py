@@ -1,0 +1,117 @@
+"""Summaries as tables: one CSV file for each behaviour, and one for the pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import FileIO
+from pathlib import Path
+
+from pipeline.reporting.statistics import Summary
+from pipeline.reporting.tensorboard_writer import HIDDEN
+from pipeline.run_folder.atomic_files import write_atomic
+from pipeline.run_folder.folder import folder_name
+
+FILE = "statistics.csv"
+_FIRST = ("step", "time")
+
+
+class CsvWriter:
+    """A `StatisticsWriter`: a file `statistics.csv` in the folder of each category, a row for each summary.
+
+    The columns are `step`, `time` (seconds since 1970) and the statistics, each as the one number that TensorBoard
+    shows; a cell is empty where a statistic had no value. A row is passed to the operating system when `write` returns.
+    A statistic that appears for the first time makes the file be written anew, with one column more.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        resume: keep the rows that are there, up to the step from which the resumed run writes. Otherwise they are
+            deleted.
+        wall_clock: seconds since 1970.
+    """
+
+    def __init__(self, run_folder: Path, resume: bool = False, wall_clock: Callable[[], float] = time.time) -> None:
+        self._run_folder = run_folder
+        self._resume = resume
+        self._wall_clock = wall_clock
+        self._columns: dict[str, list[str]] = {}
+        if not resume:
+            for old in run_folder.glob(f"*/{FILE}"):
+                old.unlink()
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Write one row."""
+        values = {name: repr(float(summary.value)) for name, summary in summaries.items() if name not in HIDDEN}
+        row = {"step": str(step), "time": f"{self._wall_clock():.3f}", **values}
+        path = self._path(category)
+        if category not in self._columns and self._resume:
+            self._cut(category, step - 1)
+        known = self._columns.get(category, [])
+        new = [name for name in row if name not in known]
+        if new or not path.is_file():
+            columns = list(dict.fromkeys([*_FIRST, *known, *row]))
+            rows = [*(_rows(path) if known and path.is_file() else ()), row]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, _table(columns, rows, header=True))
+            self._columns[category] = columns
+        else:
+            _append(path, _table(known, [row], header=False))
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Do nothing: the settings are in `configuration.yaml`."""
+
+    def rewind(self, category: str, step: int) -> None:
+        """Remove the rows beyond a step: what follows goes on from there."""
+        self._cut(category, step)
+
+    def close(self) -> None:
+        """Do nothing: no row is buffered, no file open."""
+
+    def _path(self, category: str) -> Path:
+        return self._run_folder / folder_name(category) / FILE
+
+    def _cut(self, category: str, step: int) -> None:
+        path = self._path(category)
+        if not path.is_file():
+            return
+        rows = [row for row in _rows(path) if int(row["step"]) <= step]
+        columns = list(dict.fromkeys([*_FIRST, *(name for row in rows for name in row)]))
+        write_atomic(path, _table(columns, rows, header=True))
+        self._columns[category] = columns
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a file; one that a crash has cut short is left out."""
+    text = path.read_text(encoding="utf-8")
+    whole = io.StringIO(text[: text.rfind("\n") + 1], newline="")
+    return [row for row in csv.DictReader(whole) if row["step"].lstrip("-").isdigit() and None not in row.values()]
+
+
+def _table(columns: Sequence[str], rows: Iterable[Mapping[str, str]], header: bool) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    while data:  # a disk that fills up takes a part first
+        data = data[file.write(data) :]
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append to a file; if the disk refuses, leave it as it was, so that it ends with a whole row."""
+    with path.open("ab", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        try:
+            _write_all(file, data)
+        except OSError:
+            with contextlib.suppress(OSError):  # a broken row is left out by whoever reads on
+                file.truncate(end)
+            raise

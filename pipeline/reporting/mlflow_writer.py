@@ -1,0 +1,107 @@
+"""Summaries for MLflow."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.reporting.background import BackgroundJobs
+from pipeline.reporting.statistics import Summary
+from pipeline.reporting.tensorboard_writer import HIDDEN
+from pipeline.reporting.tracked_run import tracked_id
+
+_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
+_MOST_CHARACTERS = 500
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""MLflow's own defaults let a run wait minutes for a server that is not there."""
+
+
+class MlflowWriter:
+    """A `StatisticsWriter`: one run of MLflow, named after the run, with the metrics `<behaviour>/<statistic>`.
+
+    A thread speaks to the server, so a slow one delays nothing. A resumed run goes on in the same run of MLflow;
+    where it repeats steps that were logged before, both points are kept.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        resume: go on in the run of MLflow that this run had.
+        experiment: its experiment, which is made if there is none of this name.
+        tracking_uri: the server or database; by default what the environment variable MLFLOW_TRACKING_URI says, else
+            the file `mlflow.db` beside the run's folder.
+        tags: further tags of the run.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        resume: bool = False,
+        experiment: str = "headrace",
+        tracking_uri: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)
+        from mlflow.tracking import MlflowClient
+
+        results = run_folder.resolve().parent
+        given = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        self._client: Any = MlflowClient(tracking_uri=given or f"sqlite:///{results / 'mlflow.db'}")
+        found = self._client.get_experiment_by_name(experiment)
+        where = None if given else (results / "mlruns").as_uri()
+        number = found.experiment_id if found else self._client.create_experiment(experiment, artifact_location=where)
+
+        def begin() -> str:
+            made: str = self._client.create_run(number, run_name=run_folder.name, tags=dict(tags or {})).info.run_id
+            return made
+
+        self._run, self._resumed = tracked_id(run_folder, "mlflow", resume, begin)
+        if self._resumed:
+            self._client.update_run(self._run, status="RUNNING")
+        self._jobs = BackgroundJobs("MLflow")
+        self._closed = False
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Leave one summary to the thread."""
+        from mlflow.entities import Metric
+
+        now_ms = int(time.time() * 1000)
+        metrics = [
+            Metric(_name(f"{category}/{name}"), float(summary.value), now_ms, step)
+            for name, summary in summaries.items()
+            if name not in HIDDEN
+        ]
+        self._jobs.put(lambda: self._client.log_batch(self._run, metrics=metrics))
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Leave the hyperparameters to the thread, as params; those of a resumed run are there already."""
+        if self._resumed:
+            return
+        from mlflow.entities import Param
+
+        params = [Param(_name(key), text[:_MOST_CHARACTERS]) for key, text in _flat(f"{category}/{name}", value)]
+        for at in range(0, len(params), 100):
+            part = params[at : at + 100]
+            self._jobs.put(lambda part=part: self._client.log_batch(self._run, params=part))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Write what is left, and end the run of MLflow."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(lambda: self._client.set_terminated(self._run))
+            self._jobs.close()
+
+
+def _name(name: str) -> str:
+    return _NOT_IN_NAMES.sub("_", name)
+
+
+def _flat(key: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        for inner, part in value.items():
+            yield from _flat(f"{key}/{inner}", part)
+    else:
+        yield key, str(value)

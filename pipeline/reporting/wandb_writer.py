@@ -1,0 +1,86 @@
+"""Summaries for Weights & Biases."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.reporting.statistics import Summary
+from pipeline.reporting.tensorboard_writer import HIDDEN
+from pipeline.reporting.tracked_run import tracked_id
+from stages.errors import StageError
+
+_INIT_S, _FINISH_S = 30.0, 60.0
+
+
+class WandbWriter:
+    """A `StatisticsWriter`: one run of W&B, named after the run; a section of charts for each behaviour.
+
+    Statistics are named `<behaviour>/<statistic>`, over `<behaviour>/step`. wandb has a process of its own, which
+    writes and uploads, so no call waits for a network but the first and the last. A resumed run goes on in the same run
+    of W&B; where it repeats steps that were logged before, both curves are shown.
+
+    Args:
+        run_folder: `results/<run-id>`; wandb's files go to its `wandb/`.
+        resume: go on in the run of W&B that this run had.
+        project, entity, group, tags, notes: as for `wandb.init`.
+        mode: `online`, `offline` (upload later, by `wandb sync`) or `disabled`; by default what the environment
+            variable WANDB_MODE says, else online.
+
+    Raises:
+        StageError: if it should be online and nobody has logged in.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        resume: bool = False,
+        project: str = "headrace",
+        entity: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+        notes: str | None = None,
+        mode: str | None = None,
+    ) -> None:
+        import wandb
+
+        self._wandb: Any = wandb
+        settings = wandb.Settings(
+            mode=mode, console="off", silent=True, init_timeout=_INIT_S, finish_timeout=_FINISH_S, disable_git=True
+        )
+        effective = mode or wandb.setup().settings.mode
+        if effective == "online" and not wandb.api.api_key:
+            raise StageError(
+                "nobody has logged in to W&B, and a run can't ask: `wandb login`, the environment variable "
+                "WANDB_API_KEY, or `with: {mode: offline}`"
+            )
+        name, _ = tracked_id(run_folder, "wandb", resume, lambda: secrets.token_hex(4))
+        self._run: Any = wandb.init(
+            dir=run_folder, id=name, name=run_folder.name, resume="allow", project=project, entity=entity, group=group,
+            tags=list(tags), notes=notes, settings=settings,
+        )  # fmt: skip
+        self._defined: set[str] = set()
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Leave one summary to wandb's process."""
+        x = f"{category}/step"
+        if category not in self._defined:
+            self._defined.add(category)
+            self._run.define_metric(x, hidden=True)
+            self._run.define_metric(f"{category}/*", step_metric=x)
+        shown = {name: summary for name, summary in summaries.items() if name not in HIDDEN}
+        values: dict[str, object] = {f"{category}/{name}": summary.value for name, summary in shown.items()}
+        for name, summary in shown.items():
+            if summary.values:
+                values[f"{category}/{name}_hist"] = self._wandb.Histogram(summary.values)
+        self._run.log({**values, x: step})
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Add the hyperparameters to the run's config."""
+        self._run.config.update({category: {name: value}}, allow_val_change=True)
+
+    def close(self) -> None:
+        """Upload what is left, for a minute at most; `wandb sync` uploads the rest."""
+        self._run.finish()

@@ -1,0 +1,65 @@
+"""Background jobs of a writer: in order, bounded, and no error or loss is silent."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+
+import pytest
+
+from pipeline.reporting import background
+from pipeline.reporting.background import BackgroundJobs
+
+
+def test_jobs_are_done_in_order_before_close_returns():
+    done: list[int] = []
+    jobs = BackgroundJobs("test")
+    for number in range(50):
+        jobs.put(partial(done.append, number))
+    jobs.close()
+    assert done == list(range(50))
+
+
+def test_the_error_of_a_job_is_raised_where_the_next_is_left():
+    jobs, raised = BackgroundJobs("test"), threading.Event()
+
+    def fail() -> None:
+        raised.set()
+        raise ConnectionError("no server")
+
+    jobs.put(fail)
+    raised.wait()
+    jobs._thread.join()
+    with pytest.raises(ConnectionError, match="no server"):
+        jobs.put(lambda: None)
+    jobs.close()
+
+
+def test_the_error_of_the_last_job_is_raised_at_the_end():
+    jobs = BackgroundJobs("test")
+    jobs.put(lambda: [][0])
+    with pytest.raises(IndexError):
+        jobs.close()
+
+
+def test_a_service_that_hangs_costs_its_summaries_and_says_so(monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(background, "MOST_WAITING", 3)
+    jobs, go_on = BackgroundJobs("Slow", patience_s=0.01), threading.Event()
+    begun = threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        go_on.wait()
+
+    jobs.put(hang)
+    begun.wait()
+    for _ in range(5):
+        jobs.put(lambda: None)
+    jobs.close()
+    go_on.set()
+    assert [record.getMessage() for record in caplog.records] == [
+        "Slow is too slow: 3 summaries wait for it. Further ones are dropped until some have been written.",
+        "Slow did not take the last 4 summaries within 0 s; they are lost there.",
+    ]
