@@ -22,10 +22,10 @@ from browsers import opened_browser
 
 from config.load import load_config
 from pipeline.monitor.api import page_routes, run_routes
-from pipeline.monitor.history import History
 from pipeline.monitor.live_run import LiveRun
 from pipeline.monitor.log_tail import LogTail
 from pipeline.monitor.server import PageServer
+from pipeline.reporting.history import History
 from pipeline.web.site import SiteOptions
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -49,6 +49,8 @@ def _follow(arguments: Sequence[str] | None) -> int:
         request = read_request(asked)
         if asked.export_onnx is not None:
             return _export_onnx(asked.export_onnx, request)
+        if asked.plot:
+            return _plot(asked.plot, asked.results_dir or "results", asked.plot_file)
         if asked.view:
             return _view(asked.view, asked.results_dir or "results", asked.monitor or "")
         if asked.serve:
@@ -120,6 +122,28 @@ def _export_onnx(run_folder: Path, request: Request) -> int:
     except RunError as error:
         return _refuse(error)
     return 0 if written else 1
+
+
+def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
+    """Draw the curves of runs."""
+    if find_spec("matplotlib") is None:
+        return _refuse("--plot needs the package matplotlib: `pip install 'headrace[plot]'`")
+    from pipeline.reporting.pictures import PICTURE, draw_runs, read_run
+    from pipeline.run_folder.finding import find_run
+
+    folders = [find_run(name, results, "--plot") for name in names]
+    picture = draw_runs([read_run(folder) for folder in folders])
+    if picture is None:
+        return _refuse(
+            f"--plot: {', '.join(names)} wrote no curves: a run has some from its first summary_freq steps on"
+        )
+    path = target or (folders[0] / PICTURE if len(folders) == 1 else Path(PICTURE))
+    try:
+        path.write_bytes(picture)
+    except OSError as error:
+        return _refuse(f"--plot: {path} can't be written: {error.strerror}; name another with --plot-file")
+    print(path)
+    return 0
 
 
 def _view(runs: Sequence[str], results: str, endpoint: str) -> int:

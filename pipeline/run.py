@@ -27,6 +27,7 @@ from pipeline.main.self_play import check_players, write_leagues
 from pipeline.policies.clip import write_final_clips
 from pipeline.policies.inference import plays_given_models
 from pipeline.policies.ml_agents import left_steps
+from pipeline.reporting.pictures import write_run_picture
 from pipeline.reporting.progress import Progress, ProgressSnapshot
 from pipeline.run_folder.changed_settings import changed_settings
 from pipeline.run_folder.checkpoint import Checkpoint
@@ -213,6 +214,8 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     """
     config, folder = plan.config, plan.folder.path
     await _write_league(coordinator, folder)
+    if not plan.playing:
+        await asyncio.to_thread(write_run_picture, folder)
     _raise_failure(plan, coordinator)
     behaviors = {
         name: BehaviorResult(

@@ -19,7 +19,21 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("config", "headrace", "pipeline", "queues", "stages")
-EXTRAS = ("", "atari", "box2d", "mujoco", "pettingzoo", "league", "mlflow", "onnx", "ray", "wandb", "web", "dev")
+EXTRAS = (
+    "",
+    "atari",
+    "box2d",
+    "mujoco",
+    "pettingzoo",
+    "league",
+    "mlflow",
+    "onnx",
+    "plot",
+    "ray",
+    "wandb",
+    "web",
+    "dev",
+)
 """Of setup.cfg; empty: what is always needed."""
 SHIPPED = (".py", ".yaml", ".proto", ".binpb", ".html", ".css", ".js", ".svg", ".txt")
 """Endings of the files that are installed."""

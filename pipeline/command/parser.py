@@ -101,6 +101,18 @@ def _add_file_options(files: argparse._ArgumentGroup) -> None:
         help="write the .onnx files of a run, such as results/ppo, anew from its .pt files",
     )
     files.add_argument(
+        "--plot",
+        metavar="RUN",
+        nargs="+",
+        help="draw reward, rating and losses of runs into a picture; of several seeds mean and spread",
+    )
+    files.add_argument(
+        "--plot-file",
+        metavar="PNG",
+        type=Path,
+        help="where --plot draws (default: curves.png, of one run in its folder, of several here)",
+    )
+    files.add_argument(
         "--view",
         metavar="RUN",
         nargs="+",

@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from config import RunConfig
-from pipeline.monitor.history import History
 from pipeline.monitor.league_matrix import league_for_page
 from pipeline.monitor.log_tail import LogTail
 from pipeline.monitor.processes import Processes
+from pipeline.reporting.history import History
 
 LATE_S = 60.0
 """After so long without a state, main is held by something."""

@@ -21,11 +21,9 @@ from pipeline.main.coordinator import Coordinator
 from pipeline.main.run_plan import RunPlan
 from pipeline.monitor.api import OPEN, page_routes, run_routes
 from pipeline.monitor.control import Control
-from pipeline.monitor.event_files import read_events
 from pipeline.monitor.exhibition import exhibition_of
 from pipeline.monitor.feed import StateFeed
 from pipeline.monitor.health import health_routes
-from pipeline.monitor.history import History, HistoryWriter
 from pipeline.monitor.live_run import LiveRun
 from pipeline.monitor.log_tail import LogTail
 from pipeline.monitor.own_game import OwnGameShow
@@ -33,6 +31,8 @@ from pipeline.monitor.server import PageServer
 from pipeline.monitor.shown_game import ShownGame
 from pipeline.monitor.state import leagues_of, state_of
 from pipeline.monitor.watching import watching
+from pipeline.reporting.event_files import read_events
+from pipeline.reporting.history import History, HistoryWriter
 from pipeline.reporting.progress import ProgressSnapshot
 from pipeline.run_folder.folder import folder_name
 from pipeline.web.guards import carries_token, make_token

@@ -14,9 +14,10 @@ import yaml
 from config.listen import endpoint_of, reaches_others
 from pipeline.common.errors import CommandError
 from pipeline.monitor.api import OPEN, page_routes, run_routes
-from pipeline.monitor.event_files import read_events
-from pipeline.monitor.history import History
 from pipeline.monitor.league_matrix import league_for_page
+from pipeline.reporting.event_files import read_events
+from pipeline.reporting.history import History
+from pipeline.run_folder.finding import find_run
 from pipeline.run_folder.folder import CONFIGURATION, folder_name
 from pipeline.web.guards import make_token
 from pipeline.web.site import Site, SiteOptions
@@ -121,15 +122,8 @@ def view(names: Sequence[str], results: str, endpoint: str, usual_port: int, tel
     Raises:
         CommandError: if there is no such run, or it can't listen.
     """
-    runs = {str(number): RunInFolder(_folder_of(name, results)) for number, name in enumerate(names)}
+    runs = {str(number): RunInFolder(find_run(name, results, "--view")) for number, name in enumerate(names)}
     asyncio.run(_serve(runs, endpoint, usual_port, tell))
-
-
-def _folder_of(name: str, results: str) -> Path:
-    for folder in (Path(name), Path(results) / name):
-        if (folder / CONFIGURATION).is_file() or any(folder.glob("*/events.out.tfevents.*")):
-            return folder
-    raise CommandError(f"--view {name}: no run; neither {name} nor {Path(results) / name} is the folder of one")
 
 
 async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, usual_port: int, tell: Callable[[str], None]) -> None:

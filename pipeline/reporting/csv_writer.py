@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 
-from pipeline.reporting.statistics import Summary
-from pipeline.reporting.tensorboard_writer import HIDDEN
+from pipeline.reporting.statistics import HIDDEN, Summary
 from pipeline.run_folder.atomic_files import write_atomic
 from pipeline.run_folder.folder import folder_name
 

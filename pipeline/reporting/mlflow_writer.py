@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.reporting.background import BackgroundJobs
-from pipeline.reporting.statistics import Summary
-from pipeline.reporting.tensorboard_writer import HIDDEN
+from pipeline.reporting.statistics import HIDDEN, Summary
 from pipeline.reporting.tracked_run import tracked_id
 
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")

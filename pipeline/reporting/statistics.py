@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 PIPELINE = "Pipeline"
 """The category of statistics of no behaviour: queues, stages, hosts."""
 
+HIDDEN = ("Is Training", "Step")
+"""Statistics that are no curves: for the console and the live page only, as with ML-Agents."""
+
 HOWS = ("mean", "sum", "last", "histogram")
 RESERVOIR_SIZE = 1024
 """Values kept of one histogram: enough for its shape; mean, sum, spread and count are exact."""

@@ -20,12 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.reporting.console import IS_TRAINING, hyperparameters_text
-from pipeline.reporting.statistics import Summary
+from pipeline.reporting.console import hyperparameters_text
+from pipeline.reporting.statistics import HIDDEN, Summary
 from pipeline.run_folder.folder import folder_name
 
-HIDDEN = (IS_TRAINING, "Step")
-"""Statistics for other writers only, as with ML-Agents."""
 HISTOGRAM_BINS = 30
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.reporting.statistics import Summary
-from pipeline.reporting.tensorboard_writer import HIDDEN
+from pipeline.reporting.statistics import HIDDEN, Summary
 from pipeline.reporting.tracked_run import tracked_id
 from stages.errors import StageError
 

@@ -7,15 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pipeline.reporting.statistics import Summary
+from pipeline.reporting.statistics import HIDDEN, Summary
 
 MOST_POINTS = 1024
 """Of a curve. One that has as many is halved."""
 MOST_CURVES = 2000
 """Of a run: names may hold numbers of their own."""
-HIDDEN = ("Is Training", "Step")
-"""Statistics that are no curves."""
-
 Point = tuple[int, float, float]
 """Step, seconds since 1970, value."""
 

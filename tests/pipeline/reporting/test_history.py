@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from pipeline.monitor.event_files import read_events
-from pipeline.monitor.history import MOST_CURVES, MOST_POINTS, Curve, History, HistoryWriter
+from pipeline.reporting.event_files import read_events
+from pipeline.reporting.history import MOST_CURVES, MOST_POINTS, Curve, History, HistoryWriter
 from pipeline.reporting.statistics import Summary
 from pipeline.reporting.tensorboard_writer import TensorboardWriter
 

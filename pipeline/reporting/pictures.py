@@ -1,0 +1,170 @@
+"""Pictures of runs: reward, rating and losses over the steps, of one run or of several, drawn with matplotlib."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from pipeline.reporting.console import ELO, GROUP_REWARD, HELD_OUT, REWARD
+from pipeline.reporting.event_files import read_events
+from pipeline.reporting.history import History
+from pipeline.reporting.statistics import PIPELINE
+from pipeline.run_folder.atomic_files import write_atomic
+from pipeline.run_folder.folder import CONFIGURATION, folder_name
+from stages.error_text import describe_error
+
+log = logging.getLogger(__name__)
+
+PICTURE = "curves.png"
+"""In a run's folder."""
+FEWEST_POINTS = 3
+"""Of a curve that is worth a picture at the end of a run."""
+
+_FIRST = (REWARD, GROUP_REWARD, HELD_OUT, "Evaluation/Cumulative Reward", ELO, "Environment/Episode Length")
+_PANELS_A_ROW, _PANEL_INCHES = 3, (4.2, 2.9)
+_OWN_TO_EACH_RUN = ("checkpoint_settings", "env_settings.seed", "monitor", "debug")
+"""Keys in which runs of one configuration differ."""
+
+Curves = Mapping[str, Mapping[str, Mapping[str, list[float]]]]
+"""By behaviour and statistic: columns `steps` and `values`."""
+
+
+@dataclass(frozen=True)
+class PlottedRun:
+    """What a picture needs of a run."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """Its configuration without what tells it from another run of the same."""
+    curves: Curves
+
+
+def read_run(folder: Path) -> PlottedRun:
+    """Read a run from its folder."""
+    try:
+        plain = yaml.safe_load((folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace"))
+    except (OSError, yaml.YAMLError):
+        plain = None
+    settings: dict[str, Any] = plain if isinstance(plain, dict) else {}
+    history = History()
+    read_events(folder, {folder_name(name): name for name in settings.get("behaviors") or {}}, history)
+    for key in _OWN_TO_EACH_RUN:
+        section, _, inner = key.partition(".")
+        if inner:
+            settings[section] = {**(settings.get(section) or {}), inner: None}
+        else:
+            settings.pop(section, None)
+    return PlottedRun(folder.resolve().name, settings, history.plain())
+
+
+def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
+    """Draw runs into a PNG: a row of panels, or more, for each behaviour; None if they have no curves.
+
+    Runs of one configuration, which differ in their seeds, are drawn as their mean and standard deviation, over the
+    steps that all of them have.
+    """
+    from matplotlib.figure import Figure
+
+    groups = _grouped(runs)
+    panels = [(behavior, name) for behavior, names in _shown(runs).items() for name in names]
+    if not panels:
+        return None
+    rows = -(-len(panels) // _PANELS_A_ROW)
+    columns = min(len(panels), _PANELS_A_ROW)
+    figure = Figure(figsize=(columns * _PANEL_INCHES[0], rows * _PANEL_INCHES[1] + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    several = len({behavior for behavior, _ in panels}) > 1
+    for (behavior, name), axis in zip(panels, axes, strict=False):
+        for number, (label, members) in enumerate(groups.items()):
+            _draw_group(axis, [run.curves.get(behavior, {}).get(name) for run in members], label, f"C{number}")
+        axis.set_title(f"{behavior}: {_title(name)}" if several else _title(name), fontsize=10)
+        axis.grid(alpha=0.3)
+        axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
+        axis.tick_params(labelsize=8)
+    for axis in list(axes):  # places without a panel
+        axis.remove()
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False, fontsize=9)
+    figure.supxlabel("steps", fontsize=9)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=110)
+    return picture.getvalue()
+
+
+def write_run_picture(folder: Path) -> None:
+    """Draw a run that ends into its folder, if matplotlib is there and there is something to see; never fail."""
+    if find_spec("matplotlib") is None:
+        return
+    try:
+        run = read_run(folder)
+        longest = max((len(curve["steps"]) for _, curves in _behaviors(run) for curve in curves.values()), default=0)
+        picture = draw_runs([run]) if longest >= FEWEST_POINTS else None
+        if picture is not None:
+            write_atomic(folder / PICTURE, picture)
+    except Exception as error:  # a run is no worse for a picture that could not be drawn
+        log.warning("the curves of %s could not be drawn: %s", folder, describe_error(error))
+
+
+def _behaviors(run: PlottedRun) -> Iterable[tuple[str, Mapping[str, Mapping[str, list[float]]]]]:
+    return ((name, curves) for name, curves in run.curves.items() if name != PIPELINE)
+
+
+def _shown(runs: Iterable[PlottedRun]) -> dict[str, list[str]]:
+    """The statistics with a panel, by behaviour, in their order."""
+    there: dict[str, set[str]] = {}
+    for run in runs:
+        for behavior, curves in _behaviors(run):
+            there.setdefault(behavior, set()).update(curves)
+    return {
+        behavior: [*(name for name in _FIRST if name in names), *sorted(n for n in names if n.startswith("Losses/"))]
+        for behavior, names in sorted(there.items())
+    }
+
+
+def _title(name: str) -> str:
+    return {REWARD: "Reward", GROUP_REWARD: "Group reward", ELO: "Rating (ELO)"}.get(name, name.rpartition("/")[2])
+
+
+def _grouped(runs: Iterable[PlottedRun]) -> dict[str, list[PlottedRun]]:
+    """Runs of one configuration together, by a label."""
+    groups: list[list[PlottedRun]] = []
+    for run in runs:
+        for group in groups:
+            if group[0].settings == run.settings and run.settings.get("behaviors"):
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    return {_label([run.name for run in group]): group for group in groups}
+
+
+def _label(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names)}: mean ± SD"
+
+
+def _draw_group(axis: Any, curves: Sequence[Mapping[str, list[float]] | None], label: str, colour: str) -> None:
+    there = [curve for curve in curves if curve is not None and curve["steps"]]
+    if not there:
+        return
+    steps, values = _over_common_steps(there)
+    axis.plot(steps, values.mean(0), label=label, color=colour, linewidth=1.3, marker="o" if len(steps) == 1 else None)
+    if len(there) > 1:
+        mean, spread = values.mean(0), values.std(0, ddof=1)
+        axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+
+
+def _over_common_steps(curves: Sequence[Mapping[str, list[float]]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values of several curves at the same steps: all that any has, within what all have; [S] and [curves, S]."""
+    first, last = max(curve["steps"][0] for curve in curves), min(curve["steps"][-1] for curve in curves)
+    steps = np.unique(np.concatenate([np.asarray(curve["steps"], float) for curve in curves]))
+    steps = steps[(steps >= first) & (steps <= last)]
+    return steps, np.stack([np.interp(steps, curve["steps"], curve["values"]) for curve in curves])
