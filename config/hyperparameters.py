@@ -102,6 +102,12 @@ class OnPolicyHyperparameters(Hyperparameters):
         description="Gradients are scaled down to this norm, the actor's and the critic's apart unless they share "
         "a body; null: never. Not in ML-Agents.",
     )
+    target_kl: Float | None = Field(
+        None,
+        gt=0,
+        description="An update ends after the first epoch whose approximate KL to the policy before it is above 1.5 "
+        "times this; null: it makes all epochs. Not in ML-Agents.",
+    )
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
     ratio_per_dimension: Flag = Field(
         False,

@@ -79,6 +79,16 @@ def normalized(values: Floats) -> Floats:
     return centred / (deviation + 1e-10)
 
 
+def explained_variances(values: Floats, targets: Floats) -> Floats:
+    """1 - Var(target - value) / Var(target) [S], of values and targets [N, S]; NaN where targets do not vary.
+
+    1 is a perfect critic, 0 one that knows no more than the mean, and less than 0 one that is worse than that.
+    """
+    spread = targets.var(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(spread > 0, 1.0 - (targets - values).var(axis=0) / spread, np.nan)
+
+
 def _backward_order(lengths: NDArray[np.integer], last: NDArray[np.integer]) -> tuple[NDArray[np.intp], list[int]]:
     """Row indices by distance from their trajectory's end, and the number of trajectories that reach each distance."""
     ranks = np.argsort(-lengths, kind="stable")

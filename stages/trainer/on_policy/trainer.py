@@ -20,7 +20,7 @@ from config import OnPolicyHyperparameters
 from queues.messages import Array
 from stages.policy.layout import MASK_PENALTY
 from stages.trainer.agent_table import Chains
-from stages.trainer.on_policy.advantages import advantages, normalized
+from stages.trainer.on_policy.advantages import advantages, explained_variances, normalized
 from stages.trainer.on_policy.critic_values import CriticMemories, CriticValues, rows_per_pass
 from stages.trainer.on_policy.decoupling import current_log_probs, importance_weights
 from stages.trainer.on_policy.minibatches import AnyMinibatch, InputRows, MinibatchSource, Rollout, SequenceRollout
@@ -42,6 +42,8 @@ class Prepared(Generic[AnyMinibatch]):
     rewards: NDArray[np.float64]
     """[N, S] of the rows, times strength."""
     values: CriticValues
+    returns: NDArray[np.float64]
+    """[N, S] value targets of the rows."""
     estimates: Mapping[str, NDArray[np.float64]]
     """[N, S] each, by the names under which their means are reported."""
 
@@ -87,7 +89,7 @@ class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any
             self._critic_memories.keep(self._buffer, after, chains, self._version)
         self._signals.report(self._buffer, prepared.rewards, chains, self._version)
         self._buffer.clear()
-        self._report(losses, coefficients, prepared.estimates)
+        self._report(losses, coefficients, prepared)
         return rows
 
     def state_dict(self) -> dict[str, Any]:
@@ -210,7 +212,7 @@ class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any
             self._clone()
         return losses
 
-    def _report(self, losses: Losses, coefficients: Coefficients, estimates: Mapping[str, NDArray[np.float64]]) -> None:
+    def _report(self, losses: Losses, coefficients: Coefficients, prepared: Prepared[AnyMinibatch]) -> None:
         add, behavior = self.context.statistics.add, self.context.behavior
         add(behavior, "Losses/Policy Loss", losses.policy)
         add(behavior, "Losses/Value Loss", losses.value)
@@ -223,6 +225,10 @@ class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any
         if coefficients.epsilon:
             add(behavior, "Policy/Epsilon", coefficients.epsilon)
         add(behavior, "Policy/Beta", coefficients.beta)
-        for estimate, values in estimates.items():
+        for estimate, values in prepared.estimates.items():
             for signal, mean in zip(self._signals.names, values.mean(axis=0), strict=True):
                 add(behavior, f"Policy/{signal.capitalize()} {estimate}", float(mean))
+        explained = explained_variances(prepared.values.values, prepared.returns)
+        for signal, share in zip(self._signals.names, explained, strict=True):
+            if np.isfinite(share):  # returns that are all the same have no variance to explain
+                add(behavior, f"Policy/{signal.capitalize()} Explained Variance", float(share))

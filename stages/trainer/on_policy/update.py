@@ -1,8 +1,8 @@
 """The update of an actor and a critic: epochs of minibatches over one rollout, with Adam.
 
 A function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing waits
-for a device, and the inner step has fixed shapes (it could be compiled or captured as one graph). The losses belong
-to the algorithm: a subclass computes them.
+for a device (but for `target_kl`, once an epoch), and the inner step has fixed shapes (it could be compiled or captured
+as one graph). The losses belong to the algorithm: a subclass computes them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import TrainedActor
 from stages.trainer.adam import Adam, clip_norms
 from stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
+from stages.trainer.on_policy.policy_change import change_of, measured
 from stages.trainer.replicas import ALONE, Replicas
 
 VALUE_COEFFICIENT = 0.5
@@ -116,6 +117,8 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
         self._parts = None if hyperparameters.max_grad_norm is None else network.parts
+        self.log_ratios: list[Tensor] = []
+        """[R, P] log(π / π_old) of an epoch's minibatches, detached; a `losses` that clips ratios appends them."""
 
     def run(
         self,
@@ -141,15 +144,25 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             weights = self.loss_weights(coefficients)
             history: list[Tensor] = []
             shares: list[float] = []
+            norms: list[Tensor] = []
+            epochs: list[Tensor] = []
             h = self._settings
             for minibatches in rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas):
+                self.log_ratios.clear()
+                before = len(shares)
                 for minibatch in minibatches:
                     losses = self.losses(minibatch, coefficients)
-                    self._descend(losses[: len(weights)], weights, minibatch.share, coefficients.learning_rate)
+                    norms.append(
+                        self._descend(losses[: len(weights)], weights, minibatch.share, coefficients.learning_rate)
+                    )
                     shares.append(minibatch.share)
                     history.extend(loss.detach() for loss in losses)
                     if after_each is not None:
                         after_each(minibatch.rows if minibatch.together is None else minibatch.together)
+                if self.log_ratios:
+                    epochs.append(measured(self.log_ratios, shares[before:], coefficients.epsilon, self.replicas))
+                    if h.target_kl is not None and change_of(epochs).beyond(h.target_kl):
+                        break
             results = torch.stack(history).view(-1, len(self.names) + len(self.measures))
             if self.replicas.size > 1:
                 results *= torch.tensor(shares, device=results.device)[:, None]
@@ -160,10 +173,20 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
         measures = {name: float(results[:, at].mean()) for at, name in enumerate(self.measures, len(self.names))}
+        measures |= self._of_gradients(torch.stack(norms))
+        if epochs:
+            measures |= change_of(epochs).named()
+            if h.target_kl is not None:
+                measures["Epochs"] = float(len(epochs))
         return Losses(float(policy), float(value), float(entropy), others, measures)
 
-    def _descend(self, losses: tuple[Tensor, ...], weights: Tensor, share: float, learning_rate: float) -> None:
-        """One gradient step down the weighted losses of a minibatch, or of this replica's share of one."""
+    def _descend(self, losses: tuple[Tensor, ...], weights: Tensor, share: float, learning_rate: float) -> Tensor:
+        """One gradient step down the weighted losses of a minibatch, or of this replica's share of one.
+
+        Returns:
+            The square of the gradient's norm, a scalar; with `max_grad_norm` [k] the norms of its parts, before they
+            were limited.
+        """
         h = self._settings
         self.network.gradients.zero_()
         # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
@@ -175,8 +198,11 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             self.replicas.add_up(self.network.gradients)
         if self._parts is not None and h.max_grad_norm is not None:
             # Apart, as the value loss would take most of a norm that actor and critic share.
-            clip_norms(self.network.gradients, self._parts, h.max_grad_norm)
+            norms = clip_norms(self.network.gradients, self._parts, h.max_grad_norm)
+        else:
+            norms = torch.dot(self.network.gradients, self.network.gradients)  # half the time of a norm
         self.adam.step(learning_rate)
+        return norms
 
     @abstractmethod
     def losses(self, batch: AnyMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
@@ -205,6 +231,16 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         if not self._settings.ratio_per_dimension and log_probs.shape[1] > 1:
             log_probs = log_probs.sum(dim=1, keepdim=True)
         return log_probs, entropies[0] if len(entropies) == 1 else torch.stack(entropies).sum()
+
+    def _of_gradients(self, norms: Tensor) -> dict[str, float]:
+        """Mean norms by the names of their statistics, given what `_descend` returned."""
+        if self._parts is None:
+            return {"Gradient Norm": float(norms.sqrt().mean())}
+        found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
+        if len(self._parts) > 1:
+            actor, critic = norms.mean(dim=0).tolist()
+            found |= {"Actor Gradient Norm": actor, "Critic Gradient Norm": critic}
+        return found
 
     def _complaint(self, losses: np.ndarray[Any, np.dtype[np.float32]], step: int) -> str:
         bad = np.argwhere(~np.isfinite(losses))

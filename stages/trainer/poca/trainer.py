@@ -94,7 +94,7 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
         returns = values.values + self._advantages(rewards, values, over)
         rollout = self._rollout(inputs, returns - baselines, returns, cuts, values.memories)
         estimates = {VALUES: values.values, BASELINES: baselines}
-        return Prepared(GroupRollout(rollout, teams, baselines), rewards, values, estimates)
+        return Prepared(GroupRollout(rollout, teams, baselines), rewards, values, returns, estimates)
 
     def _extrinsic(self, mates: Mates) -> NDArray[np.float32]:
         """Environment's rewards [N]: those of the agent, of its group, and of its mates at the same moment."""

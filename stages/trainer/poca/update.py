@@ -46,7 +46,9 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
         if own.real is not None:  # padding leaves here: means over the rest are the masked means
             heads, values, baselines = (x.index_select(0, own.real) for x in (heads, values, baselines))
         log_probs, entropy = self.log_probs_and_entropy(heads, own)
-        policy = clipped_policy_loss(log_probs, own.old_log_probs, own.advantages, epsilon)
+        log_ratios = log_probs - own.old_log_probs
+        self.log_ratios.append(log_ratios.detach())
+        policy = clipped_policy_loss(log_ratios, own.advantages, epsilon)
         baseline = baseline_loss(baselines, batch.old_baselines, own.returns, epsilon)
         return policy, value_loss(values, own.returns), baseline, entropy
 

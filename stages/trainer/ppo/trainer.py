@@ -48,8 +48,9 @@ class PPOTrainer(OnPolicyTrainer[Minibatch]):
         values = self._evaluate(inputs, self._input_rows(buffer.trajectories, "next_", last), cuts, chains)
         per_signal = self._advantages(rewards, values, buffer.trajectories["terminated"])
         critic_memories = None if self._critic_memories is None else values.memories
-        rollout = self._rollout(inputs, per_signal, per_signal + values.values, cuts, critic_memories)
-        return Prepared(rollout, rewards, values, {VALUES: values.values})
+        returns = per_signal + values.values
+        rollout = self._rollout(inputs, per_signal, returns, cuts, critic_memories)
+        return Prepared(rollout, rewards, values, returns, {VALUES: values.values})
 
     def _evaluate(
         self, rows: InputRows, finals: InputRows, cuts: SequenceCuts | None, chains: Chains | None

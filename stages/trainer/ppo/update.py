@@ -43,24 +43,26 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
         if batch.real is not None:  # padding leaves here: means over the rest are the masked means
             heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
         log_probs, entropy = self.log_probs_and_entropy(heads, batch)
-        policy = clipped_policy_loss(log_probs, batch.old_log_probs, batch.advantages, coefficients.epsilon)
+        log_ratios = log_probs - batch.old_log_probs
+        self.log_ratios.append(log_ratios.detach())
+        policy = clipped_policy_loss(log_ratios, batch.advantages, coefficients.epsilon)
         return policy, value_loss(values, batch.returns), entropy
 
 
-def clipped_policy_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
+def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
     """The clipped surrogate, eq. 7, with its sign turned so that less is better.
 
     Args:
-        log_probs: [R, P] of the actions under the policy that is trained: one column for the joint action, or one per
-            action dimension and branch.
-        old_log_probs: [R, P] under the policy before the update, or the one that acted if they are not decoupled.
+        log_ratios: [R, P] log-probabilities of the actions under the policy that is trained, less those under the
+            policy before the update, or the one that acted if they are not decoupled: one column for the joint action,
+            or one per action dimension and branch.
         advantages: [R, 1] normalised; [R, P] if weighted.
         epsilon: how far a ratio may leave 1 and still be encouraged.
 
     Returns:
         The mean over rows and columns: a scalar.
     """
-    ratio = torch.exp(log_probs - old_log_probs)
+    ratio = torch.exp(log_ratios)
     clipped = ratio.clamp(1.0 - epsilon, 1.0 + epsilon)
     cost = -advantages
     return torch.maximum(ratio * cost, clipped * cost).mean()

@@ -232,6 +232,17 @@ def test_two_replicas_learn_from_the_shards_of_a_replay_buffer_what_a_single_tra
     assert np.array_equal(weights(first), weights(second))
 
 
+@pytest.mark.parametrize("kind", ["ppo", "poca"])
+def test_replicas_end_an_update_after_the_same_epoch(kind, double_precision):
+    spec = BehaviorSpec("Test", (VECTOR,), CONTINUOUS, grouped=kind == "poca")
+    settings = {"hyperparameters": {"batch_size": 15, "num_epoch": 9, "target_kl": 0.01}}
+    ((_, alone),) = learned(kind, spec, [ALONE], settings, updates=2)
+    (first, reported), (second, _) = learned(kind, spec, joined(2), settings, updates=2)
+    assert reported.values["Policy/Epochs"] == alone.values["Policy/Epochs"]
+    assert min(reported.values["Policy/Epochs"]) < 9
+    assert np.array_equal(weights(first), weights(second))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ppo", "poca", "sac", "impala"])
 def test_replicas_that_are_more_than_rows_share_them(kind, double_precision):

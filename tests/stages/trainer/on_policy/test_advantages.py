@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from stages.trainer.on_policy.advantages import advantages, normalized
+from stages.trainer.on_policy.advantages import advantages, explained_variances, normalized
 
 
 def gae(rewards, values, final, lengths, terminated, gamma=0.5, lambd=0.5):
@@ -90,3 +90,10 @@ def test_a_nan_value_beyond_a_terminated_end_does_no_harm():
 def test_normalized_values_have_mean_0_and_deviation_1():
     np.testing.assert_allclose(normalized(np.array([1.0, 3.0])), [-1.0, 1.0])
     np.testing.assert_array_equal(normalized(np.full(3, 7.0)), [0.0, 0.0, 0.0])
+
+
+def test_explained_variance_is_1_for_a_perfect_critic_0_for_a_constant_one_and_unknown_without_variance():
+    targets = np.array([[1.0, 1.0, 1.0, 5.0], [3.0, 3.0, 3.0, 5.0]])
+    values = np.array([[1.0, 7.0, 3.0, 1.0], [3.0, 7.0, 1.0, 2.0]])
+    # The third guesses the wrong way round: errors of -2 and 2 have 4 times the variance of 1 and 3.
+    np.testing.assert_allclose(explained_variances(values, targets), [1.0, 0.0, -3.0, np.nan])

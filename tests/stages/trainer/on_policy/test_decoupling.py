@@ -40,9 +40,9 @@ def test_a_row_s_loss_is_that_of_the_formula():
     logs = [torch.tensor([[log(p)]], dtype=torch.float64) for p in (0.5, 0.4, 0.6)]
     acted, current, trained = logs
     weight = torch.from_numpy(importance_weights(current.numpy(), acted.numpy()))
-    loss = clipped_policy_loss(trained, current, 2.0 * weight, 0.2)
+    loss = clipped_policy_loss(trained - current, 2.0 * weight, 0.2)
     assert loss.item() == pytest.approx(-1.92)
-    assert clipped_policy_loss(trained, acted, torch.tensor([[2.0]]), 0.2).item() == pytest.approx(-2.4)
+    assert clipped_policy_loss(trained - acted, torch.tensor([[2.0]]), 0.2).item() == pytest.approx(-2.4)
 
 
 @pytest.mark.parametrize("per_dimension", [False, True], ids=["joint", "per dimension"])

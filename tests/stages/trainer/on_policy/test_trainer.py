@@ -54,7 +54,7 @@ class PlainTrainer(OnPolicyTrainer):
         values = evaluate_rows(self.critic, rows, self._input_rows(self._buffer.trajectories, "next_"), 64)
         rewards = self._signals.rewards(self._buffer.rows["rewards"], transitions)
         rollout = self._rollout(rows, rewards - values.values, rewards, None, None)
-        return Prepared(rollout, rewards, values, {})
+        return Prepared(rollout, rewards, values, rewards, {})
 
 
 def make(statistics=None):

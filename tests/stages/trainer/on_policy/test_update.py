@@ -80,6 +80,21 @@ def test_the_gradient_norms_of_actor_and_critic_are_limited_apart_or_over_all_wh
         assert (part * limited[1].gradients).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_norm_of_the_gradient_is_told_as_it_was_before_the_limit(shared):
+    rows = rollout(*columns(8, 1))
+    (free, network), (limited, _) = make(shared=shared), make(shared=shared, max_grad_norm=0.01)
+    found = [
+        update.run(rows, Coefficients(1e-3, 0.0, epsilon=0.2), np.random.default_rng(0), 0).measures
+        for update in (free, limited)
+    ]
+    norm = network.gradients.norm().item()
+    assert [measures["Gradient Norm"] for measures in found] == pytest.approx([norm, norm], rel=1e-5)
+    parts = {"Actor Gradient Norm", "Critic Gradient Norm"} & found[1].keys()
+    assert len(parts) == (0 if shared else 2)
+    assert sum(found[1][part] ** 2 for part in parts) == pytest.approx(0.0 if shared else norm**2, rel=1e-5)
+
+
 def test_a_large_value_loss_takes_nothing_of_the_actor_s_gradient():
     floats, choices = columns(8, 1)
     large = [*floats[:5], 1000.0 * floats[5]]

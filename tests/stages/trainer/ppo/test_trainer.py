@@ -146,12 +146,53 @@ def test_statistics_have_ml_agents_names_and_the_schedules_values(make_trainer, 
         "Policy/Beta",
         "Policy/Importance Weight",
         "Policy/Extrinsic Value Estimate",
+        "Policy/Extrinsic Explained Variance",
+        "Policy/Approximate KL",
+        "Policy/Clip Fraction",
+        "Policy/Ratio Min",
+        "Policy/Ratio Max",
+        "Policy/Gradient Norm",
     }
     assert values["Policy/Learning Rate"] == pytest.approx(5e-4, rel=1e-6)
     assert values["Policy/Epsilon"] == pytest.approx(0.15)
     assert values["Policy/Beta"] == pytest.approx((0.01 - 1e-5) / 2 + 1e-5)
     assert values["Policy/Entropy"] == pytest.approx(np.log(3), abs=0.05)
     assert values["Losses/Policy Loss"] >= 0
+
+
+def test_explained_variance_is_that_of_the_returns_by_the_critic_before_the_update(
+    make_trainer, make_batch, recorded_statistics
+):
+    trainer = make_trainer(statistics=recorded_statistics, gamma=0.0)
+    batch = make_batch([32])
+    trainer.add(batch)
+    returns = 2.0 * batch.rows["rewards"].astype(np.float64)  # all that a critic without a future has to know
+    errors = returns - critic_values(trainer, batch.rows["obs_0"])[:, 0]
+    trainer.learn()
+    (found,) = recorded_statistics.values["Policy/Extrinsic Explained Variance"]
+    assert found == pytest.approx(1.0 - errors.var() / returns.var(), rel=1e-4)
+
+
+def test_epochs_end_once_the_policy_has_gone_beyond_target_kl_and_nothing_changes_before(
+    make_trainer, make_batch, recorded_statistics
+):
+    settings = {"num_epoch": 6, "learning_rate": 3e-2, "learning_rate_schedule": "constant"}
+    batch = make_batch([32])
+
+    def learned(**more):
+        trainer = make_trainer(**{**settings, **more})
+        trainer.add(batch)
+        trainer.learn()
+        return trainer
+
+    learned(statistics=recorded_statistics, target_kl=0.02)
+    (epochs,) = recorded_statistics.values["Policy/Epochs"]
+    assert 1 < epochs < 6
+    assert recorded_statistics.values["Policy/Approximate KL"][0] > 1.5 * 0.02
+    stopped, as_many = learned(target_kl=0.02), learned(num_epoch=int(epochs))
+    assert np.array_equal(stopped.policy().weights, as_many.policy().weights)
+    never, without = learned(target_kl=1e6), learned()
+    assert np.array_equal(never.policy().weights, without.policy().weights)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ from stages.trainer.ppo.update import clipped_policy_loss
 
 def loss_and_gradient(ratios, advantages, epsilon=0.2):
     log_probs = torch.tensor([[log(r) for r in row] for row in ratios], dtype=torch.float64, requires_grad=True)
-    loss = clipped_policy_loss(
-        log_probs, torch.zeros_like(log_probs), torch.tensor(advantages).double()[:, None], epsilon
-    )
+    loss = clipped_policy_loss(log_probs, torch.tensor(advantages).double()[:, None], epsilon)
     loss.backward()
     return loss.item(), log_probs.grad.tolist()
 

@@ -1,0 +1,82 @@
+"""How far an update has moved the policy: measured from the probability ratios of its minibatches, an epoch at a time.
+
+The ratios are those of the loss, r = π / π_old, each measured before its minibatch's gradient step. Nothing is
+computed for it minibatch by minibatch: their logarithms are kept, and measured together when an epoch is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stages.trainer.replicas import Replicas
+
+TOLERANCE = 1.5
+"""The epochs of an update end when approximate KL is above this many times `target_kl`, as in Stable-Baselines3."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChange:
+    """What the minibatches of one epoch show, or those of one update."""
+
+    approximate_kl: float
+    """Mean of r - 1 - log r over actions: Schulman's estimator k3 of KL(π_old, π), never negative."""
+    clip_fraction: float
+    """Share of the ratios that are further than ε from 1."""
+    least_ratio: float
+    greatest_ratio: float
+
+    def named(self) -> dict[str, float]:
+        """By the names of the statistics."""
+        return {
+            "Approximate KL": self.approximate_kl,
+            "Clip Fraction": self.clip_fraction,
+            "Ratio Min": self.least_ratio,
+            "Ratio Max": self.greatest_ratio,
+        }
+
+    def beyond(self, target_kl: float | None) -> bool:
+        """Return True if the epochs should end here."""
+        return target_kl is not None and self.approximate_kl > TOLERANCE * target_kl
+
+
+def measured(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: float, replicas: Replicas) -> Tensor:
+    """Measure an epoch, on the device: [replicas, 4] in the order of `PolicyChange`, still to be put together.
+
+    Args:
+        log_ratios: [R, P] of each minibatch, without gradient; R may differ.
+        shares: the weights of the minibatches' means, where other replicas have other rows of the same ones.
+        epsilon: the clip range.
+        replicas: those that have the other rows.
+    """
+    rows = torch.cat(list(log_ratios))
+    sizes = [len(each) for each in log_ratios]
+    each_row = np.asarray(shares) / (len(sizes) * np.asarray(sizes))
+    weights = torch.from_numpy(np.repeat(each_row, sizes).astype(np.float32)).to(rows)
+    beyond = torch.expm1(rows)
+    joint, beyond_joint = rows, beyond
+    if rows.shape[1] > 1:
+        joint = rows.sum(dim=1, keepdim=True)
+        beyond_joint = torch.expm1(joint)
+    kl = weights @ (beyond_joint - joint)[:, 0]
+    clipped = weights @ (beyond.abs() > epsilon).to(rows).mean(dim=1)
+    found = torch.stack([kl, clipped, *(1.0 + end for end in torch.aminmax(beyond))])
+    if replicas.size == 1:
+        return found[None]
+    of_all = found.new_zeros(replicas.size, len(found))
+    of_all[replicas.rank] = found
+    replicas.add_up(of_all)
+    return of_all
+
+
+def change_of(epochs: Sequence[Tensor]) -> PolicyChange:
+    """Put what was `measured` of several epochs together: the KL of the last one, the extremes of all."""
+    numbers = torch.stack(list(epochs)).cpu().numpy().astype(np.float64)
+    kl, clipped, least, greatest = numbers.transpose(2, 0, 1)
+    return PolicyChange(
+        float(kl[-1].sum()), float(clipped.sum(axis=1).mean()), float(least.min()), float(greatest.max())
+    )
