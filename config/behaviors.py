@@ -112,7 +112,11 @@ class BehaviorSettings(Settings):
         le=10**7,
         description="Longest piece of one agent's trajectory, in steps, before it goes to the trainer.",
     )
-    summary_freq: Int = Field(50000, gt=0, description="Steps between summaries (console and TensorBoard).")
+    summary_freq: Int = Field(
+        50000,
+        gt=0,
+        description="Steps between summaries (console and TensorBoard); the last one is written at the end of the run.",
+    )
     threaded: Flag = Field(
         False,
         description="Accepted for ML-Agents' sake, without effect: the learner always runs apart "

@@ -184,6 +184,7 @@ class Coordinator:
         if self.shutdown.failure is None:
             self.checkpointing.close()
         if not self._plan.playing:
+            self.reporter.finish()
             self.checkpointing.write_status(final=True)
 
     # Starting. -----------------------------------------------------------------------------------------------------

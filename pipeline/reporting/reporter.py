@@ -1,4 +1,4 @@
-"""The reporter of main: writes a summary at every `summary_freq`, and updates the live table.
+"""The reporter of main: writes a summary at every `summary_freq` and at the end, and updates the live table.
 
 It merges the statistics of all hosts.
 """
@@ -72,6 +72,8 @@ class Reporter:
     ) -> None:
         """Add a behaviour that starts, or resumes, at this step."""
         self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, self._clock(), learns)
+        if step and self._training:  # the run that was stopped may have written a last summary of steps that are lost
+            self._rewind_writers(name, step)
         for writer in (*self._writers, *self._console):
             writer.add_property(name, "hyperparameters", hyperparameters)
 
@@ -79,11 +81,8 @@ class Reporter:
         """Take a behaviour back to an earlier step, from which its trainer goes on."""
         self._behaviors[name].rewind(step, self._clock())
         self._collector.summaries(name)  # dropped: they are of steps that are lost
-        for writer in self._writers:
-            rewind = getattr(writer, "rewind", None)  # users' writers need none
-            if rewind is not None:
-                for category in (name, PIPELINE):
-                    rewind(category, step)
+        for category in (name, PIPELINE):
+            self._rewind_writers(category, step)
 
     def add_statistics(self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str) -> None:
         """Add a host's statistics and queue counts."""
@@ -142,10 +141,26 @@ class Reporter:
             tuple(watch.progress() for watch in self._queues.values()),
         )
 
+    def finish(self) -> None:
+        """Write a last summary of each behaviour that has told of steps since its last one.
+
+        None where a summary has reached `max_steps` already: of the few steps that are taken beyond them it would be a
+        point of noise at the end of every curve.
+        """
+        for behavior in self._behaviors.values():
+            if self._training and behavior.summarized < min(behavior.step, behavior.max_steps):
+                self._summarize(behavior, behavior.step)
+
     def close(self) -> None:
         """Close the writers."""
         for writer in self._writers:
             writer.close()
+
+    def _rewind_writers(self, category: str, step: int) -> None:
+        for writer in self._writers:
+            rewind = getattr(writer, "rewind", None)  # users' writers need none
+            if rewind is not None:
+                rewind(category, step)
 
     def _write_at(self, behavior: str, values: Mapping[str, float], step: int) -> None:
         """Write values that belong to a step of their own, not to a summary."""
@@ -165,6 +180,7 @@ class Reporter:
         for writer in (*self._writers, *self._console):
             writer.write(behavior.name, summaries, step)
             writer.write(PIPELINE, pipeline, step)
+        behavior.summarized = behavior.step
 
 
 class _StageRates:
@@ -212,7 +228,7 @@ class _BehaviorWatch:
 
     def rewind(self, step: int, now_s: float) -> None:
         self.next_summary = step + self.summary_freq - step % self.summary_freq
-        self.step = step
+        self.step = self.summarized = step
         self._mark = (now_s, step)
 
     def record(self, report: TrainerReport, now_s: float) -> None:

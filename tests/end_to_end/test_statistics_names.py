@@ -55,6 +55,8 @@ LEARNED = {
 }
 OURS = {"Policy/Lag", "Pipeline/Update Duration", "Pipeline/Update Experiences", "Pipeline/Update Mean Return"}
 OURS |= {"Pipeline/Steps per Second", "Policy/Importance Weight"}
+OURS |= {f"Policy/{what}" for what in ("Approximate KL", "Clip Fraction", "Ratio Min", "Ratio Max", "Gradient Norm")}
+OURS |= {f"Policy/{signal} Explained Variance" for signal in ("Extrinsic", *SIGNALS)}
 OURS_SAC = {
     f"Policy/{what} {kind}" for what in ("Q1", "Q2", "Value", "Log Probability") for kind in ("Min", "Mean", "Max")
 }

@@ -8,7 +8,7 @@ as one graph). The losses belong to the algorithm: a subclass computes them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic
 
@@ -54,6 +54,19 @@ class Losses:
     """Further losses, by the names under which they are reported."""
     measures: Mapping[str, float] = field(default_factory=dict)
     """What was only measured, by name."""
+
+
+@dataclass(slots=True)
+class _Made:
+    """What the gradient steps of one update have shown so far, on the device."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    """Of each minibatch all results of `losses`, one after the other."""
+    shares: list[float] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)
+    """See `OnPolicyUpdate._descend`."""
+    epochs: list[Tensor] = field(default_factory=list)
+    """See `policy_change.measured`; none of an algorithm without a clip range."""
 
 
 class NetworkUpdate(ABC):
@@ -140,32 +153,16 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
+        h, made = self._settings, _Made()
         with self.adam.undone_on_failure():
             weights = self.loss_weights(coefficients)
-            history: list[Tensor] = []
-            shares: list[float] = []
-            norms: list[Tensor] = []
-            epochs: list[Tensor] = []
-            h = self._settings
             for minibatches in rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas):
-                self.log_ratios.clear()
-                before = len(shares)
-                for minibatch in minibatches:
-                    losses = self.losses(minibatch, coefficients)
-                    norms.append(
-                        self._descend(losses[: len(weights)], weights, minibatch.share, coefficients.learning_rate)
-                    )
-                    shares.append(minibatch.share)
-                    history.extend(loss.detach() for loss in losses)
-                    if after_each is not None:
-                        after_each(minibatch.rows if minibatch.together is None else minibatch.together)
-                if self.log_ratios:
-                    epochs.append(measured(self.log_ratios, shares[before:], coefficients.epsilon, self.replicas))
-                    if h.target_kl is not None and change_of(epochs).beyond(h.target_kl):
-                        break
-            results = torch.stack(history).view(-1, len(self.names) + len(self.measures))
+                self._learn(minibatches, coefficients, weights, made, after_each)
+                if h.target_kl is not None and made.epochs and change_of(made.epochs).beyond(h.target_kl):
+                    break
+            results = torch.stack(made.losses).view(-1, len(self.names) + len(self.measures))
             if self.replicas.size > 1:
-                results *= torch.tensor(shares, device=results.device)[:, None]
+                results *= torch.tensor(made.shares, device=results.device)[:, None]
                 self.replicas.add_up(results)
             table = results[:, : len(self.names)]
             if not bool(torch.isfinite(table).all() & torch.isfinite(self.network.values).all()):
@@ -173,12 +170,29 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
         measures = {name: float(results[:, at].mean()) for at, name in enumerate(self.measures, len(self.names))}
-        measures |= self._of_gradients(torch.stack(norms))
-        if epochs:
-            measures |= change_of(epochs).named()
-            if h.target_kl is not None:
-                measures["Epochs"] = float(len(epochs))
-        return Losses(float(policy), float(value), float(entropy), others, measures)
+        return Losses(float(policy), float(value), float(entropy), others, measures | self._of_steps(made))
+
+    def _learn(
+        self,
+        minibatches: Iterable[AnyMinibatch],
+        coefficients: Coefficients,
+        weights: Tensor,
+        made: _Made,
+        after_each: Callable[[Tensor], None] | None,
+    ) -> None:
+        """Make the gradient steps of one epoch."""
+        self.log_ratios.clear()
+        before = len(made.shares)
+        for minibatch in minibatches:
+            losses = self.losses(minibatch, coefficients)
+            norms = self._descend(losses[: len(weights)], weights, minibatch.share, coefficients.learning_rate)
+            made.norms.append(norms)
+            made.shares.append(minibatch.share)
+            made.losses.extend(loss.detach() for loss in losses)
+            if after_each is not None:
+                after_each(minibatch.rows if minibatch.together is None else minibatch.together)
+        if self.log_ratios:
+            made.epochs.append(measured(self.log_ratios, made.shares[before:], coefficients.epsilon, self.replicas))
 
     def _descend(self, losses: tuple[Tensor, ...], weights: Tensor, share: float, learning_rate: float) -> Tensor:
         """One gradient step down the weighted losses of a minibatch, or of this replica's share of one.
@@ -232,14 +246,20 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             log_probs = log_probs.sum(dim=1, keepdim=True)
         return log_probs, entropies[0] if len(entropies) == 1 else torch.stack(entropies).sum()
 
-    def _of_gradients(self, norms: Tensor) -> dict[str, float]:
-        """Mean norms by the names of their statistics, given what `_descend` returned."""
+    def _of_steps(self, made: _Made) -> dict[str, float]:
+        """What was measured of all algorithms' gradient steps, by the names of the statistics."""
+        norms = torch.stack(made.norms)
         if self._parts is None:
-            return {"Gradient Norm": float(norms.sqrt().mean())}
-        found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
-        if len(self._parts) > 1:
-            actor, critic = norms.mean(dim=0).tolist()
-            found |= {"Actor Gradient Norm": actor, "Critic Gradient Norm": critic}
+            found = {"Gradient Norm": float(norms.sqrt().mean())}
+        else:
+            found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
+            if len(self._parts) > 1:
+                actor, critic = norms.mean(dim=0).tolist()
+                found |= {"Actor Gradient Norm": actor, "Critic Gradient Norm": critic}
+        if made.epochs:
+            found |= change_of(made.epochs).named()
+            if self._settings.target_kl is not None:
+                found["Epochs"] = float(len(made.epochs))
         return found
 
     def _complaint(self, losses: np.ndarray[Any, np.dtype[np.float32]], step: int) -> str:

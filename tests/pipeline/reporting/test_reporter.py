@@ -1,0 +1,106 @@
+import pytest
+
+from pipeline.reporting.progress import Progress
+from pipeline.reporting.reporter import Reporter
+from pipeline.reporting.statistics import PIPELINE, StatisticsCollector
+from stages.trainer.stage import TrainerReport
+
+REWARD = "Environment/Cumulative Reward"
+
+
+class Points:
+    """A writer that keeps the reward of each summary by its step, and steps that it was taken back to."""
+
+    def __init__(self):
+        self.points, self.pipeline, self.rewound = [], [], []
+
+    def write(self, category, summaries, step):
+        if category == PIPELINE:
+            self.pipeline.append(step)
+        else:
+            self.points.append((step, summaries[REWARD].mean if REWARD in summaries else None))
+
+    def rewind(self, category, step):
+        self.rewound.append((category, step))
+
+    def add_property(self, category, name, value):
+        pass
+
+    def close(self):
+        pass
+
+
+class Run:
+    """A reporter of one behaviour with a summary every 100 steps."""
+
+    def __init__(self, step=0, max_steps=1000, training=True):
+        self.collector, self.writer = StatisticsCollector(), Points()
+        self.reporter = Reporter(
+            self.collector, [self.writer], Progress(enabled=False), training=training, clock=lambda: 0.0
+        )
+        self.reporter.add_behavior("Ball", max_steps, 100, step, {})
+
+    def reach(self, step, reward):
+        self.collector.add("Ball", REWARD, reward)
+        self.reporter.record_report(TrainerReport("Ball", step, 1, False, reward, 1, {}))
+
+
+def test_the_steps_since_the_last_summary_are_in_a_last_one_at_the_step_that_was_reached():
+    run = Run()
+    for step, reward in ((60, 1.0), (120, 2.0), (150, 5.0), (170, 7.0)):
+        run.reach(step, reward)
+    run.reporter.finish()
+    assert run.writer.points == [(100, 1.5), (170, 6.0)]
+    assert run.writer.pipeline == [100, 170]
+
+
+def test_what_arrives_between_the_last_report_and_the_end_counts():
+    run = Run()
+    run.reach(60, 1.0)
+    run.collector.add("Ball", REWARD, 3.0)
+    run.reporter.finish()
+    assert run.writer.points == [(60, 2.0)]
+
+
+@pytest.mark.parametrize("steps", [(), (100,), (40, 100)])
+def test_nothing_is_written_twice_or_of_no_steps(steps):
+    run = Run()
+    for step in steps:
+        run.reach(step, 1.0)
+    run.reporter.finish()
+    run.reporter.finish()
+    assert len(run.writer.points) == bool(steps)
+
+
+def test_the_rows_that_the_last_update_took_beyond_max_steps_make_no_point_of_their_own():
+    run = Run(max_steps=200)
+    for step in (130, 208, 210):
+        run.reach(step, 1.0)
+    run.reporter.finish()
+    assert [step for step, _ in run.writer.points] == [100, 200]
+
+
+def test_max_steps_between_two_summaries_are_all_told_of():
+    run = Run(max_steps=150)
+    for step in (120, 155):
+        run.reach(step, 2.0)
+    run.reporter.finish()
+    assert [step for step, _ in run.writer.points] == [100, 155]
+
+
+def test_a_resumed_run_goes_on_behind_the_last_summary():
+    run = Run(step=170)
+    assert run.writer.rewound == [("Ball", 170)], "a last summary of steps that are lost does not stay"
+    run.reporter.finish()
+    assert run.writer.points == []
+    run.reach(230, 1.0)
+    assert run.writer.points == [(200, 1.0)]
+    run.reporter.finish()
+    assert run.writer.points == [(200, 1.0)], "it was of all 230 steps"
+
+
+def test_policies_that_are_only_played_have_no_last_summary():
+    run = Run(training=False)
+    run.reach(150, 1.0)
+    run.reporter.finish()
+    assert [step for step, _ in run.writer.points] == [100]
