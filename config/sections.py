@@ -14,6 +14,7 @@ from config.environment_parameters import CompletionCriteria, Curriculum, Enviro
 from config.errors import KeyPath
 from config.evaluation import EvaluationSettings
 from config.fields import Flag, Int, Settings, Text
+from config.inference import InferenceSettings
 from config.monitor import MonitorSettings
 from config.pipeline import PipelineSettings
 from config.record_replay import RecordSettings, ReplaySettings
@@ -95,6 +96,7 @@ class Sections(Settings):
     torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="Settings of torch.")
     debug: Flag = Field(False, description="Log in detail.")
     evaluation: EvaluationSettings | None = Field(None, description="Deterministic play beside training; null: none.")
+    inference: InferenceSettings = Field(default_factory=InferenceSettings, description="Play with trained policies.")
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings, description="Hosts, queues, stages.")
     monitor: MonitorSettings | None = Field(None, description="The live page; null: none.")
     record: RecordSettings | None = Field(None, description="Streams to write; null: none.")

@@ -35,6 +35,7 @@ from pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
 from pipeline.run_folder.recovery import choose_checkpoint
 from stages.error_text import describe_error
 from stages.errors import is_failure
+from stages.evaluation.scores import Score
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class RunResult:
     interrupted: bool
     """True if the run was asked to stop before its trainers were done."""
     elapsed_s: float
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    """By behaviour id, with inference: what its policy has played."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,10 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     """
     config, folder = plan.config, plan.folder.path
     await _write_league(coordinator, folder)
-    if not plan.playing:
+    scores = coordinator.scores.scores(plan.folder) if plan.playing else {}
+    if plan.playing:
+        await asyncio.to_thread(coordinator.scores.publish, scores, plan.folder)
+    else:
         await asyncio.to_thread(write_run_picture, folder)
     _raise_failure(plan, coordinator)
     behaviors = {
@@ -242,6 +248,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         coordinator.checkpointing.newest,
         coordinator.interrupted,
         coordinator.reporter.elapsed_s,
+        scores,
     )
 
 

@@ -80,7 +80,14 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "start, at step 0, with what another run has learned",
             "ID",
         ),
-        Option("--inference", ("checkpoint_settings.inference",), "play with the run's trained policies until Ctrl-C"),
+        Option(
+            "--inference",
+            ("checkpoint_settings.inference",),
+            "play with the run's trained policies, until Ctrl-C or --episodes, and print their scores",
+        ),
+        Option(
+            "--episodes", ("inference.episodes",), "with --inference: end after N of each behaviour and team", "N", int
+        ),
         Option(
             "--deterministic",
             each_behavior("network_settings.deterministic"),

@@ -66,6 +66,10 @@ def read_request(asked: argparse.Namespace) -> Request:
 
 def contradictions(request: Request, config: RunConfig) -> list[str]:
     """Return what can't be done with this configuration."""
+    if not config.checkpoint_settings.inference:
+        asked = [each.name for each in request.overrides if isinstance(each, Override) and each.path[0] == "inference"]
+        if asked:
+            return [f"{asked[0]}: goes with --inference, which plays with the trained policies of the run; add it"]
     if request.env is not None and config.environment is not None and config.environment.kind != UNITY:
         return [
             f"--env {request.env}: the configuration's 'environment' section runs "

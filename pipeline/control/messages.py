@@ -83,6 +83,16 @@ class PartFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """An actor's score of what it has played since the last one."""
+
+    played: Mapping[str, Any]
+    """`stages.evaluation.scores.Played` by behaviour id."""
+    complete: bool
+    """True if its share of the episodes that count has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceEnded:
     """A source produces no more: its recording or its environments have ended in order, or it was told to stop."""
 
@@ -293,6 +303,7 @@ ControlMessage = (
     | TrainerReport
     | PartSaved
     | PartFailed
+    | Scored
     | SourceEnded
     | PolicyKept
     | Exported

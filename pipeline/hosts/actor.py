@@ -9,6 +9,7 @@ from typing import Any
 
 from config import RunConfig
 from config.persons import persons_in
+from config.unity import EnvSettings
 from pipeline.common.graph import decides_centrally, placements_after
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
@@ -21,6 +22,7 @@ from pipeline.control.messages import (
     KeysHeld,
     LearnerReplaced,
     OpenEdge,
+    Scored,
     SourceEnded,
     Stop,
 )
@@ -48,6 +50,7 @@ from stages.environment.factory import EnvironmentRequest, make_group
 from stages.environment.lineup import Lineups, no_behavior
 from stages.environment.parameters import EnvironmentParameters
 from stages.environment.stage import EnvironmentStage
+from stages.evaluation.scores import ScoreKeeper
 from stages.loop import run_source
 from stages.policy.protocol import ActingPolicy
 from stages.restarts import RestartBudget
@@ -90,14 +93,15 @@ class ActorHost(Host):
         self._central = CentralDecisions(plan.source) if decides_centrally(config) else None
         usual = policy_maker if self._central is None else asked_policies
         lineups = Lineups(make_policy or usual(config, plan.folder), self_play_of(config), make_brains)
+        self._scores = self._keeper() if config.checkpoint_settings.inference else None
         environment = EnvironmentStage(
             partial(make_group, request) if self._game is None else self._game.make,
             lineups,
             plan.replica * AGENT_ID_RANGE,
             deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
             oracle=self._central,
+            audience=self._scores,
         )
-        limits = config.env_settings
         self._actor = Actor(
             environment,
             AgentProcessor(
@@ -109,13 +113,25 @@ class ActorHost(Host):
             ),
             CreditGate(self._ask),
             ActorPort(self._announce, ended=lambda _: self._send_ended(), stopped=self._send_ended),
-            restarts=RestartBudget(
-                limits.max_lifetime_restarts,
-                limits.restarts_rate_limit_n,
-                limits.restarts_rate_limit_period_s,
-            ),
+            restarts=_restarts(config.env_settings),
             resets_at_checkpoints=config.pipeline.deterministic,
             resumed_at=plan.resumed_at,
+        )
+
+    def report(self) -> None:
+        """Send the score of what was played, and what every host sends."""
+        if self._scores is not None:
+            self.control.send(Scored(self._scores.drain(), self._scores.complete))
+        super().report()
+
+    def _keeper(self) -> ScoreKeeper:
+        config = self.config
+        return ScoreKeeper(
+            config.inference.episodes,
+            self.plan.replica,
+            config.pipeline.hosts.actors.replicas,
+            lambda name: config.behavior_settings(name).self_play is not None,
+            self.report,  # at once: the run ends with the last actor's
         )
 
     async def _work(self) -> None:
@@ -199,6 +215,12 @@ class ActorHost(Host):
     def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
         source, acting = self._actor.source, dict(self._actor.acting)
         self.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back), acting))
+
+
+def _restarts(limits: EnvSettings) -> RestartBudget:
+    return RestartBudget(
+        limits.max_lifetime_restarts, limits.restarts_rate_limit_n, limits.restarts_rate_limit_period_s
+    )
 
 
 def self_play_of(config: RunConfig) -> Callable[[str], bool]:

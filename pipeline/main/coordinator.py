@@ -39,6 +39,7 @@ from pipeline.main.lost_learners import LostLearners
 from pipeline.main.own_game import OwnGameLink
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.running_hosts import RunningHosts
+from pipeline.main.scores import ScoreBoard
 from pipeline.main.shutdown import SOURCES_SHARE, Shutdown
 from pipeline.main.silence import SilenceWatch
 from pipeline.main.supervision import Supervisor
@@ -74,6 +75,7 @@ class Coordinator:
         flow: flow control.
         running: the hosts.
         controls: what users may do to it.
+        scores: those of what is only played.
         own_game: the way between the page and the persons in its own game.
         reporter: informs people.
         interrupted: true if it was asked to end before it was done.
@@ -120,6 +122,7 @@ class Coordinator:
             plan, self._broadcaster, behaviors, self.checkpointing, self.shutdown, self._begin_checkpoint
         )
         self.own_game = OwnGameLink(self._broadcaster)
+        self.scores = ScoreBoard(plan.config)
         self._lost_learners = LostLearners(
             plan, self._launcher, self.starter, self.checkpointing, self.flow, self.reporter
         )
@@ -223,6 +226,7 @@ class Coordinator:
 
     async def _restart_actor(self, slot: ActorSlot) -> None:
         self.flow.sources_removed((*slot.former, slot.source))
+        self.scores.actor_replaced(slot.handle.plan.name)
         self.shutdown.source_replaced(slot.handle.plan.name)
         await self._start_actor(slot.replica, slot.handle.plan.name, slot)
 
@@ -308,10 +312,10 @@ class Coordinator:
                 self.flow.learner_ready(message)
             case control.Exported() | control.PolicyKept():
                 self._on_policy(message)
-            case control.Evaluated() | control.EpochEnded():
-                self._on_evaluation(message)
             case control.LogLine():
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
+            case control.Evaluated() | control.EpochEnded() | control.Scored():
+                self._on_score(host, message)
             case control.SourceEnded():
                 self.shutdown.source_ended(host.plan.name)
             case control.ShowAnnounced() | control.PictureTaken():
@@ -370,7 +374,11 @@ class Coordinator:
         self.starter.behaviors[message.behavior].add_export(entry)
         log.info("Exported %s", entry.file_path)
 
-    def _on_evaluation(self, message: control.Evaluated | control.EpochEnded) -> None:
+    def _on_score(self, host: HostHandle, message: control.Evaluated | control.EpochEnded | control.Scored) -> None:
+        if isinstance(message, control.Scored):
+            if self.scores.receive(host.plan.name, message):
+                self.shutdown.finish()
+            return
         if isinstance(message, control.EpochEnded):
             self.reporter.record_epoch(message)
             return

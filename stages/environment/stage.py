@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from logging import Logger
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,18 @@ _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """What an environment should not raise, beside errors."""
 
 
+class Audience(Protocol):
+    """One that follows what the environments of a stage bring, such as to keep a score."""
+
+    def begin(self, num_envs: int, result: StepResult) -> None:
+        """All instances were reset."""
+        ...
+
+    def add(self, result: StepResult) -> None:
+        """A tick has passed."""
+        ...
+
+
 class EnvironmentStage(Source[StepBatch]):
     """Steps one group of environments.
 
@@ -49,6 +61,7 @@ class EnvironmentStage(Source[StepBatch]):
         first_agent_id: added to the group's agent ids, so that they are unique across actors.
         deterministic: returns True for a behaviour name if its agents act by the mean and the most likely choice.
         oracle: answers for policies that do not lie here, of which `lineups` are made then; None if all do.
+        audience: follows what the environments bring; None for nobody.
     """
 
     def __init__(
@@ -58,8 +71,10 @@ class EnvironmentStage(Source[StepBatch]):
         first_agent_id: int = 0,
         deterministic: Callable[[str], bool] = no_behavior,
         oracle: Oracle | None = None,
+        audience: Audience | None = None,
     ) -> None:
         self.oracle = oracle
+        self._audience = audience
         self._make_group = make_group
         self._lineups = lineups
         self._first_agent_id = first_agent_id
@@ -133,6 +148,8 @@ class EnvironmentStage(Source[StepBatch]):
         self._game_columns = {}
         self._lineups.begin_games(self.num_envs, np.random.default_rng((seed, _DRAWING)))
         self._tracker.begin(self._result)
+        if self._audience is not None:
+            self._audience.begin(self.num_envs, self._result)
 
     async def restart(self, seed: int, spawn_key: tuple[int, ...] = ()) -> None:
         """Rebuild the group after it broke, and reset it."""
@@ -201,6 +218,8 @@ class EnvironmentStage(Source[StepBatch]):
         named = type(self._group).__name__
         tracked = self._lineups.self_play or self._lineups.mixes_brains or self._lineups.rates_brains
         self._game_columns = self._tracker.finish(self._result, named) if tracked else {}
+        if self._audience is not None:
+            self._audience.add(self._result)
         if self._result.statistics:
             self._report(self._result.statistics)
 

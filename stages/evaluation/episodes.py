@@ -1,8 +1,10 @@
-"""The episodes of an evaluation that count, and their returns and lengths."""
+"""The episodes of a behaviour id that count for its score, with their returns, lengths and results.
+
+Which ones count is settled when they begin: counting the first ones to end would favour short ones, which often have
+another return.
+"""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,46 +14,63 @@ from stages.policy.memories import PATIENCE
 
 _LOOK_EVERY = 1000
 """Ticks between two searches for agents that have vanished."""
+_FIRST_SLOTS = 64
 
 
-@dataclass(slots=True)
-class _Episode:
-    env_id: int
-    counts: bool
-    total: float = 0.0
-    length: int = 0
-    seen: int = 0
+def equal_shares(total: int, parts: int) -> NDArray[np.int64]:
+    """[parts] whole numbers that add up to the total, as equal as they can be; the larger ones come first."""
+    return np.full(parts, total // parts) + (np.arange(parts) < total % parts)
 
 
 class CountedEpisodes:
     """Counts the episodes of one behaviour id: in each instance a fixed share, the first ones to *begin*.
 
-    The first ones to end would be the short ones, which often have another return. An episode that never ends does not
-    count: of an instance that broke, another one takes its place; of one that closed for good, one of another instance;
-    of an agent without a row for `PATIENCE` ticks, none.
+    An episode that never ends does not count: of an instance that broke, another one takes its place; of one that
+    closed for good, one of another instance; of an agent without a row for `PATIENCE` ticks, none.
 
     Args:
-        wanted: how many.
-        num_envs: instances.
+        shares: [instances] how many.
     """
 
-    def __init__(self, wanted: int, num_envs: int) -> None:
+    def __init__(self, shares: NDArray[np.int64]) -> None:
         self.returns: list[float] = []
         """Undiscounted sums of own and group's rewards."""
         self.lengths: list[int] = []
         """Decisions of the agent."""
-        self._open = wanted
-        self._left = np.full(num_envs, wanted // num_envs)
-        self._left[: wanted % num_envs] += 1
-        self._instances = list(range(num_envs))
+        self.last_rewards: list[float] = []
+        """Own and group's reward of the last step; NaN for an episode that was cut."""
+        self.running_in = np.zeros(len(shares), np.int64)
+        """[instances] running episodes that count."""
+        self.unsettled = np.zeros(len(shares), np.bool_)
+        """[instances] true from the beginning of an episode that counts until `settle`, or one that does not."""
+        self._open = int(shares.sum())
+        self._left = shares.copy()
+        self._instances = list(range(len(shares)))
         """Those that have not closed."""
-        self._running: dict[int, _Episode] = {}
+        self._slots: dict[int, int] = {}
+        """The place of each agent whose episode runs, in the arrays below."""
+        self._free: list[int] = []
+        self._env_ids = np.zeros(0, np.int64)
+        self._counts = np.zeros(0, np.bool_)
+        self._totals = np.zeros(0, np.float64)
+        self._decisions = np.zeros(0, np.int64)
+        self._seen = np.zeros(0, np.int64)
+        self._asked: bytes | None = None
+        """The agents that decided at the last tick, as a rule those of the next one; None if one of them has left."""
+        self._where = np.zeros(0, np.int64)
+        """Their slots."""
         self._tick = 0
 
     @property
     def complete(self) -> bool:
         """True if all that count have ended."""
         return not self._open
+
+    def settle(self, env_ids: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Note games [g] that have ended, before the tick's rows are added; returns where they count."""
+        counts: NDArray[np.bool_] = self.unsettled[env_ids] | (self.running_in[env_ids] > 0)
+        self.unsettled[env_ids] = False
+        return counts
 
     def add(
         self, steps: AgentSteps | None, lost: NDArray[np.int32] | None, closed: NDArray[np.int32] | None = None
@@ -60,55 +79,91 @@ class CountedEpisodes:
         self._tick += 1
         if closed is not None:
             self._share_anew({int(env_id) for env_id in closed})
+        if lost is not None:  # before the rows, which are of the episodes that follow
+            self.forget({int(env_id) for env_id in lost})
         if steps is not None:
             self._add_rows(steps)
-        if lost is not None:
-            self._forget({int(env_id) for env_id in lost})
         if self._tick % _LOOK_EVERY == 0:
             self._forget_vanished()
 
+    def forget(self, lost: set[int]) -> None:
+        """Forget the running episodes of instances: others take their places."""
+        for agent, slot in [*self._slots.items()]:
+            env_id = int(self._env_ids[slot])
+            if env_id in lost:
+                self._left[env_id] += self._leave(agent, slot)
+        self.unsettled[[*lost]] = False
+
     def _add_rows(self, steps: AgentSteps) -> None:
         shared = steps.group_rewards  # or the best policy of a group would be that of egoists
-        if steps.undiscounted is not None:
-            rewards = steps.undiscounted.sum(axis=1).tolist()
-        else:
-            rewards = (steps.rewards if shared is None else steps.rewards + shared).tolist()
-        env_ids = steps.env_ids.tolist()
-        for row, agent in enumerate(steps.agent_ids.tolist()):
-            episode = self._running.get(agent)
-            if episode is None:
-                env_id = env_ids[row]
-                counts = bool(self._left[env_id] > 0)
-                self._left[env_id] -= counts
-                episode = self._running[agent] = _Episode(env_id, counts)
-            episode.total += rewards[row]
-            episode.seen = self._tick
-            if row >= steps.ended:
-                episode.length += 1
-                continue
-            del self._running[agent]
-            if episode.counts:
-                self._open -= 1
-                self.returns.append(episode.total)
-                self.lengths.append(episode.length)
+        rewards = steps.rewards if shared is None else steps.rewards + shared
+        counted = rewards if steps.undiscounted is None else steps.undiscounted.sum(axis=1)
+        for row in range(steps.ended):
+            self._end(steps, row, float(counted[row]), float(rewards[row]))
+        agents = steps.agent_ids[steps.ended :]
+        asked = agents.tobytes()
+        if asked != self._asked:
+            envs = steps.env_ids[steps.ended :].tolist()
+            self._where = np.array([self._slot_of(*each) for each in zip(agents.tolist(), envs, strict=True)], np.int64)
+            self._asked = asked
+        self._totals[self._where] += counted[steps.ended :]
+        self._decisions[self._where] += 1
+        self._seen[self._where] = self._tick
+
+    def _slot_of(self, agent: int, env_id: int) -> int:
+        """Return an agent's slot; its episode begins if it has none."""
+        slot = self._slots.get(agent)
+        if slot is not None:
+            return slot
+        if not self._free:
+            self._enlarge()
+        slot = self._slots[agent] = self._free.pop()
+        counts = bool(self._left[env_id] > 0)
+        self._left[env_id] -= counts
+        self.running_in[env_id] += counts
+        self.unsettled[env_id] = counts or bool(self.unsettled[env_id] and self.running_in[env_id])
+        self._env_ids[slot], self._counts[slot] = env_id, counts
+        self._totals[slot] = self._decisions[slot] = 0
+        return slot
+
+    def _end(self, steps: AgentSteps, row: int, counted: float, reward: float) -> None:
+        agent = int(steps.agent_ids[row])
+        slot = self._slot_of(agent, int(steps.env_ids[row]))
+        total, decisions = float(self._totals[slot]) + counted, int(self._decisions[slot])
+        if self._leave(agent, slot):
+            self._open -= 1
+            self.returns.append(total)
+            self.lengths.append(decisions)
+            self.last_rewards.append(reward if steps.terminated[row] else np.nan)
+
+    def _leave(self, agent: int, slot: int) -> bool:
+        """Give an agent's slot back; returns True if its episode counts."""
+        del self._slots[agent]
+        self._free.append(slot)
+        self._asked = None
+        counts = bool(self._counts[slot])
+        self.running_in[self._env_ids[slot]] -= counts
+        return counts
 
     def _share_anew(self, closed: set[int]) -> None:
         """Let the other instances play what these have not; a group without others has ended."""
-        self._forget(closed)
+        self.forget(closed)
         self._instances = [env_id for env_id in self._instances if env_id not in closed]
         for env_id in closed:
             left, self._left[env_id] = int(self._left[env_id]), 0
-            for number in range(left):
-                self._left[self._instances[number % len(self._instances)]] += 1
-
-    def _forget(self, lost: set[int]) -> None:
-        for agent, episode in [*self._running.items()]:
-            if episode.env_id in lost:
-                del self._running[agent]
-                self._left[episode.env_id] += episode.counts
+            for number, share in enumerate(equal_shares(left, len(self._instances)) if self._instances else ()):
+                self._left[self._instances[number]] += share
 
     def _forget_vanished(self) -> None:
-        for agent, episode in [*self._running.items()]:
-            if self._tick - episode.seen > PATIENCE:
-                del self._running[agent]
-                self._open -= episode.counts
+        for agent, slot in [*self._slots.items()]:
+            if self._tick - self._seen[slot] > PATIENCE:
+                self.unsettled[self._env_ids[slot]] = False
+                self._open -= self._leave(agent, slot)
+
+    def _enlarge(self) -> None:
+        before = len(self._seen)
+        total = max(_FIRST_SLOTS, 2 * before)
+        for name in ("_env_ids", "_counts", "_totals", "_decisions", "_seen"):
+            values = getattr(self, name)
+            setattr(self, name, np.concatenate((values, np.zeros(total - before, values.dtype))))
+        self._free = [*range(total - 1, before - 1, -1)]

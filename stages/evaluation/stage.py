@@ -11,7 +11,7 @@ import numpy as np
 from queues.messages import ActionBatch, PolicyUpdate
 from queues.specs import BehaviorSpec, behavior_name, behavior_team
 from stages.environment.protocol import EnvironmentGroup, Punctual, StepResult, settled
-from stages.evaluation.episodes import CountedEpisodes
+from stages.evaluation.episodes import CountedEpisodes, equal_shares
 from stages.evaluation.opponents import EvaluationOpponents
 from stages.evaluation.players import SEED, uniform_player
 from stages.evaluation.seating import Seating
@@ -163,8 +163,8 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             result = await self._step(group, actions)
         ids.sort(key=lambda i: (behavior_team(i), i))
         counted = {
-            behavior_id: CountedEpisodes(_share(self._episodes, len(ids), index), group.num_envs)
-            for index, behavior_id in enumerate(ids)
+            behavior_id: CountedEpisodes(equal_shares(int(share), group.num_envs))
+            for behavior_id, share in zip(ids, equal_shares(self._episodes, len(ids)), strict=True)
         }
         teams = list(dict.fromkeys(map(behavior_team, ids)))
         sides: list[int | None] = [*teams]
@@ -229,8 +229,3 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         if about not in self._warned:
             self._warned.add(about)
             self._context.log.warning("evaluation: %s.", message)
-
-
-def _share(total: int, parts: int, index: int) -> int:
-    """The size of one of so many parts of a number, as equal as they can be."""
-    return total // parts + (index < total % parts)

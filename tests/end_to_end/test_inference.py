@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 
 import pytest
@@ -25,8 +26,9 @@ def trained(tmp_path_factory):
 
 
 def files(run_folder):
-    """Every file with its content."""
-    return {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    """Every file with its content, but for the scores of what was played."""
+    paths = [path for path in run_folder.rglob("*") if path.is_file()]
+    return {path: path.read_bytes() for path in paths if path.name not in (".lock", "inference.json")}
 
 
 def test_it_prints_returns_until_it_is_stopped_and_leaves_the_run_as_it_was(trained):
@@ -47,6 +49,18 @@ def test_it_prints_returns_until_it_is_stopped_and_leaves_the_run_as_it_was(trai
     assert all("Not Training" in line for line in lines)
     assert "a checkpoint is saved" not in command.output
     assert files(command.run_folder) == before
+    assert re.search(r"^CartPole +\d+ +[\d.]+ ± [\d.]+", command.output, re.MULTILINE), "Ctrl-C has the same table"
+
+
+def test_it_ends_by_itself_after_so_many_episodes_and_reports_their_scores(trained, caplog):
+    plain = changed(PLAIN, {**INLINE, "inference": {"episodes": 7}, "pipeline__hosts__actors__replicas": 2})
+    result = run_here(plain, trained / "results", "run", inference=True)
+    score = result.scores["CartPole"]
+    assert (score.episodes, len(score.returns), result.interrupted) == (7, 7, False)
+    assert score.mean == pytest.approx(sum(score.lengths) / 7), "CartPole's return is its length"
+    written = json.loads((result.folder / "run_logs" / "inference.json").read_text())
+    assert written["complete"]
+    assert written["behaviors"]["CartPole"]["returns"] == [*score.returns]
 
 
 def test_the_hosts_may_all_be_inline_and_the_policy_acts_as_it_was_trained(trained):
@@ -62,10 +76,11 @@ def test_a_self_play_run_is_played_by_the_newest_policy_on_both_sides(tmp_path):
     plain = volley(**INLINE, behaviors__Volley__max_steps=1500)
     run_here(plain, tmp_path, "run")
     before = files(tmp_path / "run")
-    stop = asyncio.Event()
-    options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
-    result = run_here(plain, tmp_path, "run", options, inference=True)
-    assert result.behaviors["Volley"].step > 0
+    result = run_here(changed(plain, {"inference__episodes": 3}), tmp_path, "run", inference=True)
+    left, right = result.scores["Volley?team=0"], result.scores["Volley?team=1"]
+    assert left.episodes == right.episodes == left.games == right.games == 3
+    assert (left.won, left.drawn, left.lost) == (right.lost, right.drawn, right.won)
+    assert left.rating is not None
     assert files(tmp_path / "run") == before
 
 

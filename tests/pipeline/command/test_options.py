@@ -33,6 +33,7 @@ MEANINGS = {
     ("--force",): ("checkpoint_settings.force", True),
     ("--initialize-from", "first"): ("checkpoint_settings.initialize_from", "first"),
     ("--inference",): ("checkpoint_settings.inference", True),
+    ("--episodes", "40"): ("inference.episodes", 40),
     ("--deterministic",): ("behaviors.Bat.network_settings.deterministic", True),
     ("--results-dir", "else: where"): ("checkpoint_settings.results_dir", "else: where"),
     ("--seed", "7"): ("env_settings.seed", 7),
