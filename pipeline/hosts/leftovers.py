@@ -16,7 +16,16 @@ from pipeline.hosts import sweeper
 from queues.platform import plain
 
 _numbers = itertools.count()
-_running: subprocess.Popen[bytes] | None = None
+
+
+class _Sweeper(subprocess.Popen[bytes]):
+    """The process that sweeps. It outlives this one by design, of which Python would warn at the exit."""
+
+    def __del__(self) -> None:
+        pass
+
+
+_running: _Sweeper | None = None
 _telling = threading.Lock()
 """The page's server starts a host of its own, in a thread of its own."""
 
@@ -82,7 +91,7 @@ def _tell(line: str) -> None:
 def _write(line: str) -> None:
     global _running
     if _running is None or _running.poll() is not None:
-        _running = subprocess.Popen(
+        _running = _Sweeper(
             [sys.executable, "-I", "-S", str(Path(sweeper.__file__))],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
