@@ -20,7 +20,7 @@ from config import ConfigError, RunConfig, load_config
 from config.listen import endpoint_of as check_endpoint
 from config.listen import is_origin
 from config.load import convert
-from pipeline.command import Request, contradictions, parse, program, read_request, taken_names
+from pipeline.command import ML_AGENTS, Request, contradictions, parse, program, read_request, taken_names
 from pipeline.common.errors import CommandError
 from pipeline.common.threads import use_one_thread
 
@@ -69,7 +69,7 @@ def _follow(arguments: Sequence[str] | None) -> int:
     _warn((*request.warnings, *config.warnings, *taken_names(config.source_folder)))
     if asked.validate:
         return _validate(config)
-    return _run(config)
+    return _run(config, details=asked.verbose or program() == ML_AGENTS)
 
 
 def _validate(config: RunConfig) -> int:
@@ -195,7 +195,7 @@ def _to_demo(source: str, target: str) -> int:
     return 0
 
 
-def _run(config: RunConfig) -> int:
+def _run(config: RunConfig, details: bool) -> int:
     use_one_thread(os.environ)  # before NumPy is imported
     from pipeline.common.errors import RunError, RunFailed, RunFolderError
     from pipeline.common.loop_watch import Interrupted
@@ -203,7 +203,7 @@ def _run(config: RunConfig) -> int:
     from pipeline.reporting.console import configure_logging
     from pipeline.run_folder.checkpoint import CheckpointError
 
-    configure_logging(config.debug)
+    configure_logging(config.debug, details=details)
     watch_this_process()
     try:
         return asyncio.run(_run_with_signals(config))
@@ -234,7 +234,7 @@ async def _run_with_signals(config: RunConfig) -> int:
         LoopWatch(limits, lambda words: end_process(f"the run has failed: {words}", 1)) as watch,
         first_stops_second_cancels(stop, (signal.SIGINT, signal.SIGTERM), watch),
     ):
-        progress = Progress(enabled=sys.stderr.isatty())
+        progress = Progress(enabled=sys.stderr.isatty(), detailed=config.debug)
         options = RunOptions(stop=stop, progress=progress, console=True, watched=True)
         result = await run_async(config, options)
     try:

@@ -29,6 +29,7 @@ from pipeline.policies.inference import plays_given_models
 from pipeline.policies.ml_agents import left_steps
 from pipeline.reporting.pictures import write_run_picture
 from pipeline.reporting.progress import Progress, ProgressSnapshot
+from pipeline.reporting.run_log import logged_to
 from pipeline.run_folder.changed_settings import changed_settings
 from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
@@ -120,7 +121,8 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
 
 async def _run(config: RunConfig, options: RunOptions) -> RunResult:
     check_run(config)
-    with _open_folder(config) as folder:
+    settings = config.checkpoint_settings
+    with _open_folder(config) as folder, logged_to(folder.path, append=settings.resume or settings.inference):
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:

@@ -12,8 +12,9 @@ from pipeline.command.options import OPTIONS
 from pipeline.common.versions import version_of
 
 OURS = "run-pipeline"
-COMMANDS = (OURS, "mlagents-learn")
-"""Names under which the command is installed; both do the same."""
+ML_AGENTS = "mlagents-learn"
+COMMANDS = (OURS, ML_AGENTS)
+"""Names under which the command is installed; both do the same, but that the second prints all settings."""
 
 ATTACHED, LAST = "--monitor", "--env-args"
 """The option whose value, which it need not have, is joined to it by '='; and the one behind which all is Unity's."""
@@ -66,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
         for option in options:
             option.add_to(group)
     _add_file_options(made.add_argument_group("the file"))
+    runs = made.add_argument_group("runs and models that are there")
+    _add_run_options(runs)
+    _add_serving_options(runs)
     add_old_options(made.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
     return made
 
@@ -88,6 +92,16 @@ def _add_file_options(files: argparse._ArgumentGroup) -> None:
         metavar="OLD",
         help="print a file of an older version of ML-Agents in today's form; run nothing",
     )
+    files.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print the settings of each behaviour, which run_logs/run.log has in any case",
+    )
+    files.add_argument("--version", action="version", version=f"headrace {version_of('headrace')}")
+
+
+def _add_run_options(files: argparse._ArgumentGroup) -> None:
     files.add_argument(
         "--to-demo",
         metavar=("FROM", "TO"),
@@ -118,8 +132,6 @@ def _add_file_options(files: argparse._ArgumentGroup) -> None:
         nargs="+",
         help="serve the live page over runs in their folders, two side by side; with --monitor=HOST:PORT, there",
     )
-    _add_serving_options(files)
-    files.add_argument("--version", action="version", version=f"headrace {version_of('headrace')}")
 
 
 def _add_serving_options(files: argparse._ArgumentGroup) -> None:

@@ -16,10 +16,13 @@ from pipeline.reporting.statistics import PIPELINE, Summary
 log = logging.getLogger(__name__)
 
 OUR_LOGGERS = ("config", "queues", "stages", "pipeline")
+DETAIL = "detail"
+"""Attribute of a record that is for the log's file: `extra={DETAIL: True}`."""
 PLAIN_FORMAT = "[%(levelname)s] %(message)s"
 DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
 
 REWARD = "Environment/Cumulative Reward"
+EPISODE_LENGTH = "Environment/Episode Length"
 GROUP_REWARD = "Environment/Group Cumulative Reward"
 ELO = "Self-play/ELO"
 HELD_OUT = "Policy/Held-out Log Likelihood"
@@ -27,15 +30,16 @@ IS_TRAINING = "Is Training"
 
 
 class ConsoleHandler(logging.Handler):
-    """Writes log lines to the present `sys.stdout`.
+    """Writes log lines to a stream, by default to the present `sys.stdout`.
 
     `logging.StreamHandler` keeps the stream that it was made with, and would write over a live display that replaces
     `sys.stdout` to keep lines above itself.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, name: str = "The output") -> None:
         super().__init__()
         self._stream = stream
+        self._called = name
         self._failed = False
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -48,9 +52,18 @@ class ConsoleHandler(logging.Handler):
             if not self._failed:
                 self._failed = True
                 with suppress(OSError, AttributeError):  # there may be no other place to say it
-                    sys.stderr.write(f"[WARNING] The output can't be written: {error.strerror}. Training goes on.\n")
+                    sys.stderr.write(
+                        f"[WARNING] {self._called} can't be written: {error.strerror}. Training goes on.\n"
+                    )
         except Exception:  # as every handler of the standard library does: a log line never ends the program
             self.handleError(record)
+
+    def close_stream(self) -> None:
+        """Close the stream that it was given; nothing is written any more."""
+        self.close()
+        if self._stream is not None:
+            with suppress(OSError):  # said before, or of what is on its way
+                self._stream.close()
 
 
 class LevelledLines(logging.Formatter):
@@ -62,16 +75,19 @@ class LevelledLines(logging.Formatter):
         return text if record.levelno < logging.WARNING else text.replace("\n", f"\n[{record.levelname}] ")
 
 
-def configure_logging(debug: bool = False, stream: TextIO | None = None) -> ConsoleHandler:
-    """Let the loggers of our four packages, and no others, write lines.
+def configure_logging(debug: bool = False, stream: TextIO | None = None, details: bool = True) -> ConsoleHandler:
+    """Let the loggers of our packages, and no others, write lines.
 
     A second call replaces the first. For commands only: a program that calls `run()` configures logging itself.
 
     Args:
         debug: also write per-batch messages, each with its time and place in the code.
         stream: where to write; standard output by default.
+        details: also write what is marked as a detail, which is for the log's file.
     """
     handler = ConsoleHandler(stream)
+    if not (details or debug):
+        handler.addFilter(lambda record: not hasattr(record, DETAIL))
     handler.setFormatter(LevelledLines(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
     if logging.lastResort is not None:  # by which the warnings of other libraries are written
         logging.lastResort.setFormatter(LevelledLines(PLAIN_FORMAT))
@@ -144,7 +160,8 @@ class ConsoleWriter:
     def add_property(self, category: str, name: str, value: object) -> None:
         """Log the block of a behaviour's hyperparameters."""
         if name == "hyperparameters":
-            log.info("Hyperparameters for behavior name %s:\n%s", category, hyperparameters_text(value))
+            text = "Hyperparameters for behavior name %s:\n%s"
+            log.info(text, category, hyperparameters_text(value), extra={DETAIL: True})
 
     def close(self) -> None:
         """Do nothing: no line is buffered."""

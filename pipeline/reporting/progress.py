@@ -1,4 +1,4 @@
-"""The live table of a run at a terminal: progress, speed, returns, and which queues hold it up.
+"""The live table of a run at a terminal: what is learned first, then the speed, and the queues that hold it up.
 
 Main passes a `ProgressSnapshot` when `due()`; log lines (`console`) appear above the table. Nothing is shown without a
 terminal.
@@ -6,21 +6,28 @@ terminal.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.control import Control
 from rich.live import Live
+from rich.segment import ControlType
 from rich.text import Text
 
 SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0
 COST_SHARE = 0.01
 """Share of the time that rendering may take: a table with many rows is shown less often."""
+HOLDS_UP = 0.1
+"""Share of the time that producers have to wait at a queue for its row to appear."""
+ROW_STAYS_S = 5.0
+"""Seconds that the row stays when they wait no more, so that the table does not flicker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,10 @@ class BehaviorProgress:
     policy_lag: float | None = None
     """Updates by which the policies of the last trajectories were behind the newest."""
     updates: int = 0
+    reward_std: float | None = None
+    """Spread of the returns in the last summary."""
+    episode_length: float | None = None
+    """Mean steps of an episode in the last summary."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -88,11 +99,19 @@ class Progress:
         enabled: False shows nothing, like a console that is no terminal.
         clock: seconds, from any start.
         console: where to show them; a console of its own on standard output by default.
+        detailed: show all queues and the policy lag.
     """
 
     def __init__(
-        self, enabled: bool, clock: Callable[[], float] = time.monotonic, console: Console | None = None
+        self,
+        enabled: bool,
+        clock: Callable[[], float] = time.monotonic,
+        console: Console | None = None,
+        detailed: bool = False,
     ) -> None:
+        self._detailed = detailed
+        self._waited: dict[str, float] = {}
+        self._shown: tuple[int, list[int]] = (0, [])
         self._clock = clock
         self._next = clock()
         self._console = console or Console()
@@ -123,29 +142,60 @@ class Progress:
     ) -> None:
         if self._live is not None:
             if self._latest is not None:
-                self._live.update(render(self._latest))
+                self._draw(self._latest, refresh=False)
             self._live.stop()
             self._live = None
 
     def _show(self, snapshot: ProgressSnapshot) -> None:
         assert self._live is not None
         started = self._clock()
-        self._live.update(render(snapshot), refresh=True)
+        self._draw(snapshot, refresh=True)
         shown = self._clock()
         pause = (shown - started) / COST_SHARE
         self._next = shown + min(max(pause, SHORTEST_INTERVAL_S), LONGEST_INTERVAL_S)
 
+    def _draw(self, snapshot: ProgressSnapshot, refresh: bool) -> None:
+        assert self._live is not None
+        self._erase_what_was_wrapped()
+        text = render(snapshot, self._detailed, self._queues_of(snapshot))
+        width = self._console.width
+        self._shown = width, [min(cell_len(line), width) for line in text.plain.split("\n")]
+        self._live.update(text, refresh=refresh)
 
-def render(snapshot: ProgressSnapshot) -> Text:
-    """Render a snapshot: a line with the times, a table of behaviours and one of queues.
+    def _erase_what_was_wrapped(self) -> None:
+        """After the terminal became narrower, erase the lines that its wrapping has added to the table.
+
+        Rich goes up by as many lines as it has written, and would leave the first ones as a ghost.
+        """
+        width, lengths = self._shown
+        now = self._console.width
+        if now < width:
+            added = sum(-(-length // now) - 1 for length in lengths if length)
+            self._console.control(*[Control((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))] * added)
+
+    def _queues_of(self, snapshot: ProgressSnapshot) -> Sequence[QueueProgress]:
+        """The queues with a row: all, or those that hold up whoever puts into them, or did a moment ago."""
+        if self._detailed:
+            return snapshot.queues
+        now = self._clock()
+        self._waited.update({queue.name: now for queue in snapshot.queues if queue.producers_wait >= HOLDS_UP})
+        return [queue for queue in snapshot.queues if now - self._waited.get(queue.name, -math.inf) < ROW_STAYS_S]
+
+
+def render(snapshot: ProgressSnapshot, detailed: bool, queues: Sequence[QueueProgress]) -> Text:
+    """Render a snapshot: a line with the times, a table of behaviours and one of some queues.
 
     The columns are laid out here: `rich.table.Table` takes 4 ms for ten rows, this takes 0.2 ms.
     """
     text = Text(_times(snapshot), no_wrap=True, overflow="ellipsis")
     if snapshot.behaviors:
-        _append_table(text, BEHAVIOR_COLUMNS, [_behavior_cells(each) for each in snapshot.behaviors])
-    if snapshot.queues:
-        _append_table(text, QUEUE_COLUMNS, [_queue_cells(each) for each in snapshot.queues])
+        left_out = {"ELO"} if all(each.elo is None for each in snapshot.behaviors) else set()
+        left_out |= set() if detailed else {"lag"}
+        kept = [number for number, name in enumerate(BEHAVIOR_COLUMNS) if name not in left_out]
+        rows = [BEHAVIOR_COLUMNS, *map(_behavior_cells, snapshot.behaviors)]
+        _append_table(text, [tuple(row[number] for number in kept) for row in rows])
+    if queues:
+        _append_table(text, [QUEUE_COLUMNS, *map(_queue_cells, queues)])
     return text
 
 
@@ -154,7 +204,7 @@ def _times(snapshot: ProgressSnapshot) -> str:
     return f"{_duration(snapshot.elapsed)} elapsed" + ("" if left is None else f", about {_duration(left)} left")
 
 
-BEHAVIOR_COLUMNS = ("behavior", "steps", "", "steps/s", "reward", "ELO", "lag", "updates")
+BEHAVIOR_COLUMNS = ("behavior", "steps", "", "reward", "± SD", "ELO", "length", "steps/s", "updates", "lag")
 
 
 def _behavior_cells(behavior: BehaviorProgress) -> tuple[str, ...]:
@@ -162,11 +212,13 @@ def _behavior_cells(behavior: BehaviorProgress) -> tuple[str, ...]:
         behavior.name,
         f"{behavior.steps:,} / {behavior.max_steps:,}",
         f"{behavior.steps / max(1, behavior.max_steps):.0%}",
-        f"{behavior.steps_per_s:,.0f}",
         _number(behavior.mean_reward, 3),
+        _number(behavior.reward_std, 3),
         _number(behavior.elo, 1),
-        _number(behavior.policy_lag, 2),
+        _number(behavior.episode_length, 1),
+        f"{behavior.steps_per_s:,.0f}",
         f"{behavior.updates:,}",
+        _number(behavior.policy_lag, 2),
     )
 
 
@@ -183,10 +235,10 @@ def _queue_cells(queue: QueueProgress) -> tuple[str, ...]:
     )
 
 
-def _append_table(text: Text, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Append lines with the first column left-aligned and the others right-aligned under their names."""
-    widths = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
-    for number, row in enumerate((header, *rows)):
+def _append_table(text: Text, rows: list[tuple[str, ...]]) -> None:
+    """Append lines, the first with the names, with the first column left-aligned and the others right-aligned."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
         cells = [" " * (width - cell_len(cell)) + cell for cell, width in zip(row, widths, strict=True)]
         cells[0] = row[0] + " " * (widths[0] - cell_len(row[0]))
         text.append("\n" + "  ".join(cells), style="" if number else "bold")

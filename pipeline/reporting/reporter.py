@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pipeline.control.messages import EpochEnded, Evaluated
-from pipeline.reporting.console import ConsoleWriter
+from pipeline.reporting.console import EPISODE_LENGTH, REWARD, ConsoleWriter
 from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
 from pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
 from stages.trainer.stage import TrainerReport
@@ -225,6 +225,8 @@ class _BehaviorWatch:
         self._reward: float | None = None
         self._elo: float | None = None
         self._lag: float | None = None
+        self._reward_std: float | None = None
+        self._length: float | None = None
 
     def rewind(self, step: int, now_s: float) -> None:
         self.next_summary = step + self.summary_freq - step % self.summary_freq
@@ -239,6 +241,10 @@ class _BehaviorWatch:
             self._mark = (now_s, report.step)
 
     def record_summaries(self, summaries: Mapping[str, Summary]) -> None:
+        if REWARD in summaries:
+            self._reward_std = summaries[REWARD].std
+        if EPISODE_LENGTH in summaries:
+            self._length = summaries[EPISODE_LENGTH].mean
         if "Self-play/ELO" in summaries:
             self._elo = summaries["Self-play/ELO"].last
         if "Policy/Lag" in summaries:
@@ -254,6 +260,8 @@ class _BehaviorWatch:
             self._elo,
             self._lag,
             self._updates,
+            self._reward_std,
+            self._length,
         )
 
 

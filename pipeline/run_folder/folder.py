@@ -6,7 +6,9 @@
     Pipeline/                     TensorBoard events of queues, stages and hosts
     run_logs/timers.json          see `timers`
     run_logs/training_status.json steps, ratings, lessons and the list of checkpoints, for people and tools
+    run_logs/run.log              the run's log, the settings of each behaviour included
     run_logs/Player-<n>.log       logs of Unity executables
+    curves.png                    reward, rating and losses over the steps
     checkpoints/                  what `--resume` reads
     streams/                      recordings
     .lock                         names the process that is running the run, while it does

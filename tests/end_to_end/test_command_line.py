@@ -99,7 +99,7 @@ def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says
     frames = ("--target-frame-rate", "50", "--capture-frame-rate", "0", "--num-areas", "2")
     rest = ("--env-args", "--scene", "simple", "--companions", "2", "--report", str(tmp_path / "report"))
 
-    first = learn("simple.yaml", "--run-id=first", *unity, *engine, *frames, *rest)
+    first = learn("simple.yaml", "--verbose", "--run-id=first", *unity, *engine, *frames, *rest)
     assert "Version information:" in first
     said = lines(first)
     for expected in (

@@ -62,7 +62,17 @@ MEANINGS = {
     ("--monitor-control",): ("monitor.control", True),
     ("--set", "behaviors.Ball.max_steps=1e6"): ("behaviors.Ball.max_steps", 1_000_000),
 }
-NO_KEYS = {"--validate", "--version", "--convert", "--to-demo", "--export-onnx", "--view", "--plot", "--plot-file"}
+NO_KEYS = {
+    "--validate",
+    "--version",
+    "--convert",
+    "--to-demo",
+    "--export-onnx",
+    "--view",
+    "--plot",
+    "--plot-file",
+    "--verbose",
+}
 NO_KEYS |= {"--serve", "--listen", "--allow-origin"}
 
 

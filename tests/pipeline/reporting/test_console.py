@@ -151,6 +151,14 @@ def test_hyperparameters_are_one_tab_indented_block():
     )
 
 
+def test_details_are_left_out_unless_they_are_asked_for():
+    for details, debug, expected in ((False, False, False), (True, False, True), (False, True, True)):
+        out = io.StringIO()
+        configure_logging(debug, out, details)
+        ConsoleWriter(lambda: 0.0).add_property("Tennis", "hyperparameters", {"trainer_type": "ppo"})
+        assert ("trainer_type" in out.getvalue()) == expected
+
+
 def test_the_pipelines_own_numbers_and_other_properties_have_no_line():
     out = io.StringIO()
     configure_logging(stream=out)

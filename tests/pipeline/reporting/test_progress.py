@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,8 @@ from rich.console import Console
 from pipeline.reporting.console import ConsoleHandler
 from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress, render
 
-TENNIS = BehaviorProgress("Tennis", 50_000, 200_000, 1000.0, 0.12345, 1234.56, 0.987, 24)
+TENNIS = BehaviorProgress("Tennis", 50_000, 200_000, 1000.0, 0.12345, 1234.56, 0.987, 24, 0.5, 81.26)
+CART = BehaviorProgress("Cart", 50_000, 200_000, 1000.0, 0.12345, None, 0.987, 24, 0.5, 81.26)
 QUEUE = QueueProgress("trajectories/Tennis", 3, 4, 4, 0.256, 0.0)
 
 
@@ -38,9 +40,9 @@ class SlowTerminal(io.StringIO):
         return super().write(text)
 
 
-def rendered(snapshot: ProgressSnapshot) -> list[str]:
+def rendered(snapshot: ProgressSnapshot, detailed: bool = True) -> list[str]:
     console = Console(record=True, width=100, file=io.StringIO())
-    console.print(render(snapshot))
+    console.print(render(snapshot, detailed, snapshot.queues if detailed else ()))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -48,28 +50,78 @@ def terminal(file: io.StringIO | None = None) -> Console:
     return Console(file=file or io.StringIO(), width=100, height=30, force_terminal=True)
 
 
-def written(console: Console) -> str:
+def raw(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    return console.file.getvalue()
 
 
-def test_the_table_shows_how_far_how_fast_how_good_and_what_holds_it_up():
+def written(console: Console) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw(console))
+
+
+def test_the_table_shows_what_is_learned_first_then_how_fast():
+    assert rendered(ProgressSnapshot(61.4, (TENNIS,), (QUEUE,)), detailed=False) == [
+        "0:01:01 elapsed, about 0:02:30 left",
+        "behavior             steps       reward   ± SD     ELO  length  steps/s  updates",
+        "Tennis    50,000 / 200,000  25%   0.123  0.500  1234.6    81.3    1,000       24",
+    ]
+
+
+def test_there_is_a_rating_with_self_play_alone():
+    assert rendered(ProgressSnapshot(61.4, (CART,)), detailed=False)[1:] == [
+        "behavior             steps       reward   ± SD  length  steps/s  updates",
+        "Cart      50,000 / 200,000  25%   0.123  0.500    81.3    1,000       24",
+    ]
+    assert rendered(ProgressSnapshot(61.4, (CART, TENNIS)))[2].split()[6:8] == ["0.500", "-"]
+
+
+def test_for_debugging_it_shows_the_lag_and_all_queues():
     assert rendered(ProgressSnapshot(61.4, (TENNIS,), (QUEUE,))) == [
         "0:01:01 elapsed, about 0:02:30 left",
-        "behavior             steps       steps/s  reward     ELO   lag  updates",
-        "Tennis    50,000 / 200,000  25%    1,000   0.123  1234.6  0.99       24",
+        "behavior             steps       reward   ± SD     ELO  length  steps/s  updates   lag",
+        "Tennis    50,000 / 200,000  25%   0.123  0.500  1234.6    81.3    1,000       24  0.99",
         "queue                depth  high water  producers wait  consumers wait",
         "trajectories/Tennis  3 / 4           4             26%              0%",
     ]
 
 
 def test_what_is_not_known_is_a_dash():
-    lines = rendered(ProgressSnapshot(0.0, (BehaviorProgress("Tennis", 0, 200_000, 0.0),)))
+    lines = rendered(ProgressSnapshot(0.0, (BehaviorProgress("Tennis", 0, 200_000, 0.0),)), detailed=False)
     assert lines == [
         "0:00:00 elapsed",
-        "behavior        steps      steps/s  reward  ELO  lag  updates",
-        "Tennis    0 / 200,000  0%        0       -    -    -        0",
+        "behavior        steps      reward  ± SD  length  steps/s  updates",
+        "Tennis    0 / 200,000  0%       -     -       -        0        0",
     ]
+
+
+def test_a_queue_has_a_row_while_its_producers_wait_and_for_some_seconds_more():
+    clock, console = Clock(), terminal()
+    idle = replace(QUEUE, producers_wait=0.05, consumers_wait=0.9)
+    seen = []
+    with Progress(True, clock, console) as progress:
+        for clock.now, queue in ((0, idle), (1, QUEUE), (2, idle), (5.9, idle), (6.1, idle)):
+            before = len(written(console))
+            progress.update(ProgressSnapshot(clock.now, (TENNIS,), (queue,)))
+            seen.append("trajectories/Tennis" in written(console)[before:])
+    assert seen == [False, True, True, True, False]
+
+
+def test_a_terminal_that_became_narrower_keeps_no_ghost_of_the_table():
+    """Its lines of 80 cells were wrapped to two each: as many lines more are erased as that added."""
+    clock, console = Clock(), terminal()
+    with Progress(True, clock, console) as progress:
+        progress.update(ProgressSnapshot(0.0, (TENNIS,)))
+        clock.now, console.width = 1.0, 60
+        before = len(raw(console))
+        progress.update(ProgressSnapshot(1.0, (TENNIS,)))
+        after_shrinking = raw(console)[before:]
+        clock.now, console.width = 2.0, 100
+        before = len(raw(console))
+        progress.update(ProgressSnapshot(2.0, (TENNIS,)))
+        after_growing = raw(console)[before:]
+    up = "\x1b[1A"
+    assert after_shrinking.count(up) == 2 + 2  # a table of three lines, two of them wrapped
+    assert after_growing.count(up) == 2
 
 
 def test_the_time_left_is_that_of_the_slowest_behavior():

@@ -1,0 +1,72 @@
+"""The log in a run's folder: all that the console says, its details and its end, and no harm to the run."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.common.errors import RunFailed
+from pipeline.reporting.console import DETAIL, configure_logging
+from pipeline.reporting.run_log import logged_to
+
+log = logging.getLogger("pipeline.test")
+
+
+@pytest.fixture(autouse=True)
+def console() -> io.StringIO:
+    out = io.StringIO()
+    configure_logging(stream=out, details=False)
+    return out
+
+
+def lines(folder: Path) -> list[str]:
+    text = (folder / "run_logs/run.log").read_text()
+    return [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", "", line) for line in text.splitlines()]
+
+
+def test_lines_have_their_time_and_details_are_there_too(tmp_path: Path, console: io.StringIO):
+    with logged_to(tmp_path, append=False):
+        log.info("begun")
+        log.info("settings", extra={DETAIL: True})
+    log.info("after it")
+    assert lines(tmp_path) == ["[INFO] begun", "[INFO] settings"]
+    assert console.getvalue() == "[INFO] begun\n[INFO] after it\n"
+
+
+def test_a_resumed_run_goes_on_in_the_same_file_and_a_new_one_begins_it_anew(tmp_path: Path):
+    for words, append in (("one", False), ("two", True)):
+        with logged_to(tmp_path, append=append):
+            log.info(words)
+    assert lines(tmp_path) == ["[INFO] one", "[INFO] two"]
+    with logged_to(tmp_path, append=False):
+        log.info("three")
+    assert lines(tmp_path) == ["[INFO] three"]
+
+
+def test_why_a_run_failed_is_its_last_line(tmp_path: Path, console: io.StringIO):
+    with pytest.raises(RunFailed), logged_to(tmp_path, append=False):
+        raise RunFailed("the disk burns\nand so on")
+    assert lines(tmp_path) == ["[ERROR] the disk burns", "[ERROR] and so on"]
+    assert console.getvalue() == "", "the command says it, once"
+
+
+def test_a_folder_that_can_not_be_written_costs_the_log_alone(tmp_path: Path, console: io.StringIO):
+    (tmp_path / "run_logs").write_text("a file")
+    with logged_to(tmp_path, append=False):
+        log.info("begun")
+    assert "can't be written" in console.getvalue()
+    assert "begun" in console.getvalue()
+
+
+def test_a_disk_that_fills_up_is_named_once(tmp_path: Path, capsys):
+    (tmp_path / "run_logs").mkdir()
+    (tmp_path / "run_logs/run.log").symlink_to("/dev/full")
+    with logged_to(tmp_path, append=False):
+        log.info("begun")
+        log.info("more")
+    said = capsys.readouterr().err
+    assert said.count("run.log can't be written: No space left on device. Training goes on.") == 1
