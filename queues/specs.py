@@ -7,6 +7,7 @@ control channel and in stream headers, and sizes every buffer; the columns deriv
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -116,6 +117,10 @@ class BehaviorSpec:
     """`fixed` or `learned` if an action may last several environment steps: then `env_frames` is a column. If it is
     `learned`, the last branch (`STEP_MUL`) is the policy's choice of how many: choice k stands for k + 1."""
 
+    spaces: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """The environment's own `observation` and `action` space, as `stages.environment.spaces.own_space` describes them,
+    and `action_repeat`, the steps of a fixed one; None where it has none. Specs do not differ by it."""
+
     @property
     def seen(self) -> str:
         """Its observations as messages name them."""
@@ -159,6 +164,8 @@ class BehaviorSpec:
             plain["grouped"] = True
         if self.action_repeat is not None:
             plain["action_repeat"] = self.action_repeat
+        if self.spaces is not None:
+            plain["spaces"] = dict(self.spaces)
         return plain
 
     @classmethod
@@ -192,6 +199,7 @@ class BehaviorSpec:
                 ),
                 grouped=bool(plain.get("grouped", False)),
                 action_repeat=None if plain.get("action_repeat") is None else str(plain["action_repeat"]),
+                spaces=None if plain.get("spaces") is None else dict(plain["spaces"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(f"not a behaviour spec: {reprlib.repr(plain)} ({error})") from error

@@ -21,10 +21,9 @@ HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "onnx", "onnxruntime", "ray", "
 """Slow to import: at module level only where a module can't be without it."""
 HEAVY_ALLOWED = {
     "gymnasium": (
-        "stages/environment/spaces/actions.py",
         "stages/environment/gymnasium/checked_vector.py",
         "stages/environment/gymnasium/group.py",
-        "stages/environment/spaces/observations.py",
+        "stages/environment/spaces/gymnasium_spaces.py",
         "stages/environment/pettingzoo/behavior_spaces.py",
         "stages/environment/gymnasium/vectorising.py",
     ),

@@ -135,7 +135,7 @@ def read_model(
     Args:
         file: where it is.
         spec: of the environment that it is to be played in, if there is one; else the file says what it observes and
-            does, an `.onnx` model and a checkpoint of ML-Agents without the observations' names.
+            does; an `.onnx` model of another program and a checkpoint of ML-Agents without the observations' names.
         network_folder: folder beside which `network_settings.network` may name a module.
         version: version of the policy that is returned, for messages.
 
@@ -145,7 +145,8 @@ def read_model(
     path = file.path
     try:
         if is_onnx(path):
-            return Model(path, PolicyDesign(spec or _stated_spec(file), NetworkSettings()), _unread(file, version))
+            stated, step = _stated(file) if spec is None else (spec, 0)
+            return Model(path, PolicyDesign(stated, NetworkSettings()), _unread(file, version, step))
         if not is_export(path):
             theirs = MLAgentsCheckpoint(path)
             design = theirs.design(file.behavior)
@@ -306,14 +307,14 @@ def _behavior_of(path: Path) -> str:
     return parent if path.name == NEWEST or path.stem.startswith(f"{parent}-") else path.stem
 
 
-def _stated_spec(file: ModelFile) -> BehaviorSpec:
-    from stages.policy.onnx.stated import stated_spec
+def _stated(file: ModelFile) -> tuple[BehaviorSpec, int]:
+    from stages.policy.onnx.stated import stated_notes
 
-    return stated_spec(file.path, file.behavior)
+    return stated_notes(file.path, file.behavior)
 
 
-def _unread(file: ModelFile, version: int) -> PolicyUpdate:
-    return PolicyUpdate(file.behavior, version, np.empty(0, np.float32), (), step_in_name(file.path))
+def _unread(file: ModelFile, version: int, step: int = 0) -> PolicyUpdate:
+    return PolicyUpdate(file.behavior, version, np.empty(0, np.float32), (), step or step_in_name(file.path))
 
 
 def _naming(path: Path, error: StageError) -> str:

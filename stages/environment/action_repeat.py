@@ -109,7 +109,8 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     if spec.action_repeat is not None:
         raise StageError(f"environment.action_repeat: the environment of {spec.behavior_id} repeats actions by itself")
     if settings.max is None:
-        return replace(spec, action_repeat="fixed")
+        spaces = None if spec.spaces is None else {**spec.spaces, "action_repeat": settings.steps}
+        return replace(spec, action_repeat="fixed", spaces=spaces)
     if STEP_MUL in (*actions.continuous_heads, *actions.branch_heads):
         raise StageError(
             f"environment.action_repeat: the actions of {spec.behavior_id} have a part named {STEP_MUL} already, which "

@@ -28,6 +28,13 @@ def test_specs_read_as_words(spec, words):
     assert str(spec) == words
 
 
+def test_specs_do_not_differ_by_the_environments_own_spaces_but_carry_them():
+    bare, own = BehaviorSpec("A", (), ActionSpec(1)), BehaviorSpec("A", (), ActionSpec(1), spaces={"action": {}})
+    assert bare == own
+    assert BehaviorSpec.from_plain(own.to_plain()).spaces == {"action": {}}
+    assert "spaces" not in bare.to_plain()
+
+
 def test_a_behavior_says_what_is_seen():
     two = (ObservationSpec("a", (1,)), ObservationSpec("b", (2, 2)))
     assert BehaviorSpec("Walker", two, ActionSpec(1)).seen == "a float32[1], b float32[2, 2]"

@@ -20,6 +20,7 @@ from queues.messages import ActionBatch, Array
 from stages.environment.gymnasium.vectorising import ParameterisedEnv
 from stages.environment.parameters import EpisodeParameters, Floats
 from stages.environment.spaces.actions import action_mapping, action_masks
+from stages.environment.spaces.gymnasium_spaces import own_space, plain_spaces
 from stages.environment.spaces.observations import observation_parts, take_rows
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, StageError
@@ -51,6 +52,7 @@ class CheckedVector:
         mode: its autoreset mode.
         parts: the conversion of its observations to columns.
         actions: the conversion of columns to its actions.
+        plain_spaces: its spaces as `BehaviorSpec.spaces` holds them.
 
     Raises:
         StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
@@ -65,11 +67,13 @@ class CheckedVector:
         self._closed = False
         try:
             self.mode = _autoreset_mode(envs, name)
-            self.parts = observation_parts(envs.single_observation_space, name, observations)
-            self.actions = action_mapping(envs.single_action_space, envs.num_envs, name)
+            self._space, action_space = own_space(envs.single_observation_space), own_space(envs.single_action_space)
+            self.parts = observation_parts(self._space, name, observations)
+            self.actions = action_mapping(action_space, envs.num_envs, name)
         except StageError:
             self.close()
             raise
+        self.plain_spaces = plain_spaces(self._space, action_space)
         self._branch_starts = np.cumsum([0, *self.actions.spec.discrete_branches])[:-1]
         self._parameters: EpisodeParameters | None = None
         """Parameters for resets of the whole vector environment; None if single ones get them, or there are none."""
@@ -167,12 +171,12 @@ class CheckedVector:
                 f"infos['final_obs'] is missing (there are: {', '.join(infos) or 'none'}); is "
                 "metadata['autoreset_mode'] right?"
             )
-        space = self._envs.single_observation_space
         if not isinstance(finals, np.ndarray) or finals.dtype != object:
-            return self._extract("step", take_rows(space, finals, ended))
+            return self._extract("step", take_rows(self._space, finals, ended))
         chosen = [finals[i] for i in ended]
         if any(final is None for final in chosen):
             raise BrokenEnvironmentError(f"{self._name}: an instance ended without its infos['final_obs']")
+        space = self._envs.single_observation_space
         batched = concatenate(space, chosen, cast("Array", create_empty_array(space, len(chosen))))
         return self._extract("step", batched)
 

@@ -226,4 +226,5 @@ class GymnasiumGroup:
 
     def _spec(self) -> BehaviorSpec:
         actions = replace(self._envs.actions.spec, masked=self._masked)
-        return BehaviorSpec(self._behavior, tuple(part.spec for part in self._envs.parts), actions)
+        observations = tuple(part.spec for part in self._envs.parts)
+        return BehaviorSpec(self._behavior, observations, actions, spaces=self._envs.plain_spaces)

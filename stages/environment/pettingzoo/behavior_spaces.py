@@ -23,6 +23,7 @@ from config.errors import suggest
 from queues.messages import ActionBatch, Array
 from queues.specs import BehaviorSpec
 from stages.environment.spaces.actions import ActionMapping, action_mapping, flat_mask
+from stages.environment.spaces.gymnasium_spaces import own_space, plain_spaces
 from stages.environment.spaces.observations import ALONE, observation_parts
 from stages.errors import BrokenEnvironmentError, StageError
 
@@ -68,7 +69,9 @@ class BehaviorSpaces:
         self._action_space = action_space
         names = set(_names(self._seen_space))
         own = {name: observation for name, observation in settings.items() if name in names}
-        self._parts = observation_parts(self._seen_space, owner, own)
+        seen, self._own_actions = own_space(self._seen_space), own_space(action_space)
+        self._parts = observation_parts(seen, owner, own)
+        self._plain_spaces = plain_spaces(seen, self._own_actions)
         self._mapping = lru_cache(maxsize=64)(self._make_mapping)
         one = self._mapping(1)
         self._single = one
@@ -86,7 +89,8 @@ class BehaviorSpaces:
     def spec(self, behavior_id: str) -> BehaviorSpec:
         """The spec under a behaviour id."""
         actions = replace(self._actions, masked=self.masked)
-        return BehaviorSpec(behavior_id, tuple(part.spec for part in self._parts), actions, grouped=self._grouped)
+        observations = tuple(part.spec for part in self._parts)
+        return BehaviorSpec(behavior_id, observations, actions, self._grouped, spaces=self._plain_spaces)
 
     def observations(self, seen: Sequence[Any]) -> tuple[Array, ...]:
         """Convert k observations of the environment to one new array [k, *shape] per observation of the spec.
@@ -161,7 +165,7 @@ class BehaviorSpaces:
             raise BrokenEnvironmentError(f"{self.owner}: {MASK} of {self.behavior}: {error}") from error
 
     def _make_mapping(self, count: int) -> ActionMapping:
-        return action_mapping(self._action_space, count, self.owner)
+        return action_mapping(self._own_actions, count, self.owner)
 
     def _check_mask_width(self, space: Space) -> None:
         width = spaces.flatdim(cast("spaces.Dict", space)[MASK])

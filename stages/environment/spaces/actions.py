@@ -1,4 +1,4 @@
-"""Gymnasium's action spaces as columns, and the conversion of decisions to actions of the environment.
+"""Action spaces as columns, and the conversion of decisions to actions of the environment.
 
 Boxes become continuous actions, discrete spaces branches; Dict and Tuple of them, also nested, become both side by side
 (hybrid actions), in the space's own order. Each part of such an action is a head with a name: its key in a Dict, its
@@ -16,14 +16,12 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from queues.messages import ActionBatch, Array
 from queues.specs import ActionSpec
+from stages.environment.spaces.own_space import BoxSpace, ChoiceSpace, ComposedSpace, OwnSpace
 from stages.errors import StageError
-
-Space = spaces.Space[Any]
 
 _AS_GOOD_AS_INFINITE = 1e30
 """Bounds like float32's largest number mean "none"; scaling to them would overflow."""
@@ -43,7 +41,7 @@ class ActionMapping:
     """Of a Dict or Tuple, the mappings of what is in it, by key; their columns stand side by side."""
 
 
-def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
+def action_mapping(space: OwnSpace, num_envs: int, owner: str) -> ActionMapping:
     """Map an action space to columns: continuous ones for Box, branches for discrete spaces, both for composed ones.
 
     Args:
@@ -54,21 +52,15 @@ def action_mapping(space: Space, num_envs: int, owner: str) -> ActionMapping:
     Raises:
         StageError: if the space is of another type.
     """
-    if isinstance(space, spaces.Dict):
-        return _composed(dict(space.spaces), num_envs, owner, dict)
-    if isinstance(space, spaces.Tuple):
-        return _composed(dict(enumerate(space.spaces)), num_envs, owner, lambda values: tuple(values.values()))
-    if isinstance(space, spaces.Box):
+    if isinstance(space, ComposedSpace):
+        build = dict if space.kind == "Dict" else _tuple_of
+        return _composed(space.parts, num_envs, owner, build)
+    if isinstance(space, BoxSpace):
         return _box_actions(space, num_envs)
-    if isinstance(space, spaces.Discrete):
-        return _discrete_actions(int(space.n), int(space.start), np.dtype(space.dtype))
-    if isinstance(space, spaces.MultiDiscrete):
-        return _branch_actions(space.nvec, np.asarray(space.start), np.dtype(space.dtype), maskable=True)
-    if isinstance(space, spaces.MultiBinary):
-        two = np.full(space.shape, 2)
-        return _branch_actions(two, np.zeros_like(two), np.dtype(space.dtype), maskable=False)
+    if isinstance(space, ChoiceSpace):
+        return _branch_actions(space)
     raise StageError(
-        f"{owner}: actions of a {type(space).__name__} space can't be decided; expected Box, Discrete, MultiDiscrete, "
+        f"{owner}: actions of a {space.kind} space can't be decided; expected Box, Discrete, MultiDiscrete, "
         "MultiBinary, or Dict and Tuple of them. A gymnasium.ActionWrapper that makes one of these of it can be put "
         "under environment.wrappers"
     )
@@ -140,7 +132,7 @@ def _check_keys(masks: Mapping[str, Any], mapping: ActionMapping) -> None:
 
 
 def _composed(
-    parts: Mapping[Any, Space], num_envs: int, owner: str, build: Callable[[dict[Any, Any]], Any]
+    parts: Mapping[Any, OwnSpace], num_envs: int, owner: str, build: Callable[[dict[Any, Any]], Any]
 ) -> ActionMapping:
     """Map several spaces to columns side by side; `build` composes the parts' actions, by key, for the environment."""
     mappings = {key: action_mapping(part, num_envs, owner) for key, part in parts.items()}
@@ -190,33 +182,33 @@ def _slices(sizes: Sequence[int]) -> list[slice]:
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
-def _discrete_actions(n: int, start: int, dtype: np.dtype[Any]) -> ActionMapping:
+def _tuple_of(values: dict[Any, Any]) -> tuple[Any, ...]:
+    return tuple(values.values())
+
+
+def _branch_actions(space: ChoiceSpace) -> ActionMapping:
+    start, shape, dtype = space.start if space.start.any() else None, space.shape, space.dtype
+
     def to_environment(actions: ActionBatch) -> Array:
-        chosen: Array = actions.discrete[:, 0].astype(dtype)
-        return np.add(chosen, start, dtype=dtype) if start else chosen
+        chosen: Array = actions.discrete.reshape(-1, *shape)
+        return chosen.astype(dtype) if start is None else (chosen + start).astype(dtype)
 
-    return ActionMapping(ActionSpec(discrete_branches=(n,)), to_environment, maskable=True)
-
-
-def _branch_actions(nvec: NDArray[Any], start: NDArray[Any], dtype: np.dtype[Any], *, maskable: bool) -> ActionMapping:
-    def to_environment(actions: ActionBatch) -> Array:
-        chosen: Array = actions.discrete.reshape(-1, *nvec.shape) + start
-        return chosen.astype(dtype)
-
-    return ActionMapping(ActionSpec(discrete_branches=tuple(int(n) for n in nvec.flat)), to_environment, maskable)
+    branches = tuple(int(n) for n in space.sizes.flat)
+    return ActionMapping(ActionSpec(discrete_branches=branches), to_environment, space.kind != "MultiBinary")
 
 
-def _box_actions(space: spaces.Box, num_envs: int) -> ActionMapping:
+def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
     """Scale [-1, 1] affinely to [low, high] in each bounded dimension; others get the raw value.
 
     A dimension that is bounded on one side only counts as unbounded, but is clipped to that side.
     """
-    whole = not np.issubdtype(space.dtype, np.floating)
-    kind = np.dtype(np.float64) if whole else np.dtype(space.dtype)
+    shape, dtype = space.shape, space.dtype
+    whole = not np.issubdtype(dtype, np.floating)
+    kind = np.dtype(np.float64) if whole else dtype
     low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
     with np.errstate(over="ignore"):
         extent = high - low
-    bounded = np.ravel(space.bounded_below & space.bounded_above) & (extent < _AS_GOOD_AS_INFINITE)
+    bounded = np.isfinite(low) & np.isfinite(high) & (extent < _AS_GOOD_AS_INFINITE)
     half = np.where(bounded, extent / 2, 1.0)
     middle = np.where(bounded, low + half, 0.0)
     # Whole arrays [n, size], because broadcasting costs more than the arithmetic.
@@ -230,8 +222,7 @@ def _box_actions(space: spaces.Box, num_envs: int) -> ActionMapping:
         np.maximum(values, lows, out=values)
         if whole:
             np.rint(values, out=values)
-        values = values.reshape(num_envs, *space.shape)
-        return values.astype(space.dtype, copy=False)
+        return values.reshape(num_envs, *shape).astype(dtype, copy=False)
 
     unbounded = tuple(int(i) for i in np.flatnonzero(~bounded))
     return ActionMapping(ActionSpec(continuous_size=len(bounded), unbounded=unbounded), to_environment, maskable=False)

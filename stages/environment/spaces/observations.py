@@ -1,4 +1,4 @@
-"""Gymnasium's observation spaces as columns: the spec of each observation, and its extraction from a batch.
+"""Observation spaces as columns: the spec of each observation, and its extraction from a batch.
 
 A space becomes a tuple of parts, each a spec and an extractor. Boxes are vectors or images, discrete spaces one-hot
 vectors, sequences sets; Dict and Tuple are split, also nested ones. `environment.observations` overrides this. Actions
@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from config import ObservationSettings
@@ -26,11 +24,19 @@ from config.errors import suggest
 from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array
 from queues.specs import ObservationSpec
+from stages.environment.spaces.own_space import (
+    BoxSpace,
+    ChoiceSpace,
+    ComposedSpace,
+    Leaf,
+    OwnSpace,
+    SequenceSpace,
+    leaves,
+)
 from stages.errors import StageError
 
 log = logging.getLogger(__name__)
 
-Space = spaces.Space[Any]
 Extractor = Callable[[Any], Array]
 """From k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] as the spec says."""
 
@@ -55,7 +61,7 @@ class ObservationPart:
 class _Leaf:
     """A space that is no Dict and no Tuple, its keys, and its settings."""
 
-    space: Space
+    space: Leaf
     keys: tuple[Any, ...]
     owner: str
     settings: ObservationSettings
@@ -66,7 +72,7 @@ class _Leaf:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.space.shape or ()
+        return self.space.shape
 
     def mistake(self, key: str, problem: str) -> StageError:
         return StageError(f"{self.owner}: environment.observations.{self.name}{key}: {problem}")
@@ -77,7 +83,7 @@ class _Leaf:
 
 
 def observation_parts(
-    space: Space, owner: str, settings: Mapping[str, ObservationSettings] | None = None
+    space: OwnSpace, owner: str, settings: Mapping[str, ObservationSettings] | None = None
 ) -> tuple[ObservationPart, ...]:
     """Map an observation space to columns, in the space's own order.
 
@@ -90,37 +96,25 @@ def observation_parts(
         StageError: if an observation can't be of its kind, or the settings name an unknown one.
     """
     settings = settings or {}
-    leaves = [
+    found = [
         _Leaf(leaf, keys, owner, settings.get(".".join(map(str, keys)) or ALONE) or ObservationSettings())
-        for keys, leaf in _leaves(space)
+        for keys, leaf in leaves(space)
     ]
-    _check_names(settings, [leaf.name for leaf in leaves], owner)
-    parts = [_part(leaf) for leaf in leaves]
+    _check_names(settings, [leaf.name for leaf in found], owner)
+    parts = [_part(leaf) for leaf in found]
     if not parts:
         raise StageError(f"{owner}: its observation space {space} is empty; an agent has to observe something")
     if GOAL not in settings:
-        parts = [_goal(part) if leaf.keys == (GOAL,) else part for leaf, part in zip(leaves, parts, strict=True)]
+        parts = [_goal(part) if leaf.keys == (GOAL,) else part for leaf, part in zip(found, parts, strict=True)]
     return tuple(parts)
 
 
-def take_rows(space: Space, batch: Any, rows: NDArray[np.intp]) -> Any:
+def take_rows(space: OwnSpace, batch: Any, rows: NDArray[np.intp]) -> Any:
     """Return some observations of a batch, batched."""
-    if isinstance(space, spaces.Dict):
-        return {key: take_rows(inner, batch[key], rows) for key, inner in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(take_rows(inner, batch[i], rows) for i, inner in enumerate(space.spaces))
+    if isinstance(space, ComposedSpace):
+        taken = {key: take_rows(part, batch[key], rows) for key, part in space.parts.items()}
+        return taken if space.kind == "Dict" else tuple(taken.values())
     return batch[rows] if isinstance(batch, np.ndarray) else tuple(batch[row] for row in rows)
-
-
-def _leaves(space: Space, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space]]:
-    if isinstance(space, spaces.Dict):
-        for key, inner in space.spaces.items():
-            yield from _leaves(inner, (*keys, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, inner in enumerate(space.spaces):
-            yield from _leaves(inner, (*keys, index))
-    else:
-        yield keys, space
 
 
 def _below(keys: tuple[Any, ...], extract: Extractor) -> Extractor:
@@ -151,25 +145,25 @@ def _part(leaf: _Leaf) -> ObservationPart:
     kind = _kind(leaf)
     if kind != "image" and leaf.settings.channels is not None:
         raise leaf.mistake(".channels", f"only an image has channels; {leaf.space} is used as a {kind}")
-    if leaf.settings.max_entities is not None and not isinstance(leaf.space, spaces.Sequence):
+    if leaf.settings.max_entities is not None and not isinstance(leaf.space, SequenceSpace):
         raise leaf.mistake(".max_entities", f"only a Sequence space has no fixed size, not {leaf.space}")
     if kind == "image":
         return _image_part(leaf)
     if kind == "vector":
         return _vector_part(leaf)
-    return _sequence_part(leaf) if isinstance(leaf.space, spaces.Sequence) else _rows_part(leaf)
+    return _sequence_part(leaf) if isinstance(leaf.space, SequenceSpace) else _rows_part(leaf)
 
 
 def _kind(leaf: _Leaf) -> str:
     """Return the kind of an observation; check that its space allows it."""
     asked, rank = leaf.settings.kind, len(leaf.shape)
-    if isinstance(leaf.space, spaces.Sequence):
+    if isinstance(leaf.space, SequenceSpace):
         possible, usual = ["set"], "set"
-    elif isinstance(leaf.space, spaces.Box):
+    elif isinstance(leaf.space, BoxSpace):
         kinds = OBSERVATION_KINDS.items()
         possible = [name for name, kind in kinds if kind.box_ranks is None or rank in kind.box_ranks]
         usual = "image" if _is_picture(leaf.space) else "vector"
-    elif isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    elif isinstance(leaf.space, ChoiceSpace):
         possible, usual = ["vector"], "vector"
     else:
         raise _unusable(leaf)
@@ -186,13 +180,13 @@ def _unusable(leaf: _Leaf) -> StageError:
         else '{use: "my_module:MyObservationWrapper"}'
     )
     return StageError(
-        f"{leaf.owner}: its {where} of a {type(leaf.space).__name__} space, which can't be learned from; expected Box, "
+        f"{leaf.owner}: its {where} of a {leaf.space.kind} space, which can't be learned from; expected Box, "
         "Discrete, MultiDiscrete, MultiBinary, a Sequence of these, or Dict and Tuple of them. A wrapper can drop or "
         f"change it, such as environment.wrappers: [{wrapper}]"
     )
 
 
-def _is_picture(space: spaces.Box) -> bool:
+def _is_picture(space: BoxSpace) -> bool:
     """Return True if a box holds an image by default: three axes, or bytes that look like pixels."""
     if len(space.shape) == 3:
         return True
@@ -245,21 +239,20 @@ def _vector_part(leaf: _Leaf) -> ObservationPart:
     return leaf.part((size,), dtype, extract)
 
 
-def _flattened(space: Space) -> tuple[int, np.dtype[Any], Extractor]:
+def _flattened(space: Leaf) -> tuple[int, np.dtype[Any], Extractor]:
     """Return size, dtype and extractor of a vector, from a box or from a space that becomes one-hot."""
-    if isinstance(space, spaces.Discrete):
-        return _one_hot(np.array([space.n]), np.array([space.start]))
-    if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot(space.nvec.ravel(), np.ravel(space.start))
-    size = math.prod(space.shape or ())
-    dtype = _number(space) if isinstance(space, spaces.Box) else np.dtype(np.float32)
+    assert isinstance(space, BoxSpace | ChoiceSpace)
+    if isinstance(space, ChoiceSpace) and space.kind != "MultiBinary":
+        return _one_hot(space.sizes.ravel(), space.start.ravel())
+    size = math.prod(space.shape)
+    dtype = _number(space) if isinstance(space, BoxSpace) else np.dtype(np.float32)
     return size, dtype, _cast(dtype, (size,))
 
 
-def _number(space: Space) -> np.dtype[Any]:
-    """Return the dtype of a space's column: float32 for floats, their own for others."""
-    dtype = np.dtype(space.dtype)
-    return np.dtype(np.float32) if np.issubdtype(dtype, np.floating) else dtype
+def _number(space: Leaf) -> np.dtype[Any]:
+    """Return the dtype of a box's column: float32 for floats, their own for others."""
+    assert isinstance(space, BoxSpace)
+    return np.dtype(np.float32) if np.issubdtype(space.dtype, np.floating) else space.dtype
 
 
 def _cast(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Extractor:
@@ -293,40 +286,31 @@ def _rows_part(leaf: _Leaf) -> ObservationPart:
 
 def _sequence_part(leaf: _Leaf) -> ObservationPart:
     """Make a set [e, f] of a sequence, padded to its maximal size: entities of zeros count as none."""
-    assert isinstance(leaf.space, spaces.Sequence)
-    most = leaf.settings.max_entities or MAX_ENTITIES
-    features = leaf.space.feature_space
-    for keys, inner in _leaves(features, (*leaf.keys, "…")):
-        if not isinstance(inner, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-            raise _unusable(replace(leaf, space=inner, keys=keys))
-    flattened = [(keys, *_flattened(inner)) for keys, inner in _leaves(features)]
+    assert isinstance(leaf.space, SequenceSpace)
+    most, stack = leaf.settings.max_entities or MAX_ENTITIES, leaf.space.stack
+    flattened = []
+    for keys, inner in leaves(leaf.space.element):
+        if not isinstance(inner, BoxSpace | ChoiceSpace):
+            raise _unusable(replace(leaf, space=inner, keys=(*leaf.keys, "…", *keys)))
+        flattened.append((keys, *_flattened(inner)))
     width = sum(size for _, size, _, _ in flattened)
-    columns = [_below(keys, extract) for keys, _, _, extract in flattened]
-    listed = _lister(leaf.space)
+    columns = [(_below(keys, np.asarray), flat) for keys, _, _, flat in flattened]
+    first = columns[0][0]
 
     def extract(batch: Any) -> Array:
-        entities = [listed(one) for one in batch]
-        counts = np.array([len(some) for some in entities], np.intp)
+        counts = np.array([len(first(some) if stack else some) for some in batch], np.intp)
         if counts.size and counts.max() > most:
             raise StageError(
                 f"{leaf.owner}: observation '{leaf.name}' has {counts.max()} entities, more than the {most} that there "
                 f"is room for; raise environment.observations.{leaf.name}.max_entities"
             )
-        padded = np.zeros((len(entities), most, width), np.float32)
-        every = [entity for some in entities for entity in some]
-        if every:
-            empty = cast("Any", create_empty_array(features, len(every)))
-            together = concatenate(features, every, empty)
-            values = np.concatenate([take(together) for take in columns], axis=1, dtype=np.float32)
-            padded[np.arange(most) < counts[:, None]] = values
+        padded = np.zeros((len(counts), most, width), np.float32)
+        if counts.any():
+            join = np.concatenate if stack else np.stack
+            entities = [some for some, count in zip(batch, counts, strict=True) if count]
+            every = entities if stack else [entity for some in entities for entity in some]
+            values = [flat(join([take(one) for one in every])) for take, flat in columns]
+            padded[np.arange(most) < counts[:, None]] = np.concatenate(values, axis=1, dtype=np.float32)
         return padded
 
     return leaf.part((most, width), np.float32, extract)
-
-
-def _lister(space: spaces.Sequence) -> Callable[[Any], list[Any]]:
-    """Return a function from a sequence, stacked or not, to a list of entities."""
-    if space.stack:
-        stacked = space.stacked_feature_space
-        return lambda sequence: list(iterate(stacked, sequence))
-    return list

@@ -6,7 +6,7 @@ none that Unity's runtimes have trouble with (`Split`, `Expand`, shapes computed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -133,13 +133,16 @@ class Graph:
         """Append an initializer that was made elsewhere."""
         self._graph.initializer.add().CopyFrom(tensor)
 
-    def to_bytes(self, about: str = "") -> bytes:
+    def to_bytes(self, about: str = "", notes: Mapping[str, str] | None = None) -> bytes:
         """The model as a file's content.
 
         Args:
             about: a line for people, kept in the file.
+            notes: texts for programs, kept in the file by these keys.
         """
         self._model.doc_string = about
+        for key, value in (notes or {}).items():
+            self._model.metadata_props.add(key=key, value=value)
         return self._model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]  # untyped
 
 

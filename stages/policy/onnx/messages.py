@@ -29,8 +29,9 @@ _FIELDS = {
     "ValueInfoProto": "name:1:string type:2:TypeProto",
     "GraphProto": "node:1:*NodeProto name:2:string initializer:5:*TensorProto input:11:*ValueInfoProto "
     "output:12:*ValueInfoProto",
+    "StringStringEntryProto": "key:1:string value:2:string",
     "ModelProto": "ir_version:1:int64 producer_name:2:string producer_version:3:string doc_string:6:string "
-    "graph:7:GraphProto opset_import:8:*OperatorSetIdProto",
+    "graph:7:GraphProto opset_import:8:*OperatorSetIdProto metadata_props:14:*StringStringEntryProto",
 }
 """`name:number:type` of each field, `*` before the type of a repeated one."""
 

@@ -23,6 +23,7 @@ from stages.policy.onnx.body import EncodedValues, MemoryValues, compute_encodin
 from stages.policy.onnx.graph import BATCH, OPSET, Graph
 from stages.policy.onnx.heads import ActionHeads, ActionValues
 from stages.policy.onnx.layers import apply
+from stages.policy.onnx.notes import NOTES, noted
 
 LATER_OPSET = 15
 """For networks of a user's own whose operations the usual set does not have."""
@@ -51,13 +52,12 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
         raise StageError(f"{update.behavior_id}: its network_settings.normalize is not as it was for this policy")
     actor = untrained_actor(design)
     actor.load_acting(tensors)
-    about = f"{update.behavior_id}, step {update.step}"
     if design.settings.network is None:
-        return _Model(design, actor, tensors, OPSET).to_bytes(about)
+        return _Model(design, actor, tensors, OPSET).to_bytes(update)
     try:
-        return _Model(design, actor, tensors, OPSET).to_bytes(about)
+        return _Model(design, actor, tensors, OPSET).to_bytes(update)
     except StageError:
-        return _Model(design, actor, tensors, LATER_OPSET).to_bytes(about)
+        return _Model(design, actor, tensors, LATER_OPSET).to_bytes(update)
 
 
 class _Model:
@@ -88,8 +88,9 @@ class _Model:
             after = None
         self._give(drawn, chosen, after)
 
-    def to_bytes(self, about: str) -> bytes:
-        return self._graph.to_bytes(about)
+    def to_bytes(self, update: PolicyUpdate) -> bytes:
+        notes = {NOTES: noted(self._design.spec, update.step)}
+        return self._graph.to_bytes(f"{update.behavior_id}, step {update.step}", notes)
 
     def _recurrent(
         self, seen: EncodedValues, memories: str, start: int, deterministic: bool

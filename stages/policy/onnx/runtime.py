@@ -26,6 +26,7 @@ class Runtime:
     Attributes:
         shapes: of the inputs by name, without the batch's axis; None stands for a size that is open.
         outputs: names, in the model's order.
+        properties: texts by key, which the model's maker has kept in it.
 
     Raises:
         StageError: if onnxruntime is not installed or can't run the file, or an input is not of float32.
@@ -45,6 +46,7 @@ class Runtime:
                 )
             self.shapes[given.name] = tuple(n if isinstance(n, int) else None for n in given.shape[1:])
         self.outputs = tuple(given.name for given in self._session.get_outputs())
+        self.properties: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, Floats]) -> list[Array]:
         """The outputs of these names.

@@ -1,4 +1,4 @@
-"""The spec that an `.onnx` model states by itself: observations by its inputs, actions by its constants."""
+"""The spec that an `.onnx` model states by itself: in its notes, else by its inputs and constants."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
 from stages.policy.onnx import contract
 from stages.policy.onnx.action_outputs import ACTIONS, METADATA
+from stages.policy.onnx.notes import Notes, read_notes
 from stages.policy.onnx.runtime import Runtime, whole_numbers
 
 _IMAGE = re.compile(r"visual_observation_(\d+)")
 _NUMBERED = re.compile(r"obs_(\d+)")
 
 
-def stated_spec(model: Path, behavior: str) -> BehaviorSpec:
-    """Return the spec of a behaviour that a model plays. Its observations have the names of the model's inputs.
+def stated_notes(model: Path, behavior: str) -> Notes:
+    """Return the spec of a behaviour that a model plays, and its step, 0 where it does not say.
+
+    Of a model without notes, observations have the names of its inputs.
 
     Raises:
         StageError: if the model can't be run, or does not say all that a spec needs.
     """
     runtime, where = Runtime(model), f"{behavior}: {model}"
+    return read_notes(runtime.properties, where) or Notes(_spec(runtime, behavior, where), 0)
+
+
+def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:
     inputs = [name for name in runtime.shapes if name not in (contract.ACTION_MASKS, contract.RECURRENT_IN)]
     observations = tuple(_observation(name, runtime.shapes[name], where) for name in sorted(inputs, key=_place))
     on_zeros = runtime.on_zeros((contract.VERSION_NUMBER, *METADATA, *ACTIONS))

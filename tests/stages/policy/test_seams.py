@@ -12,6 +12,7 @@ from config import NetworkSettings, ObservationSettings
 from config.image_encoders import IMAGE_ENCODERS, ImageEncoder
 from config.observation_kinds import OBSERVATION_KINDS, ObservationKind
 from queues.specs import BehaviorSpec, ObservationSpec
+from stages.environment.spaces.gymnasium_spaces import own_space
 from stages.environment.spaces.observations import observation_parts
 from stages.errors import StageError
 from stages.policy import ObservationLayout
@@ -82,7 +83,9 @@ def test_a_kind_of_observation_is_one_entry(kind, clips, tmp_path):
 
 def test_an_environments_space_is_taken_for_a_kind_of_the_table_if_asked(clips):
     space = gymnasium.spaces.Box(0, 255, CLIP.shape, np.uint8)
-    (part,) = observation_parts(space, "Env", {"observation": ObservationSettings.model_validate({"kind": "clip"})})
+    (part,) = observation_parts(
+        own_space(space), "Env", {"observation": ObservationSettings.model_validate({"kind": "clip"})}
+    )
     assert (part.spec.shape, part.spec.kind) == (CLIP.shape, "clip")
     batch = np.stack([space.sample(), space.sample()])
     np.testing.assert_array_equal(part.extract(batch), batch)

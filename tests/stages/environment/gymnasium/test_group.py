@@ -20,6 +20,8 @@ from queues.messages import ActionBatch
 from stages.environment.gymnasium.group import GymnasiumGroup
 from stages.environment.gymnasium.vectorising import make_vector, vectorise
 from stages.environment.protocol import EnvironmentGroup
+from stages.environment.spaces.gymnasium_spaces import own_space
+from stages.environment.spaces.own_space import from_plain
 from stages.errors import BrokenEnvironmentError, StageError
 
 MODES = list(AutoresetMode)
@@ -211,6 +213,9 @@ def test_dict_observations_and_hybrid_actions_make_the_same_transitions(mode, nu
 
     names = [spec.name for spec in group.behavior_specs["B"].observations]
     assert names == ["numbers", "picture"]
+    assert str(from_plain(group.behavior_specs["B"].spaces["observation"])) == str(
+        own_space(singles[0].observation_space)
+    )
     for i in range(num_envs):
         assert made[i] == transitions_alone(Counting(longest), seed + i, len(made[i]))
         assert singles[i].steps == len(made[i])

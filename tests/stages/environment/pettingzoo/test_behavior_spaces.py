@@ -29,6 +29,9 @@ def test_the_mask_beside_the_observation_becomes_ours():
 
     assert (spec.behavior_id, spec.actions.masked, spec.actions.discrete_branches) == ("Four?team=1", True, (9,))
     assert [(o.name, o.shape, o.dtype) for o in spec.observations] == [("observation", (18,), "int8")]
+    assert spec.spaces is not None
+    assert [name for name, _ in spec.spaces["observation"]["parts"]] == ["observation"]
+    assert spec.spaces["action"] == {"kind": "Discrete", "dtype": "int64", "sizes": 9, "start": 0}
     board, mask = np.ones((3, 3, 2), np.int8), np.array([1, 0, 0, 0, 1, 0, 0, 0, 1], np.int8)
     seen = [{"observation": board * n, "action_mask": mask} for n in range(2)]
     (values,) = four.observations(seen)

@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queues.messages import ActionBatch
-from stages.environment.spaces.actions import action_mapping, action_masks, flat_mask
+from stages.environment.spaces import actions
+from stages.environment.spaces.actions import action_masks, flat_mask
+from stages.environment.spaces.gymnasium_spaces import own_space
 from stages.errors import StageError
+
+
+def action_mapping(space, num_envs, owner):
+    return actions.action_mapping(own_space(space), num_envs, owner)
+
 
 TWO_AND_THREE = action_mapping(spaces.MultiDiscrete([2, 3]), 2, "Env")
 BODY = spaces.Dict({"hand": spaces.MultiDiscrete([2, 3]), "leg": spaces.Box(-1, 1, (1,)), "walk": spaces.Discrete(2)})

@@ -12,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ObservationSettings
-from stages.environment.spaces.observations import observation_parts, take_rows
+from stages.environment.spaces import observations
+from stages.environment.spaces.gymnasium_spaces import own_space
 from stages.errors import StageError
+
+
+def observation_parts(space, owner, settings=None):
+    return observations.observation_parts(own_space(space), owner, settings)
+
+
+def take_rows(space, batch, rows):
+    return observations.take_rows(own_space(space), batch, rows)
 
 
 def said(**settings):

@@ -1,0 +1,191 @@
+"""The spaces of an environment as plain data, which need no environment library.
+
+`gymnasium_spaces` makes them of Gymnasium's. A policy's file keeps them (`BehaviorSpec.spaces`), so that it can be
+asked in the environment's own terms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoxSpace:
+    """Numbers between bounds, in an array."""
+
+    low: Array
+    """[*shape] the lower bound of each, in the space's own dtype; -inf where there is none."""
+    high: Array
+
+    kind = "Box"
+
+    def __str__(self) -> str:
+        """The form in messages, as Gymnasium has it: `Box(0, 255, (84, 84), uint8)`."""
+        return f"Box({_shown(self.low)}, {_shown(self.high)}, {self.shape}, {self.dtype})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a value."""
+        return self.low.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of a value."""
+        return self.low.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChoiceSpace:
+    """Whole numbers, each one of a few: Gymnasium's Discrete, MultiDiscrete and MultiBinary."""
+
+    kind: str
+    sizes: NDArray[np.int64]
+    """[*shape] how many there are to choose from; [] of a Discrete, and 2 everywhere of a MultiBinary."""
+    start: NDArray[np.int64]
+    """[*shape] the first of them."""
+    dtype: np.dtype[Any]
+
+    def __str__(self) -> str:
+        """The form in messages: `Discrete(3)`, `MultiDiscrete([2, 3])`, `MultiBinary((4,))`."""
+        size = self.shape if self.kind == "MultiBinary" else self.sizes.tolist()
+        return f"{self.kind}({size}{f', start={self.start.tolist()}' if self.start.any() else ''})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a value."""
+        return self.sizes.shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceSpace:
+    """Any number of values of one space."""
+
+    element: OwnSpace
+    stack: bool
+    """True if they come as one value with an axis more, instead of a tuple."""
+
+    kind = "Sequence"
+    shape = ()
+
+    def __str__(self) -> str:
+        """The form in messages."""
+        return f"Sequence({self.element}{', stack=True' if self.stack else ''})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComposedSpace:
+    """A Dict or Tuple of spaces."""
+
+    kind: str
+    parts: Mapping[Any, OwnSpace]
+    """By key, or by index."""
+
+    def __str__(self) -> str:
+        """The form in messages: `Dict('a': Discrete(2))`."""
+        named = self.kind == "Dict"
+        return (
+            f"{self.kind}({', '.join(f'{key!r}: {part}' if named else str(part) for key, part in self.parts.items())})"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OtherSpace:
+    """A space that can't be used, such as Text."""
+
+    kind: str
+
+    shape = ()
+
+    def __str__(self) -> str:
+        """Its kind."""
+        return self.kind
+
+
+Leaf = BoxSpace | ChoiceSpace | SequenceSpace | OtherSpace
+OwnSpace = ComposedSpace | Leaf
+
+
+def leaves(space: OwnSpace, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Leaf]]:
+    """Return what is in a space and is no Dict and no Tuple, each with its keys from the outside."""
+    if isinstance(space, ComposedSpace):
+        for key, part in space.parts.items():
+            yield from leaves(part, (*keys, key))
+    else:
+        yield keys, space
+
+
+def to_plain(space: OwnSpace) -> dict[str, Any] | None:
+    """Return a space as dictionaries, lists and scalars, for msgpack and JSON; None if that can't hold it."""
+    match space:
+        case BoxSpace():
+            bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+            return {"kind": space.kind, "shape": [*space.shape], "dtype": space.dtype.name, **bounds}
+        case ChoiceSpace():
+            numbers = {"sizes": space.sizes.tolist(), "start": space.start.tolist()}
+            return {"kind": space.kind, "dtype": space.dtype.name, **numbers}
+        case SequenceSpace():
+            element = to_plain(space.element)
+            return None if element is None else {"kind": space.kind, "element": element, "stack": space.stack}
+        case ComposedSpace():
+            parts = [[key, to_plain(part)] for key, part in space.parts.items()]
+            whole = all(isinstance(key, str | int) and part is not None for key, part in parts)
+            return {"kind": space.kind, "parts": parts} if whole else None
+        case OtherSpace():
+            return None
+
+
+def from_plain(plain: Mapping[str, Any]) -> OwnSpace:
+    """Invert `to_plain`.
+
+    Raises:
+        ValueError: if it is no such description.
+    """
+    try:
+        kind = str(plain["kind"])
+        if kind == "Box":
+            shape, dtype = tuple(int(size) for size in plain["shape"]), np.dtype(str(plain["dtype"]))
+            return BoxSpace(_array(plain["low"], shape, dtype, -np.inf), _array(plain["high"], shape, dtype, np.inf))
+        if kind in ("Discrete", "MultiDiscrete", "MultiBinary"):
+            sizes, start = (np.array(plain[key], np.int64) for key in ("sizes", "start"))
+            if sizes.shape != start.shape or (sizes < 1).any():
+                raise ValueError(f"sizes {sizes.tolist()} and start {start.tolist()} do not fit")
+            return ChoiceSpace(kind, sizes, start, np.dtype(str(plain["dtype"])))
+        if kind == "Sequence":
+            return SequenceSpace(from_plain(plain["element"]), bool(plain["stack"]))
+        if kind in ("Dict", "Tuple"):
+            return ComposedSpace(kind, {key: from_plain(part) for key, part in plain["parts"]})
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not the description of a space: {error}") from error
+    raise ValueError(f"not the description of a space: its kind is {kind!r}")
+
+
+def _bound(bound: Array) -> Any:
+    """Return one number where all are equal, else all of them, nested; None stands for infinity."""
+    if bound.size and (bound == bound.flat[0]).all():
+        return _finite(bound.flat[0].item())
+    return [_finite(number) for number in bound.ravel().tolist()]
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _array(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], infinite: float) -> Array:
+    if isinstance(bound, list):
+        return np.array([infinite if number is None else number for number in bound], dtype).reshape(shape)
+    number = np.array(infinite if bound is None else bound, dtype)
+    return np.broadcast_to(number, shape)  # takes no room, however large the shape
+
+
+def _shown(bound: Array) -> str:
+    if bound.size and (bound == bound.flat[0]).all():
+        return str(bound.flat[0])
+    return np.array2string(bound.ravel(), threshold=8, edgeitems=2, separator=", ")
