@@ -60,6 +60,15 @@ class Replicas(ABC):
             ReplicaLostError: if another replica takes no part.
         """
 
+    def of_each(self, numbers: Tensor) -> Tensor:
+        """What each replica has found [size, …], given these numbers of this one."""
+        if self.size == 1:
+            return numbers[None]
+        found = numbers.new_zeros(self.size, *numbers.shape)
+        found[self.rank] = numbers
+        self.add_up(found)
+        return found
+
     def gathered(self, part: Tensor, here: Part, count: int) -> Tensor:
         """All `count` rows, of which this replica has computed its part."""
         if self.size == 1:

@@ -57,8 +57,11 @@ OURS = {"Policy/Lag", "Pipeline/Update Duration", "Pipeline/Update Experiences",
 OURS |= {"Pipeline/Steps per Second", "Policy/Importance Weight"}
 OURS |= {f"Policy/{what}" for what in ("Approximate KL", "Clip Fraction", "Ratio Min", "Ratio Max", "Gradient Norm")}
 OURS |= {f"Policy/{signal} Explained Variance" for signal in ("Extrinsic", *SIGNALS)}
-OURS_SAC = {
-    f"Policy/{what} {kind}" for what in ("Q1", "Q2", "Value", "Log Probability") for kind in ("Min", "Mean", "Max")
+OURS_SAC = {"Policy/Actor Gradient Norm", "Policy/Critic Gradient Norm"}
+OURS_SAC |= {
+    f"Policy/{what} {kind}"
+    for what in ("Q1", "Q2", "Value", "TD Error", "Log Probability")
+    for kind in ("Min", "Mean", "Max")
 }
 HIDDEN = {"Is Training", "Step"}
 """For other writers: not in TensorBoard."""

@@ -67,15 +67,15 @@ class MaximumLikelihood:
         batch_size: int,
         learning_rate: float,
         random: np.random.Generator,
-    ) -> float:
-        """Pass over the examples, in a new random order each time; returns the mean loss: nats per step.
+    ) -> tuple[float, float]:
+        """Pass over the examples, in a new random order each time; returns mean loss (nats per step) and gradient norm.
 
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
         actor = self._actor
         at_a_time = max(1, batch_size // examples.rows.shape[1])
-        losses = []
+        losses, squares = [], []
         with self._adam.undone_on_failure():
             for _ in range(epochs):
                 order = random.permutation(len(examples))
@@ -84,6 +84,7 @@ class MaximumLikelihood:
                     loss = -batch.mean(self._log_likelihood(batch)[1])
                     actor.gradients.zero_()
                     torch.autograd.backward(loss)
+                    squares.append(torch.dot(actor.gradients, actor.gradients))
                     self._adam.step(learning_rate)
                     if actor.module.log_sigma is not None:
                         actor.module.log_sigma.detach().clamp_(min=LOG_SIGMA_FLOOR)
@@ -94,7 +95,7 @@ class MaximumLikelihood:
                     f"{self._design.spec.name}: a loss or a weight became NaN or infinite; the weights are those "
                     "before the update. A lower learning_rate often helps"
                 )
-        return float(history.mean())
+        return float(history.mean()), float(torch.stack(squares).sqrt_().mean())
 
     @torch.no_grad()
     def evaluate(self, examples: Examples, normalizer: Normalizer | None) -> PredictionQuality:

@@ -91,7 +91,7 @@ class BCTrainer(BuiltinTrainer):
         report = {"Policy/Learning Rate": learning_rate}
         if len(self._examples):
             examples = self._examples.examples()
-            report["Losses/Cloning Loss"] = self._likelihood.learn(
+            report["Losses/Cloning Loss"], report["Policy/Gradient Norm"] = self._likelihood.learn(
                 examples, normalizer, h.num_epoch, h.batch_size, learning_rate, self._random
             )
             report["Policy/Training Log Likelihood"] = self._likelihood.evaluate(examples, normalizer).log_likelihood

@@ -7,6 +7,7 @@ learner of the StarCraft II agents combines them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, piec
 from stages.trainer.impala.update import ImpalaUpdate, Learned
 from stages.trainer.impala.vtrace import clipped_rewards
 from stages.trainer.intake import with_group_rewards
+from stages.trainer.on_policy.advantages import explained_variances
 from stages.trainer.on_policy.rollout_buffer import RolloutBuffer
 from stages.trainer.on_policy.rollout_trainer import RolloutTrainer
 from stages.trainer.protocol import TrainerContext
@@ -245,6 +247,12 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         """Report an update, given its learning rate and entropy weight, which is None where only the critic learned."""
         statistics, behavior = self.context.statistics, self.context.behavior
         found = {f"Policy/{name.capitalize()} Value Estimate": value for name, value in self._estimates(learned)}
+        explained = explained_variances(learned.values, learned.targets)
+        for name, share in zip(self._signals.names, explained.tolist(), strict=True):
+            if isfinite(share):  # targets that are all the same have no variance to explain
+                found[f"Policy/{name.capitalize()} Explained Variance"] = share
+        if learned.ratios is not None:
+            found |= learned.ratios.named()
         if beta is None:
             found["critic_pretrain/baseline_loss"] = learned.losses["baseline"]
             found["critic_pretrain/grad_norm"] = learned.grad_norm
@@ -255,8 +263,6 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             found["learning_rate"] = rate
             found["entropy_cost"] = beta
             found["Policy/Entropy"] = learned.entropy
-            found["Policy/Importance Ratio"] = learned.ratio
-            found["Policy/Clipped Ratios"] = learned.clipped
         if self._replay is not None:
             found["Policy/Replayed Share"] = 1.0 - unrolls.all_fresh / unrolls.all_rows
         for name, value in found.items():

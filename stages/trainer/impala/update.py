@@ -7,6 +7,7 @@ replayed rows alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.adam import Adam, clip_norms
 from stages.trainer.impala.losses import divergence, log_probs_and_entropy
+from stages.trainer.impala.ratios import Ratios, ratios_of
 from stages.trainer.impala.unrolls import Unrolls
 from stages.trainer.impala.vtrace import Limits, VTrace, vtrace
 from stages.trainer.on_policy.update import NetworkUpdate
@@ -39,12 +41,12 @@ class Learned:
     """Norm of the whole gradient, before it was limited."""
     entropy: float
     """Mean over rows of the joint distribution's entropy."""
-    ratio: float
-    """Mean over rows of π/μ, each at most ρ̄."""
-    clipped: float
-    """Share of the rows whose π/μ is above ρ̄."""
+    ratios: Ratios | None
+    """None where the critic alone has learned."""
     values: NDArray[np.float64]
     """[N, S] the critic's values before the step."""
+    targets: NDArray[np.float64]
+    """[N, S] what they should have been, by V-trace."""
 
 
 class ImpalaUpdate(NetworkUpdate):
@@ -115,11 +117,10 @@ class ImpalaUpdate(NetworkUpdate):
             everywhere, replayed = unrolls.all_rows, max(1, unrolls.all_rows - unrolls.all_fresh)
             counts = (everywhere, everywhere, everywhere, replayed, replayed)
             losses = [loss / rows for loss, rows in zip(losses, counts, strict=True)]
-        ratio = float(np.exp(np.minimum(log_ratios, np.log(h.rho_bar))).mean())
-        clipped = float((log_ratios > np.log(h.rho_bar)).mean())
         norm, reduced = self._step(losses, costs, learning_rate, step, unrolls.here.weight)
-        mean_entropy, ratio, clipped = self._of_all(unrolls, float(entropy.detach()), ratio, clipped)
-        return Learned(reduced, norm, mean_entropy, ratio, clipped, self._values_of_all(unrolls, of_critic))
+        (mean_entropy,) = self._of_all(unrolls, [float(entropy.detach())])
+        ratios = ratios_of(log_ratios, self._limits, partial(self._of_all, unrolls), self.replicas)
+        return Learned(reduced, norm, mean_entropy, ratios, *self._rows_of_all(unrolls, of_critic, found.targets))
 
     def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> Learned:
         """Make a gradient step on the value loss alone, by discounted returns; what acts stays as it is.
@@ -133,24 +134,27 @@ class ImpalaUpdate(NetworkUpdate):
         if self._settings.loss_reduction == "mean":
             baseline = baseline / unrolls.all_rows
         norm, reduced = self._step([baseline], [1.0], learning_rate, step, unrolls.here.weight, only_critic=True)
-        return Learned(reduced, norm, 0.0, 1.0, 0.0, self._values_of_all(unrolls, of_critic))
+        return Learned(reduced, norm, 0.0, None, *self._rows_of_all(unrolls, of_critic, found.targets))
 
-    def _of_all(self, unrolls: Unrolls, *means: float) -> list[float]:
+    def _of_all(self, unrolls: Unrolls, means: list[float]) -> list[float]:
         """Means over all replicas' rows, given those over these rows."""
         if self.replicas.size == 1:
-            return [*means]
+            return means
         here = unrolls.here
         sums = torch.tensor(means, device=self.network.values.device) * (here.size * here.weight / unrolls.all_rows)
         self.replicas.add_up(sums)
         found: list[float] = sums.tolist()
         return found
 
-    def _values_of_all(self, unrolls: Unrolls, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The values [N, S] of all replicas' rows, given those of these rows."""
+    def _rows_of_all(
+        self, unrolls: Unrolls, values: NDArray[np.float64], targets: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The values and targets [N, S] of all replicas' rows, given those of these rows."""
         if self.replicas.size == 1:
-            return values
-        ours = torch.from_numpy(values).to(self.network.values.device)
-        return _on_host(self.replicas.gathered(ours, unrolls.here, unrolls.all_rows))
+            return values, targets
+        ours = torch.from_numpy(np.concatenate([values, targets], axis=1)).to(self.network.values.device)
+        all_values, all_targets = np.split(_on_host(self.replicas.gathered(ours, unrolls.here, unrolls.all_rows)), 2, 1)
+        return all_values, all_targets
 
     def _outputs(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor]:
         """Heads [N, H] with the penalties of masks, values [N, S] and final values [K, S]."""

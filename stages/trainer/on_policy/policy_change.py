@@ -64,13 +64,7 @@ def measured(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: flo
         beyond_joint = torch.expm1(joint)
     kl = weights @ (beyond_joint - joint)[:, 0]
     clipped = weights @ (beyond.abs() > epsilon).to(rows).mean(dim=1)
-    found = torch.stack([kl, clipped, *(1.0 + end for end in torch.aminmax(beyond))])
-    if replicas.size == 1:
-        return found[None]
-    of_all = found.new_zeros(replicas.size, len(found))
-    of_all[replicas.rank] = found
-    replicas.add_up(of_all)
-    return of_all
+    return replicas.of_each(torch.stack([kl, clipped, *(1.0 + end for end in torch.aminmax(beyond))]))
 
 
 def change_of(epochs: Sequence[Tensor]) -> PolicyChange:

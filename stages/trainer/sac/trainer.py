@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from math import sqrt
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,7 +35,7 @@ from stages.trainer.sac.episode_rewards import EpisodeRewards
 from stages.trainer.sac.minibatch import MinibatchMaker
 from stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
 from stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
-from stages.trainer.sac.update import LOSSES, SACUpdate, UpdateMeasures, measures_of_all, spread
+from stages.trainer.sac.update import LOSSES, SACUpdate, UpdateMeasures, measures_of_all, spreads_of
 from stages.trainer.sac.update_ratio import UpdateRatio
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
 
@@ -281,10 +282,12 @@ class SACTrainer(BuiltinTrainer):
                 cloned.append(self._cloning.update(self._step))
             self._ratio.count()
         table = torch.stack([measures.losses for measures in made]).cpu().numpy()
+        squares = torch.stack([square for measures in made for square in measures.squares]).tolist()
+        norms = [sum(map(sqrt, column)) / len(made) for column in (squares[::2], squares[1::2])]
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)
             raise NotFiniteError(self._complaint(table))
-        self._report(table, measures_of_all(made, self.context.replicas, self._parts), learning_rate)
+        self._report(table, measures_of_all(made, self.context.replicas, self._parts), learning_rate, norms)
         for found in cloned:
             self._report_losses(found)
 
@@ -350,26 +353,28 @@ class SACTrainer(BuiltinTrainer):
                 f"{self.context.behavior}: behavioral_cloning is {now}, but the saved state was made with it {then}"
             )
 
-    def _report(self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float) -> None:
-        """Report statistics of the updates made."""
+    def _report(
+        self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float, norms: list[float]
+    ) -> None:
+        """Report statistics of the updates made, given the mean norms of the actor's and the critics' gradients."""
         add, behavior = self.context.statistics.add, self.context.behavior
         for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True):
             add(behavior, f"Losses/{name}", mean)
         add(behavior, "Policy/Learning Rate", learning_rate)
+        for what, norm in zip(("Actor", "Critic"), norms, strict=True):
+            add(behavior, f"Policy/{what} Gradient Norm", norm)
         # Both, as in ML-Agents, whichever actions there are: the coefficient of absent ones is 0.
         discrete = self._update.coefficients.module.logs.detach().exp().tolist()
         continuous = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
         add(behavior, "Policy/Continuous Entropy Coeff", continuous)
         add(behavior, "Policy/Discrete Entropy Coeff", sum(discrete) / len(discrete) if discrete else 0.0)
-        log_probs = measures.negentropies.sum(dim=1)
-        add(behavior, "Policy/Entropy", -spread(log_probs, measures.mask)[1])
-        for index, signal in enumerate(self._signals):
-            mean = spread(measures.values[:, index], measures.mask)[1]
-            add(behavior, f"Policy/{signal.name.capitalize()} Value", mean)
-        named = {"Q1": measures.q1, "Q2": measures.q2, "Value": measures.values, "Log Probability": log_probs}
-        for name, values in named.items():
-            for kind, number in zip(("Min", "Mean", "Max"), spread(values, measures.mask), strict=True):
+        spreads, per_signal = spreads_of(measures)
+        for name, numbers in spreads.items():
+            for kind, number in zip(("Min", "Mean", "Max"), numbers, strict=True):
                 add(behavior, f"Policy/{name} {kind}", number)
+        add(behavior, "Policy/Entropy", -spreads["Log Probability"][1])
+        for signal, mean in zip(self._signals, per_signal, strict=True):
+            add(behavior, f"Policy/{signal.name.capitalize()} Value", mean)
 
     def _report_losses(self, found: Mapping[str, float]) -> None:
         for name, value in found.items():

@@ -28,7 +28,6 @@ from stages.trainer.sac.losses import (
     coefficient_gradients,
     expected_values,
     half_squared_error,
-    masked_mean,
     policy_loss,
     q_target,
     soft_values,
@@ -52,24 +51,28 @@ class UpdateMeasures:
     q1: Tensor
     """[B, S] of the actions that were taken."""
     q2: Tensor
+    targets: Tensor
+    """[B, S] what both should be."""
     values: Tensor
     """[B, S] V's, or without V, the soft values that it would learn."""
     negentropies: Tensor
     """[B, G]"""
     mask: Tensor | None
+    squares: tuple[Tensor, Tensor]
+    """Scalars: the squared norms of the actor's and of the critics' gradient; not of one replica, but of all."""
 
 
 def measures_of_all(
     found: Sequence[UpdateMeasures], replicas: Replicas, parts: Sequence[tuple[Part, int]]
 ) -> UpdateMeasures:
-    """The measures of several gradient steps together; the losses are those of the last one.
+    """The measures of several gradient steps together; losses and norms are those of the last one.
 
     Args:
         found: of each step.
         replicas: those that have made the same steps.
         parts: of each step this replica's part of the minibatch's rows, and the number of these.
     """
-    columns: list[list[Tensor]] = [[each.q1, each.q2, each.values, each.negentropies] for each in found]
+    columns: list[list[Tensor]] = [[each.q1, each.q2, each.targets, each.values, each.negentropies] for each in found]
     masked = found[-1].mask is not None
     if masked:
         columns = [[*column, each.mask] for column, each in zip(columns, found, strict=True) if each.mask is not None]
@@ -83,8 +86,9 @@ def measures_of_all(
                 target[here.rows] = tensor * here.weight
         replicas.add_up(*(tensor for column in whole for tensor in column))
         columns = whole
-    q1, q2, values, negentropies, *mask = (torch.cat(each) for each in zip(*columns, strict=True))
-    return UpdateMeasures(found[-1].losses, q1, q2, values, negentropies, mask[0] if masked else None)
+    q1, q2, targets, values, negentropies, *mask = (torch.cat(each) for each in zip(*columns, strict=True))
+    last, found_mask = found[-1], mask[0] if masked else None
+    return UpdateMeasures(last.losses, q1, q2, targets, values, negentropies, found_mask, last.squares)
 
 
 class SACUpdate:
@@ -195,7 +199,9 @@ class SACUpdate:
         means = torch.stack(losses)
         self._move(means, share, learning_rate)
         q1, q2 = taken
-        return UpdateMeasures(means, q1, q2, values.detach(), negentropies.detach(), batch.mask)
+        of_actor, of_critics = self.actor.gradients, self.critics.gradients
+        squares = torch.dot(of_actor, of_actor), torch.dot(of_critics, of_critics)
+        return UpdateMeasures(means, q1, q2, targets, values.detach(), negentropies.detach(), batch.mask, squares)
 
     def _move(self, means: Tensor, share: float, learning_rate: float) -> None:
         """Change all weights by the gradients; these, and the mean losses [4], first become those of all replicas."""
@@ -335,8 +341,18 @@ class SACUpdate:
         return torch.cat((self._targets[:1].expand(len(discrete), 1), discrete), dim=1)
 
 
-def spread(values: Tensor, mask: Tensor | None) -> tuple[float, float, float]:
-    """Minimum, mean and maximum of values [B, ...], padding left out."""
-    if mask is not None:
-        values = values[mask > 0]
-    return float(values.min()), float(masked_mean(values, None)), float(values.max())
+def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[float]]:
+    """Minimum, mean and maximum of what was measured, by name, and the mean value of each signal; padding left out."""
+    q1, log_probs = measures.q1, measures.negentropies.sum(dim=1)
+    of_rows = torch.stack([q1, measures.q2, measures.values, (q1 - measures.targets).abs_()])
+    if measures.mask is not None:
+        real = measures.mask > 0
+        of_rows, log_probs = of_rows[:, real], log_probs[real]
+    # Together: each number that is fetched by itself costs as much as a layer, and there is an update every few steps.
+    least, greatest = torch.aminmax(of_rows.flatten(1), dim=1)
+    per_signal = of_rows.mean(dim=1)  # [4, S]
+    ends = torch.stack([least, per_signal.mean(dim=1), greatest], dim=1)
+    of_probs = torch.stack([log_probs.min(), log_probs.mean(), log_probs.max()])
+    found = torch.cat([ends.flatten(), of_probs, per_signal[2]]).tolist()
+    names = ("Q1", "Q2", "Value", "TD Error", "Log Probability")
+    return {name: found[3 * at : 3 * at + 3] for at, name in enumerate(names)}, found[3 * len(names) :]

@@ -105,7 +105,7 @@ def test_learning_finds_the_experts_mean_and_spread():
 def test_the_spread_never_falls_below_its_floor():
     design, actor, likelihood = pupil(ActionSpec(1))
     fixed(actor, [0.5], [LOG_SIGMA_FLOOR + 0.01])
-    loss = likelihood.learn(examples(design, [[0.5]] * 64), None, 20, 8, 1e-2, new_random(0))
+    loss, _ = likelihood.learn(examples(design, [[0.5]] * 64), None, 20, 8, 1e-2, new_random(0))
     assert np.isfinite(loss)
     assert actor.module.log_sigma.item() == pytest.approx(LOG_SIGMA_FLOOR, abs=0.03)
 
@@ -116,6 +116,13 @@ def test_every_epoch_uses_every_step_in_batches_of_the_size_asked_for_at_most(se
     # 31 steps in batches of 8; or 9 sequences of 4 at most, two at a time.
     likelihood.learn(examples(design, [[0.5]] * 31, lengths=[9, 22]), None, 3, 8, 1e-3, new_random(0))
     assert likelihood.state_dict()["steps"] == 3 * per_epoch
+
+
+def test_the_norm_of_the_gradient_is_told():
+    design, actor, likelihood = pupil(ActionSpec(1))
+    _, norm = likelihood.learn(examples(design, [[0.5]] * 8), None, 1, 8, 1e-3, new_random(0))
+    assert norm == pytest.approx(actor.gradients.norm().item(), rel=1e-5)
+    assert norm > 0
 
 
 def test_a_loss_that_is_not_finite_leaves_everything_as_it_was():

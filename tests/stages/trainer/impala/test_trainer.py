@@ -76,6 +76,9 @@ def test_an_update_has_the_losses_of_the_paper_summed_over_all_rows():
     ratios = np.exp(expected.log_ratios)
     assert reported.last("Policy/Importance Ratio") == pytest.approx(np.minimum(ratios, 1).mean(), rel=1e-4)
     assert reported.last("Policy/Clipped Ratios") == pytest.approx((ratios > 1).mean())
+    assert reported.last("Policy/Ratio Max") == pytest.approx(ratios.max(), rel=1e-4)
+    explained = 1 - (expected.found.targets - expected.values).var() / expected.found.targets.var()
+    assert reported.last("Policy/Extrinsic Explained Variance") == pytest.approx(explained, rel=1e-4)
 
 
 def test_mean_losses_are_the_sums_over_the_number_of_rows():

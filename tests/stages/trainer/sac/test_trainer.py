@@ -149,7 +149,8 @@ def test_statistics_have_ml_agents_names():
     trainer = make_trainer(HYBRID, statistics=reported, reward_signals={"extrinsic": {}, "rnd": {}})
     trainer.add(make_batch(trainer, [24]))
     trainer.learn()
-    spread = {f"Policy/{what} {kind}" for what in ("Q1", "Q2", "Value", "Log Probability") for kind in SPREAD}
+    spreads = ("Q1", "Q2", "Value", "Log Probability", "TD Error")
+    spread = {f"Policy/{what} {kind}" for what in spreads for kind in SPREAD}
     assert set(reported.values) == spread | {
         "Losses/Policy Loss",
         "Losses/Q1 Loss",
@@ -158,13 +159,15 @@ def test_statistics_have_ml_agents_names():
         "Losses/RND Loss",
         "Policy/Continuous Entropy Coeff",
         "Policy/Discrete Entropy Coeff",
+        "Policy/Actor Gradient Norm",
+        "Policy/Critic Gradient Norm",
         "Policy/Entropy",
         "Policy/Extrinsic Value",
         "Policy/Learning Rate",
         "Policy/Rnd Reward",
         "Policy/Rnd Value",
     }
-    for what in ("Q1", "Q2", "Value", "Log Probability"):
+    for what in spreads:
         low, mean, high = (reported.values[f"Policy/{what} {kind}"][0] for kind in SPREAD)
         assert low < mean < high
     assert reported.values["Policy/Entropy"][0] == -reported.values["Policy/Log Probability Mean"][0]
