@@ -72,6 +72,8 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     with tempfile.TemporaryDirectory(prefix="headrace-cluster-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        os.environ["RAY_TMPDIR"] = folder  # Ray notes the address in a folder there, and does not make it
+        os.mkdir(f"{folder}/ray")
         _serve(Cluster, folder)
 
 
