@@ -42,10 +42,11 @@ def test_a_node_dies_another_joins_and_the_bar_is_reached_in_bounded_memory_with
         command.until_checkpoint(command.until_checkpoint().number + 1)
         watched = {"main": command.process.pid, "learner": command.pid_of("learner-CartPole")}
         before, most, objects = private(watched), dict.fromkeys(watched, 0), 0
-        while command.process.poll() is None:
+        while command.process.poll() is None and f"Step: {STEPS}." not in command.output:
             most = {name: max(most[name], bytes_) for name, bytes_ in private(watched).items()}
             objects = max(objects, int(re.findall(r"(\d+) objects", nodes.tell("objects"))[0]))
             time.sleep(0.5)  # between two samples
+        command.wait()
         assert command.process.returncode == 0, command.output
         command.assert_left_nothing()
     score = float(re.findall(r"Evaluation: (-?[\d.]+) ± .* over 30 episodes", command.output)[-1])
