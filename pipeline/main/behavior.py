@@ -23,7 +23,9 @@ class BehaviorState:
     path: TrajectoryPath
     learner: HostHandle | None = None
     ready: bool = False
-    """True once its trainer is made, with the state that it resumes from."""
+    """True once its trainer is made, with the state that it resumes from, and again once a lost one is replaced."""
+    was_ready: bool = False
+    """True once it was ready for the first time."""
     step: int = 0
     version: int = 0
     sent: int = 0

@@ -308,7 +308,8 @@ class Coordinator:
             case control.LearnerReady():
                 self._lost_learners.goes_on(host, message)
                 self.controls.learner_ready(message)
-                self.starter.behaviors[message.behavior].ready = True
+                state = self.starter.behaviors[message.behavior]
+                state.ready = state.was_ready = True
                 self.flow.learner_ready(message)
             case control.Exported() | control.PolicyKept():
                 self._on_policy(message)

@@ -91,7 +91,7 @@ class Shutdown:
     def failed_at_start(self) -> bool:
         """True if a trainer failed before it was ready to learn; a resumed run would only meet that again."""
         failed = self.failure.stage if self.failure is not None else ""
-        return any(not state.ready and learner_name(name) == failed for name, state in self._behaviors.items())
+        return any(not state.was_ready and learner_name(name) == failed for name, state in self._behaviors.items())
 
     def finish(self) -> None:
         """End the run in order: sources make a last checkpoint and stop, all else drains."""

@@ -120,6 +120,15 @@ async def test_a_trainer_that_failed_before_it_was_ready_failed_at_the_start(sta
         assert ending.shutdown.failed_at_start is at_start
 
 
+async def test_a_learner_that_was_lost_and_could_not_be_replaced_did_not_fail_at_the_start(tmp_path):
+    """So the message names the checkpoint from which another run may go on."""
+    async with ending_in(tmp_path) as ending:
+        (state,) = ending.behaviors.values()
+        state.was_ready = True
+        ending.shutdown.fail(HostFailed("its node is gone", "", "learner-Ball"))
+        assert not ending.shutdown.failed_at_start
+
+
 async def test_learners_have_ended_when_the_run_is_ending_and_each_of_them_has(tmp_path):
     async with ending_in(tmp_path) as ending:
         ending.running.mark_ended("learner-Ball")
