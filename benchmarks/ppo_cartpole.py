@@ -3,9 +3,9 @@
     python benchmarks/ppo_cartpole.py --pairs 5 --peer /path/to/python-with-stable-baselines3
 
 Both train config/examples/cartpole.yaml's 250,000 steps in 64 environments: the command with its default hosts (actor
-and learner in processes of their own), the peer in one process with `make_vec_env`, its usual way, and one torch thread.
-Told are the seconds from the first start of a process to the last end, the CPU seconds of all processes, and the mean
-return of the last 100 training episodes.
+and learner in processes of their own), the peer in one process with `make_vec_env`, its usual way, and one thread of
+torch. Told are the seconds from the first start of a process to the last end, the CPU seconds of all processes, and the
+mean return of the last 100 training episodes.
 """
 
 from __future__ import annotations
