@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from config import load_config as load_config
+    from pipeline.prediction.loading import load_policy as load_policy
     from pipeline.run import run as run
     from pipeline.run import run_async as run_async
 
 _HOMES = {
     "load_config": "config",
+    "load_policy": "pipeline.prediction.loading",
     "run": "pipeline.run",
     "run_async": "pipeline.run",
 }
 """Every public name, and the module that it is imported from."""
 
-__all__ = ["load_config", "run", "run_async"]
+__all__ = ["load_config", "load_policy", "run", "run_async"]
 
 
 def __getattr__(name: str) -> Any:

@@ -50,6 +50,7 @@ ROOMS = {
         "run_folder",
         "reporting",
         "policies",
+        "prediction",
         "web",
         "serving",
         "hosts",

@@ -23,3 +23,7 @@ class RunFailed(Exception):
 
 class RunFolderError(Exception):
     """A run can't use its folder, or a file in it is broken; the message says what to do."""
+
+
+class PredictError(ValueError):
+    """A policy can't be asked this: an observation, mask or state does not fit it; the message names the place."""

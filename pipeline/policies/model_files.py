@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +25,11 @@ from pipeline.policies.onnx_export import SUFFIX
 from pipeline.run_folder.folder import RESERVED, folder_name
 from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
+from stages.error_text import describe_error
 from stages.errors import StageError
 from stages.policy.design import PolicyDesign
 from stages.policy.factory import make_policy
+from stages.policy.memories import nothing_recalled
 from stages.policy.protocol import ActingPolicy
 
 BEST, LAST = "best", "last"
@@ -81,24 +84,7 @@ def find_models(reference: str, folder: Path | None = None) -> list[ModelFile]:
     Raises:
         RunError: if there is none; the message says what is there.
     """
-    path, choice = _split(reference, folder)
-    if path.is_file():
-        if path.suffix not in _SUFFIXES:
-            raise RunError(f"{path} is no model: expected a .pt or .onnx file, or the folder of a run")
-        if choice:
-            raise RunError(f"{reference}: @{choice} chooses in the folder of a run, and {path} is a file")
-        return [ModelFile(path, _behavior_of(path))]
-    if not path.is_dir():
-        raise RunError(f"{reference}: there is no file and no folder {path}{_hint(path)}")
-    if behaviors := behaviors_in(path):
-        return [ModelFile(_chosen(path, behavior, choice), behavior) for behavior in behaviors]
-    name = path.resolve().name
-    if not _holds_policies(path, name):
-        raise RunError(
-            f"{path} holds no policies: expected a .pt or .onnx file, the folder of a run (results/<run-id>), or that "
-            "of a behaviour in it"
-        )
-    return [ModelFile(_chosen(path.resolve().parent, name, choice), name)]
+    return [ModelFile(choose(), behavior) for behavior, choose in _candidates(reference, folder)]
 
 
 def find_model(reference: str, behavior: str | None = None, folder: Path | None = None) -> ModelFile:
@@ -113,17 +99,14 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
     Raises:
         RunError: if there is none, or several and none of the behaviour's name.
     """
-    found = find_models(reference, folder)
-    if len(found) == 1:
-        return found[0]
-    names = {each.behavior: each for each in found}
-    wanted = folder_name(behavior or "")
-    if wanted in names:
-        return names[wanted]
-    lacking = f", and no {behavior}{suggest(behavior, names)}" if behavior else ""
+    found = dict(_candidates(reference, folder))
+    wanted = next(iter(found)) if len(found) == 1 else folder_name(behavior or "")
+    if wanted in found:
+        return ModelFile(found[wanted](), wanted)
+    lacking = f", and no {behavior}{suggest(behavior, found)}" if behavior else ""
     raise RunError(
-        f"{reference} holds {len(found)} behaviours ({', '.join(names)}){lacking}: name the folder of one, such as "
-        f"{Path(reference.partition('@')[0]) / found[0].behavior}"
+        f"{reference} holds {len(found)} behaviours ({', '.join(found)}){lacking}: name the folder of one, such as "
+        f"{Path(reference.partition('@')[0]) / next(iter(found))}"
     )
 
 
@@ -164,6 +147,19 @@ def read_model(
         raise RunError(_naming(path, error)) from error
     except (OSError, ValueError) as error:
         raise RunError(str(error)) from error
+
+
+def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
+    """Let a policy decide once, on zeros: what fails then is of no use.
+
+    Raises:
+        RunError: if it can't, naming the file.
+    """
+    zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
+    try:
+        policy.act(zeros, None, np.random.default_rng(0), False, nothing_recalled(policy, spec.actions, 1))
+    except Exception as error:
+        raise RunError(f"{path} can't decide: {describe_error(error)}") from error
 
 
 def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
@@ -262,6 +258,28 @@ def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the envir
 def is_onnx(path: str | Path) -> bool:
     """Return True for the file of an `.onnx` model."""
     return Path(path).suffix == SUFFIX
+
+
+def _candidates(reference: str, folder: Path | None) -> list[tuple[str, Callable[[], Path]]]:
+    """Return the behaviours of a reference, each with what finds its file."""
+    path, choice = _split(reference, folder)
+    if path.is_file():
+        if path.suffix not in _SUFFIXES:
+            raise RunError(f"{path} is no model: expected a .pt or .onnx file, or the folder of a run")
+        if choice:
+            raise RunError(f"{reference}: @{choice} chooses in the folder of a run, and {path} is a file")
+        return [(_behavior_of(path), lambda: path)]
+    if not path.is_dir():
+        raise RunError(f"{reference}: there is no file and no folder {path}{_hint(path)}")
+    if behaviors := behaviors_in(path):
+        return [(behavior, partial(_chosen, path, behavior, choice)) for behavior in behaviors]
+    name = path.resolve().name
+    if not _holds_policies(path, name):
+        raise RunError(
+            f"{path} holds no policies: expected a .pt or .onnx file, the folder of a run (results/<run-id>), or that "
+            "of a behaviour in it"
+        )
+    return [(name, partial(_chosen, path.resolve().parent, name, choice))]
 
 
 def _split(reference: str, folder: Path | None) -> tuple[Path, str]:

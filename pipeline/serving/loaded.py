@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeline.common.errors import CommandError, RunError
-from pipeline.policies.model_files import ModelFile, check_spec, find_model, find_models, read_model
+from pipeline.policies.model_files import ModelFile, check_decides, check_spec, find_model, find_models, read_model
 from queues.specs import BehaviorSpec
 from stages.error_text import describe_error
 from stages.errors import StageError
-from stages.policy.actions import first_action_features
+from stages.policy.memories import nothing_recalled
 from stages.policy.numpy_policy import NumpyPolicy
 from stages.policy.protocol import ActingPolicy, Recall
 
@@ -57,10 +55,7 @@ class LoadedModel:
 
     def nothing_recalled(self, agents: int) -> Recall | None:
         """Return the memories of agents before their first decision; None if it has no memory."""
-        if not self.policy.memory_size:
-            return None
-        first = first_action_features(self.spec.actions)
-        return Recall(np.zeros((agents, self.policy.memory_size), np.float32), np.tile(first, (agents, 1)))
+        return nothing_recalled(self.policy, self.spec.actions, agents)
 
 
 class ServedModel:
@@ -177,14 +172,9 @@ def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
     """
     model = read_model(file, version=version)
     policy, spec, settings = model.make_policy(), model.spec, model.design.settings
+    check_decides(file.path, policy, spec)
     step, weights = max(0, model.update.step), model.update.weights.size
-    loaded = LoadedModel(file.path, signature, spec, policy, version, step, weights, settings.deterministic)
-    zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
-    try:
-        policy.act(zeros, None, np.random.default_rng(0), False, loaded.nothing_recalled(1))
-    except Exception as error:
-        raise RunError(f"{file.path} can't decide: {describe_error(error)}") from error
-    return loaded
+    return LoadedModel(file.path, signature, spec, policy, version, step, weights, settings.deterministic)
 
 
 def _check_memory(theirs: ActingPolicy, ours: ActingPolicy) -> None:

@@ -18,6 +18,15 @@ PATIENCE = 10_000
 """Ticks of a behaviour id after which an agent without a decision in any of them may be forgotten."""
 
 
+def nothing_recalled(policy: ActingPolicy, actions: ActionSpec, agents: int) -> Recall | None:
+    """Return the memories of agents before their first decision; None if the policy has none."""
+    if not policy.memory_size:
+        return None
+    return Recall(
+        np.zeros((agents, policy.memory_size), np.float32), np.tile(first_action_features(actions), (agents, 1))
+    )
+
+
 class AgentMemories:
     """The memories of one behaviour id's agents, in columns.
 

@@ -1,0 +1,302 @@
+"""What a policy is asked with: observations, masks and memories as Python code has them, checked and made columns.
+
+One observation and a batch of them are told apart by their shapes. Axis letters: n observations of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from config.errors import suggest
+from pipeline.common.errors import PredictError
+from pipeline.prediction.own_terms import OwnTerms
+from queues.messages import Array, Floats
+from stages.environment.spaces.actions import ActionMapping, action_masks, flat_mask
+from stages.environment.spaces.own_space import (
+    BoxSpace,
+    ChoiceSpace,
+    ComposedSpace,
+    Leaf,
+    OwnSpace,
+    SequenceSpace,
+    leaves,
+)
+from stages.errors import StageError
+
+MASK = "action_mask"
+"""A key of observations, beside those of the space, that holds masks, as PettingZoo has it."""
+
+
+class ObservationReader:
+    """Reads observations in the environment's own space.
+
+    Args:
+        terms: the policy's.
+    """
+
+    def __init__(self, terms: OwnTerms) -> None:
+        self._space = terms.observation_space
+        self._extract = [part.extract for part in terms.parts]
+        self._alone = self._space if isinstance(self._space, BoxSpace | ChoiceSpace) else None
+        self._floats = [part.spec.dtype == "float32" for part in terms.parts]
+
+    def read(self, given: Any) -> tuple[tuple[Array, ...], bool]:
+        """Return the columns [n, …] of an observation or a batch, and True if it was a single one (n = 1).
+
+        Raises:
+            PredictError: if it does not fit the space; the message names the place and what was expected.
+        """
+        if self._alone is not None:
+            batch, single = _batch_of(self._alone, given, "")
+        else:
+            batch, single = self._composed(given)
+        try:
+            with np.errstate(over="ignore"):  # what is too large becomes infinite
+                columns = tuple([extract(batch) for extract in self._extract])
+        except StageError as error:
+            raise PredictError(f"obs: {error}") from error
+        for column, floats in zip(columns, self._floats, strict=True):
+            if floats and not np.isfinite(column).all():
+                self._name_infinite(columns)
+        return columns, single
+
+    def _composed(self, given: Any) -> tuple[Any, bool]:
+        found = [(keys, leaf, _at(self._space, given, keys)) for keys, leaf in leaves(self._space)]
+        single: bool | None = None
+        first, of_first, lengths = "", 0, {}
+        for keys, leaf, value in sorted(found, key=lambda each: isinstance(each[1], SequenceSpace)):
+            where = _path(keys)
+            batch, alone = _batch_of(leaf, value, where, single)
+            if single is None:
+                single, first, of_first = alone, where, len(batch)
+            if alone is not single:
+                words = ("one observation", "a batch") if single else ("a batch", "one observation")
+                raise PredictError(f"obs: {first or 'it'} is of {words[0]}, and {where} of {words[1]}")
+            if len(batch) != of_first:
+                raise PredictError(f"obs: {first} is a batch of {of_first}, and {where} of {len(batch)}")
+            lengths[keys] = batch
+        return _composed_of(self._space, lengths, ()), bool(single)
+
+    def _name_infinite(self, columns: Sequence[Array]) -> None:
+        for (keys, leaf), column in zip(leaves(self._space), columns, strict=True):
+            bad = ~np.isfinite(column).reshape(len(column), -1).all(axis=1)
+            if bad.any():
+                row = f" in row {int(bad.argmax())} of {len(column)}" if len(column) > 1 else ""
+                raise PredictError(
+                    f"obs{_path(keys)}: has a NaN or infinity{row}, in float32, as the policy sees it; expected finite "
+                    f"numbers of {leaf}"
+                )
+
+
+def read_masks(given: Any, mapping: ActionMapping, n: int, single: bool) -> NDArray[np.bool_]:
+    """Return masks [n, choices] in any of the forms that environments give them in.
+
+    Raises:
+        PredictError: if they do not fit the action space, or forbid all choices of a branch.
+    """
+    branches = mapping.spec.discrete_branches
+    width = sum(branches)
+    wanted = f"expected true or false for each choice: [{width}]" if single else f"expected [{n}, {width}]"
+    if not width:
+        raise PredictError("mask: the action space has no choices that could be forbidden")
+    try:
+        flat = flat_mask(given, mapping)[None] if single else action_masks({MASK: _arrays(given)}, n, mapping)
+    except (TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
+        raise PredictError(f"mask: {wanted} (choices: {' + '.join(map(str, branches))}); {error}") from error
+    if flat.shape != (n, width):
+        raise PredictError(f"mask: {wanted} (choices: {' + '.join(map(str, branches))}), got {list(flat.shape[1:])}")
+    starts = np.cumsum([0, *branches])[:-1]
+    closed = ~np.logical_or.reduceat(flat, starts, axis=1)
+    if closed.any():
+        row, branch = (int(index) for index in np.argwhere(closed)[0])
+        raise PredictError(f"mask: row {row} forbids all {branches[branch]} choices of branch {branch}")
+    return flat
+
+
+def read_state(given: Any, size: int, n: int, single: bool) -> Floats:
+    """Return memories [n, size] that `predict` returned.
+
+    Raises:
+        PredictError: if they are no such array.
+    """
+    try:
+        state: Floats = np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        state = np.empty(0, np.float32)
+    if state.shape != ((size,) if single else (n, size)):
+        wanted = f"[{size}], of one observation" if single else f"[{n}, {size}], a row for each observation"
+        raise PredictError(
+            f"state: expected what predict returned with the observation before, {wanted}, or None where an episode "
+            f"begins; got {_kind(given)}"
+        )
+    return state.reshape(n, size)
+
+
+def read_starts(given: Any, n: int, single: bool) -> NDArray[np.bool_]:
+    """Return [n] true where an episode begins.
+
+    Raises:
+        PredictError: if it is no such array.
+    """
+    starts = np.asarray(given)
+    if starts.shape not in ((n,), *([()] if single else [])) or starts.dtype.kind not in "bui":
+        raise PredictError(f"episode_start: expected true or false for each of {n} observations, got {_kind(given)}")
+    return starts.reshape(n).astype(np.bool_)
+
+
+def _batch_of(leaf: Leaf, value: Any, where: str, single: bool | None = None) -> tuple[Any, bool]:
+    """Return a value of a leaf as a batch, and True if it was a single one."""
+    if isinstance(leaf, SequenceSpace):
+        return _sequences(leaf, value, where, single)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError, RuntimeError):  # ragged; a tensor that needs its gradient
+        raise _unfit(leaf, value, where) from None
+    shape = leaf.shape
+    if (
+        array.dtype.kind not in "biuf"
+        or array.shape[array.ndim - len(shape) :] != shape
+        or (array.ndim - len(shape) not in (0, 1))
+    ):
+        raise _unfit(leaf, value, where)
+    alone = array.ndim == len(shape)
+    _check_numbers(leaf, array, where)
+    if isinstance(leaf, ChoiceSpace):
+        array = array.astype(np.int64, copy=False)
+    return (array[None] if alone else array), alone
+
+
+def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
+    """Check that whole numbers are whole and, where they become one-hot, of the space."""
+    assert isinstance(leaf, BoxSpace | ChoiceSpace)
+    if isinstance(leaf, BoxSpace) and (leaf.dtype.kind == "f" or array.dtype == leaf.dtype):
+        return
+    if array.dtype.kind == "f" and (np.trunc(array) != array).any():
+        scaled = leaf.dtype == np.uint8 and array.size and array.min() >= 0 and array.max() <= 1
+        hint = "; pictures are given as bytes, 0 to 255, not scaled" if scaled else ""
+        raise PredictError(f"obs{where}: expected whole numbers, of {leaf}, got {_kind(array)}{hint}")
+    if isinstance(leaf, BoxSpace):
+        whole = (0, 1) if leaf.dtype.kind == "b" else (np.iinfo(leaf.dtype).min, np.iinfo(leaf.dtype).max)
+        outside = (array < whole[0]) | (array > whole[1])
+    else:
+        outside = (array < leaf.start) | (array >= leaf.start + leaf.sizes)
+    if outside.any():
+        raise PredictError(f"obs{where}: {_shown(array)} is outside of {leaf}")
+
+
+def _sequences(leaf: SequenceSpace, value: Any, where: str, single: bool | None) -> tuple[list[Any], bool]:
+    """Return sequences as a list of them; told apart by the shape of an entity where nothing else tells."""
+    keys, inner = next(leaves(leaf.element))
+    try:
+        if single is None:
+            single = _is_one(leaf, value, keys, len(inner.shape))
+        batch = [value] if single else [*value]
+        for sequence in batch:
+            for below, part in leaves(leaf.element):
+                if leaf.stack:
+                    array = np.asarray(_reach(sequence, below))
+                else:
+                    array = np.array([_reach(entity, below) for entity in sequence])
+                    array = array if len(array) else array.reshape(0, *part.shape)
+                kinds = "biu" if isinstance(part, ChoiceSpace) and len(array) else "biuf"
+                if array.shape[1:] != part.shape or array.dtype.kind not in kinds:
+                    raise _unfit(leaf, value, where)
+                _check_numbers(part, array, where)
+    except (LookupError, TypeError, ValueError) as error:
+        if isinstance(error, PredictError):
+            raise
+        raise _unfit(leaf, value, where) from None
+    return batch, single
+
+
+def _is_one(leaf: SequenceSpace, value: Any, keys: tuple[Any, ...], rank: int) -> bool:
+    """Return True if a value is one sequence: by the rank of its entities' first part."""
+    if leaf.stack:
+        return not (isinstance(value, tuple | list) and not keys) and np.ndim(_reach(value, keys)) == rank + 1
+    if not len(value):
+        return True
+    try:
+        return np.ndim(_reach(value[0], keys)) == rank
+    except (LookupError, TypeError, ValueError):
+        return False
+
+
+def _reach(value: Any, keys: tuple[Any, ...]) -> Any:
+    for key in keys:
+        value = value[key]
+    return value
+
+
+def _at(space: OwnSpace, value: Any, keys: tuple[Any, ...]) -> Any:
+    """Return what stands under these keys; on the way, each Dict and Tuple has to have just its own."""
+    for depth, key in enumerate(keys):
+        assert isinstance(space, ComposedSpace)
+        where = _path(keys[:depth])
+        if space.kind == "Dict":
+            _check_keys(space, value, where)
+        elif not isinstance(value, tuple | list) or len(value) != len(space.parts):
+            raise _unfit(space, value, where)
+        value, space = value[key], space.parts[key]
+    return value
+
+
+def _check_keys(space: ComposedSpace, value: Any, where: str) -> None:
+    if not isinstance(value, Mapping):
+        raise _unfit(space, value, where)
+    names = [str(key) for key in space.parts]
+    for key in value:
+        if key not in space.parts and key != MASK:
+            raise PredictError(f"obs{where}: the space has no {key!r}{suggest(str(key), names)}; expected {space}")
+    for key in space.parts:
+        if key not in value:
+            raise PredictError(f"obs{where}: {key!r} is missing; expected {space}")
+
+
+def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tuple[Any, ...]) -> Any:
+    if isinstance(space, ComposedSpace):
+        return {key: _composed_of(part, found, (*keys, key)) for key, part in space.parts.items()}
+    return found[keys]
+
+
+def _arrays(given: Any) -> Any:
+    """Return masks of a batch as arrays, in a tuple where they are one for each branch."""
+    if isinstance(given, Mapping):
+        return given
+    return tuple(map(np.asarray, given)) if isinstance(given, tuple) else np.asarray(given)
+
+
+def _unfit(space: OwnSpace, value: Any, where: str) -> PredictError:
+    hint = ""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
+        hint = "; env.reset() returns (observation, info): give the observation alone"
+    batch = "" if isinstance(space, ComposedSpace) else ", or a batch of such"
+    return PredictError(f"obs{where}: expected one of {space}{batch}, got {_kind(value)}{hint}")
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None:
+        return f"an array of shape {tuple(shape)} ({dtype})"
+    if isinstance(value, Mapping):
+        return f"a map of {', '.join(map(repr, value)) or 'nothing'}"
+    if isinstance(value, tuple | list):
+        try:
+            array = np.asarray(value)
+        except (ValueError, TypeError, OverflowError, RuntimeError):
+            return f"a {type(value).__name__} of {len(value)} of different shapes"
+        return f"a {type(value).__name__} of shape {array.shape} ({array.dtype})"
+    return f"{type(value).__name__} {value!r:.40}"
+
+
+def _shown(array: Array) -> str:
+    return str(array.tolist()) if array.size <= 8 else f"an array with numbers from {array.min()} to {array.max()}"
+
+
+def _path(keys: tuple[Any, ...]) -> str:
+    return "".join(f"[{key!r}]" for key in keys)

@@ -1,0 +1,146 @@
+"""The terms in which a policy is asked: the environment's own spaces, or named columns where its file has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from config import ObservationSettings
+from pipeline.common.errors import RunError
+from queues.specs import STEP_MUL, ActionSpec, BehaviorSpec, ObservationSpec
+from stages.environment.spaces.actions import action_mapping
+from stages.environment.spaces.observations import ObservationPart, observation_parts
+from stages.environment.spaces.own_space import (
+    BoxSpace,
+    ChoiceSpace,
+    ComposedSpace,
+    Leaf,
+    OwnSpace,
+    SequenceSpace,
+    from_plain,
+    leaves,
+)
+from stages.errors import StageError
+
+CONTINUOUS, DISCRETE = "continuous", "discrete"
+"""Keys of an action in named columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTerms:
+    """The spaces of a behaviour, and how its observations become columns."""
+
+    observation_space: OwnSpace
+    action_space: OwnSpace
+    parts: tuple[ObservationPart, ...]
+    """The extraction of each column, in the order of the space's leaves."""
+    held: int = 1
+    """Environment steps that each action lasts for; the most of them where the policy chooses."""
+    chooses_held: bool = False
+    """True if it does, with each action."""
+
+
+def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
+    """Return the terms of a policy.
+
+    Args:
+        spec: as its file says it.
+        where: the file, for messages.
+
+    Raises:
+        RunError: if the file's spaces are not those of its observations and actions.
+    """
+    chooses = spec.action_repeat == "learned"
+    decided = _without_held(spec.actions) if chooses else spec.actions
+    if spec.spaces is None:
+        return _columns(spec, decided, chooses)
+    try:
+        seen, done = (from_plain(spec.spaces[key]) for key in ("observation", "action"))
+        _check_sizes(seen, done, spec)
+        parts = observation_parts(seen, where, _settings(seen, spec.observations))
+        actions = action_mapping(done, 1, where).spec
+        held = int(spec.spaces.get("action_repeat", 1))
+    except (StageError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{where}: what it says of the environment's spaces can't be read: {error}") from error
+    theirs = (actions.continuous_size, actions.discrete_branches, actions.unbounded)
+    if tuple(part.spec for part in parts) != spec.observations or theirs != (
+        decided.continuous_size,
+        decided.discrete_branches,
+        decided.unbounded,
+    ):
+        raise RunError(f"{where}: the environment's spaces in it, {seen} and {done}, are not those of its policy")
+    return OwnTerms(seen, done, parts, spec.actions.discrete_branches[-1] if chooses else held, chooses)
+
+
+def _columns(spec: BehaviorSpec, decided: ActionSpec, chooses: bool) -> OwnTerms:
+    """Return the terms of a policy without spaces: its observations by name, its actions by kind."""
+    boxes = [_any_numbers(each) for each in spec.observations]
+    names = [each.name for each in spec.observations]
+    if len(boxes) == 1:
+        seen: OwnSpace = boxes[0]
+    elif len({*names}) == len(names):
+        seen = ComposedSpace("Dict", dict(zip(names, boxes, strict=True)))
+    else:  # Unity's sensors may share a name
+        seen = ComposedSpace("Tuple", dict(enumerate(boxes)))
+    parts = []
+    for (keys, box), each in zip(leaves(seen), spec.observations, strict=True):
+        (part,) = observation_parts(box, "", {"observation": _setting(box, each)})
+        parts.append(ObservationPart(each, _below(keys, part)))
+    kinds: dict[str, OwnSpace] = {}
+    if decided.continuous_size:
+        bound = np.ones(decided.continuous_size, np.float32)
+        bound[list(decided.unbounded)] = np.inf
+        kinds[CONTINUOUS] = BoxSpace(-bound, bound)
+    if decided.discrete_branches:
+        sizes = np.array(decided.discrete_branches, np.int64)
+        kinds[DISCRETE] = ChoiceSpace("MultiDiscrete", sizes, np.zeros_like(sizes), np.dtype(np.int32))
+    held = spec.actions.discrete_branches[-1] if chooses else 1
+    return OwnTerms(seen, ComposedSpace("Dict", kinds), tuple(parts), held, chooses)
+
+
+def _below(keys: tuple[Any, ...], part: ObservationPart) -> Any:
+    return (lambda batch: part.extract(batch[keys[0]])) if keys else part.extract
+
+
+def _any_numbers(spec: ObservationSpec) -> BoxSpace:
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "f":
+        low, high = -np.inf, np.inf
+    else:
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    shape = spec.shape or (1,)
+    return BoxSpace(np.broadcast_to(np.array(low, dtype), shape), np.broadcast_to(np.array(high, dtype), shape))
+
+
+def _without_held(actions: ActionSpec) -> ActionSpec:
+    assert actions.branch_heads[-1] == STEP_MUL
+    return ActionSpec(actions.continuous_size, actions.discrete_branches[:-1], actions.masked, actions.unbounded)
+
+
+def _settings(space: OwnSpace, specs: tuple[ObservationSpec, ...]) -> Mapping[str, ObservationSettings]:
+    """Return the settings of `environment.observations` by which a space became these columns."""
+    by_name = {spec.name: spec for spec in specs}
+    named = {".".join(map(str, keys)) or "observation": leaf for keys, leaf in leaves(space)}
+    return {name: _setting(leaf, by_name[name]) for name, leaf in named.items()}
+
+
+def _setting(leaf: Leaf, spec: ObservationSpec) -> ObservationSettings:
+    picture = spec.kind == "image" and len(leaf.shape) > 2
+    return ObservationSettings(
+        kind=spec.kind,
+        goal=spec.goal,
+        channels=("last" if spec.channels_last else "first") if picture else None,
+        max_entities=spec.shape[0] if isinstance(leaf, SequenceSpace) else None,
+    )
+
+
+def _check_sizes(seen: OwnSpace, done: OwnSpace, spec: BehaviorSpec) -> None:
+    """Check that boxes are no larger than what the policy sees and does, before arrays of their size are made."""
+    most = max([spec.actions.continuous_size, *(each.size for each in spec.observations)])
+    for space in (seen, done):
+        for _, leaf in leaves(space):
+            if isinstance(leaf, BoxSpace) and leaf.low.size > most:
+                raise ValueError(f"{leaf.kind} of shape {leaf.shape} is larger than all that the policy has")

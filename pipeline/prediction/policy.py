@@ -1,0 +1,158 @@
+"""A trained policy, loaded: asked with observations of the environment, it answers with the environment's actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.common.errors import PredictError
+from pipeline.prediction.given import MASK, ObservationReader, read_masks, read_starts, read_state
+from pipeline.prediction.own_terms import OwnTerms
+from queues.messages import ActionBatch, Floats
+from queues.specs import STEP_MUL, BehaviorSpec
+from stages.environment.spaces.actions import ActionMapping, action_mapping
+from stages.errors import StageError
+from stages.policy.memories import nothing_recalled
+from stages.policy.protocol import ActingPolicy, Recall
+
+
+class Prediction(NamedTuple):
+    """What `predict` returns."""
+
+    action: Any
+    """In the environment's own action space; batched if the observations were."""
+    state: Floats | None
+    """The memory, for the next observation of the same episode; None of a policy without memory."""
+
+
+class LoadedPolicy:
+    """A policy that `load_policy` read. It has no memory of its own: what it remembers is passed in and out.
+
+    Attributes:
+        behavior: the name of the behaviour that it acts for.
+        step: steps that it had learned from; 0 where its file does not say.
+        file: the file that was read.
+        observation_space: what `predict` takes, with the attributes of Gymnasium's spaces (`shape`, `dtype`, `low`, …).
+        action_space: what it returns.
+        state_size: numbers of a state; 0 without memory.
+        action_repeat: environment steps that each action is meant to be held for; where the policy chooses, the most.
+    """
+
+    def __init__(
+        self, policy: ActingPolicy, spec: BehaviorSpec, terms: OwnTerms, file: Path, step: int, seed: int | None
+    ) -> None:
+        self.behavior = spec.name
+        self.step = step
+        self.file = file
+        self.observation_space: Any = terms.observation_space  # of a kind that the caller knows
+        self.action_space: Any = terms.action_space
+        self.state_size = policy.memory_size + policy.previous_action_size
+        self.action_repeat = terms.held
+        self._policy = policy
+        self._actions = spec.actions
+        self._reader = ObservationReader(terms)
+        self._chooses_held = terms.chooses_held
+        self._random = np.random.default_rng(seed)
+        self._mapping = lru_cache(maxsize=16)(self._make_mapping)
+        first = nothing_recalled(policy, spec.actions, 1)
+        self._first = None if first is None else np.concatenate((first.memories, first.previous_actions), axis=1)
+
+    def __repr__(self) -> str:
+        """Say what it is: behaviour, step and file."""
+        return f"LoadedPolicy({self.behavior!r}, step {self.step}, {self.file})"
+
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        state: Any = None,
+        mask: Any = None,
+        episode_start: Any = None,
+    ) -> Prediction:
+        """Return the action for an observation, or the actions for a batch, and the memory afterwards.
+
+            action, state = policy.predict(obs)
+            action, state = policy.predict(obs, state=state)  # with a memory: the next observation of the episode
+
+        Args:
+            obs: an observation of the environment, or a batch as vector environments give it: the shape tells. Values
+                are the environment's own; normalising and one-hot encoding are done here.
+            deterministic: the mean and the most likely choice instead of a sample.
+            state: what was returned with the observation before; None where an episode begins, of all of a batch.
+            mask: the choices that are allowed: `info["action_mask"]`, an array of all choices side by side, or a tuple
+                of one for each branch; an observation may bring it under the key `action_mask`, as PettingZoo's do.
+            episode_start: of a batch, true for each whose episode begins with this observation: its state counts for
+                nothing. (`terminated | truncated` of the last step, where the environment resets itself.)
+
+        Raises:
+            PredictError: if an argument does not fit the policy; the message says which, and what was expected.
+        """
+        if not isinstance(deterministic, bool | np.bool_):
+            raise PredictError(
+                f"deterministic: expected True or False, got a {type(deterministic).__name__}; name the other "
+                "arguments: predict(obs, state=…, mask=…)"
+            )
+        columns, single = self._reader.read(obs)
+        n = len(columns[0])
+        if mask is None and isinstance(obs, Mapping) and MASK in obs and self._takes_mask:
+            mask = obs[MASK]
+        masks = None
+        if mask is not None:
+            masks = read_masks(mask, self._mapping(1 if single else n), n, single)
+            if self._chooses_held:
+                free = np.ones((n, self._actions.discrete_branches[-1]), np.bool_)
+                masks = np.concatenate((masks, free), axis=1)
+        recall = self._recall(state, episode_start, n, single)
+        try:
+            decision = self._policy.act(columns, masks, self._random, bool(deterministic), recall)
+        except StageError as error:
+            raise PredictError(f"{self.file}: the policy can't decide: {error}") from error
+        action = self._own_action(decision.actions, n)
+        after = decision.recall
+        if after is None:
+            return Prediction(_first_of(action) if single else action, None)
+        memory = np.concatenate((after.memories, after.previous_actions), axis=1)
+        return Prediction(_first_of(action), memory[0]) if single else Prediction(action, memory)
+
+    @property
+    def _takes_mask(self) -> bool:
+        parts = getattr(self.observation_space, "parts", {})
+        return MASK not in parts
+
+    def _recall(self, state: Any, episode_start: Any, n: int, single: bool) -> Recall | None:
+        if self._first is None:
+            if state is not None:
+                raise PredictError("state: this policy has no memory, so its state is None")
+            return None
+        if state is None:
+            memory = self._first.repeat(n, axis=0)
+        else:
+            memory = read_state(state, self.state_size, n, single)
+            if episode_start is not None:
+                begins = read_starts(episode_start, n, single)
+                memory = np.where(begins[:, None], self._first, memory)
+        size = self._policy.memory_size
+        return Recall(memory[:, :size], memory[:, size:])
+
+    def _own_action(self, actions: ActionBatch, n: int) -> Any:
+        to_own = self._mapping(n).to_environment
+        if not self._chooses_held:
+            return to_own(actions)
+        own = to_own(ActionBatch(actions.continuous, actions.discrete[:, :-1]))
+        return {"action": own, STEP_MUL: actions.discrete[:, -1] + 1}
+
+    def _make_mapping(self, n: int) -> ActionMapping:
+        return action_mapping(self.action_space, n, self.behavior)
+
+
+def _first_of(action: Any) -> Any:
+    """Return the one action of a batch of one."""
+    if isinstance(action, dict):
+        return {key: _first_of(part) for key, part in action.items()}
+    if isinstance(action, tuple):
+        return tuple([_first_of(part) for part in action])
+    return action[0]

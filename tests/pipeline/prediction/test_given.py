@@ -1,0 +1,140 @@
+"""What does not fit a policy is told in one message: which argument, what was expected, what was got."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from predicted import MEMORY, group_of, saved
+
+from headrace import load_policy
+from pipeline.common.errors import PredictError
+
+TWO = spaces.Discrete(2)
+BOX: Any = spaces.Box(-2, 2, (3,))
+PICTURE = spaces.Box(0, 255, (20, 20, 3), np.uint8)
+BOTH = spaces.Dict(at=BOX, gear=spaces.Discrete(3, start=1))
+PAIR: Any = spaces.Tuple([BOX, spaces.Box(0, 9, (2,), np.int64)])
+THINGS = spaces.Sequence(spaces.Dict(kind=spaces.Discrete(2), at=spaces.Box(-9, 9, (2,))))
+AT, GEAR = np.zeros(3, np.float32), np.int64(1)
+
+
+@pytest.fixture(scope="module")
+def policy_of(tmp_path_factory):
+    """Returns a policy that observes a space, and acts in another."""
+    known = {}
+
+    def make(observed, done=TWO, **network):
+        key = f"{observed} {done} {network}"
+        if key not in known:
+            group, _, _ = group_of(observed, done, num_envs=1)
+            spec = group.behavior_specs["Test"]
+            known[key] = load_policy(saved(tmp_path_factory.mktemp("policy"), spec, **network))
+        return known[key]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("observed", "given", "message"),
+    [
+        (BOX, np.zeros(4), r"obs: expected one of Box\(-2.0, 2.0, \(3,\), float32\), or a batch of such, got an array of shape \(4,\) \(float64\)$"),
+        (BOX, np.zeros((2, 2, 3)), r"got an array of shape \(2, 2, 3\)"),
+        (BOX, [[1, 2, 3], [1, 2]], "got a list of 2 of different shapes"),
+        (BOX, None, "got None$"),
+        (BOX, "abc", "got str 'abc'$"),
+        (BOX, {"at": AT}, "got a map of 'at'$"),
+        (BOX, (AT, {}), r"env\.reset\(\) returns \(observation, info\): give the observation alone$"),
+        (BOX, [0, np.nan, 0], "obs: has a NaN or infinity, in float32, as the policy sees it; expected finite numbers of Box"),
+        (BOX, [[0, 0, 0], [0, 1e300, 0]], "obs: has a NaN or infinity in row 1 of 2"),
+        (PICTURE, np.zeros((3, 20, 20), np.uint8), r"expected one of Box\(0, 255, \(20, 20, 3\), uint8\)"),
+        (PICTURE, np.full((20, 20, 3), 0.5), "expected whole numbers, of .*; pictures are given as bytes, 0 to 255, not scaled$"),
+        (PICTURE, np.full((20, 20, 3), 256), r"obs: an array with numbers from 256 to 256 is outside of Box\(0, 255"),
+        (BOTH, {"at": AT}, r"obs: 'gear' is missing; expected Dict\('at': Box.*'gear': Discrete\(3, start=1\)\)$"),
+        (BOTH, {"at": AT, "gaer": GEAR}, r"obs: the space has no 'gaer'; did you mean 'gear'\?"),
+        (BOTH, {"at": AT, "gear": 0}, r"obs\['gear'\]: 0 is outside of Discrete\(3, start=1\)$"),
+        (BOTH, {"at": AT, "gear": 1.5}, r"obs\['gear'\]: expected whole numbers, of Discrete"),
+        (BOTH, {"at": [AT, AT], "gear": GEAR}, r"obs: \['at'\] is of a batch, and \['gear'\] of one observation$"),
+        (BOTH, {"at": [AT, AT], "gear": [GEAR]}, r"obs: \['at'\] is a batch of 2, and \['gear'\] of 1$"),
+        (BOTH, {"at": AT, "gear": [GEAR]}, r"obs: \['at'\] is of one observation, and \['gear'\] of a batch$"),
+        (BOTH, [AT, GEAR], r"obs: expected one of Dict\(.*\), got a list of 2 of different shapes"),
+        (PAIR, (AT,), r"obs: expected one of Tuple\(Box.*\), got a tuple of shape \(1, 3\)"),
+        (PAIR, (AT, [1, 2.5]), r"obs\[1\]: expected whole numbers, of Box"),
+        (THINGS, [{"kind": 0}], r"obs: expected one of Sequence\(Dict\('kind': .*, got a list"),
+        (THINGS, [{"kind": 2, "at": [0, 0]}], r"obs: \[2\] is outside of Discrete\(2\)$"),
+        (THINGS, [{"kind": 1, "at": [0, 0]}] * 33, "obs: .* has 33 entities, more than the 32 that there is room for"),
+    ],
+)  # fmt: skip
+def test_an_observation_that_does_not_fit_is_told(policy_of, observed, given, message):
+    with pytest.raises(PredictError, match=message):
+        policy_of(observed).predict(given)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ([1, 0, 1], r"mask: expected true or false for each choice: \[5\] \(choices: 2 \+ 3\), got \[3\]$"),
+        ([[1] * 5] * 2, r"mask: expected true or false .*, got \[10\]"),
+        ([1, 0, 0, 0, 0], "mask: row 0 forbids all 3 choices of branch 1"),
+        ({"arm": [1]}, "mask: .*got a map where the action space is no Dict"),
+        (([1, 0], [1, 0]), r"got \[4\]$"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_told(policy_of, mask, message):
+    policy = policy_of(BOX, spaces.MultiDiscrete([2, 3]))
+    with pytest.raises(PredictError, match=message):
+        policy.predict(AT, mask=mask)
+    with pytest.raises(PredictError, match=r"mask: (expected \[2, 5\]|row 0 forbids)"):
+        policy.predict([AT, AT], mask=[mask, mask, mask] if isinstance(mask, list) and len(mask) != 5 else mask)
+
+
+def test_a_mask_where_nothing_is_chosen_is_told(policy_of):
+    with pytest.raises(PredictError, match="mask: the action space has no choices that could be forbidden"):
+        policy_of(BOX, BOX).predict(AT, mask=[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"state": np.zeros(3)}, r"state: expected what predict returned .*, \[\d+\], .* got an array of shape \(3,\)"),
+        ({"state": "x"}, "got str 'x'"),
+        ({"state": (None, None)}, "got a tuple"),
+        ({"deterministic": None}, "deterministic: expected True or False, got a NoneType; name the other arguments"),
+    ],
+)
+def test_a_state_that_is_none_of_this_policy_is_told(policy_of, given, message):
+    with pytest.raises(PredictError, match=message):
+        policy_of(BOX, **MEMORY).predict(AT, **given)
+
+
+def test_starts_of_another_number_than_the_observations_are_told(policy_of):
+    policy = policy_of(BOX, **MEMORY)
+    _, state = policy.predict([AT, AT])
+    with pytest.raises(
+        PredictError, match="episode_start: expected true or false for each of 2 observations, got a list"
+    ):
+        policy.predict([AT, AT], state=state, episode_start=[True])
+    with pytest.raises(PredictError, match=r"state: .*\[2, \d+\], a row for each observation"):
+        policy.predict([AT, AT], state=state[0])
+
+
+def test_a_policy_without_memory_takes_no_state(policy_of):
+    action, state = policy_of(BOX).predict(AT)
+    policy_of(BOX).predict(AT, state=state)
+    with pytest.raises(PredictError, match="this policy has no memory, so its state is None"):
+        policy_of(BOX).predict(AT, state=action)
+
+
+def test_plain_lists_numbers_and_other_dtypes_are_fine(policy_of):
+    expected = policy_of(BOTH).predict({"at": np.ones(3, np.float32), "gear": np.int64(2)})[0]
+    for at, gear in (([1, 1, 1], 2), (np.ones(3, np.int64), np.float64(2)), ((1.0, 1, True), np.uint8(2))):
+        assert policy_of(BOTH).predict({"gear": gear, "at": at})[0] == expected
+
+
+def test_one_sequence_and_several_are_told_apart(policy_of):
+    policy = policy_of(THINGS)
+    one = ({"kind": 1, "at": [0, 1]},)
+    actions = [policy.predict(given)[0] for given in ((), one, [(), one], [one], ((), ()))]
+    assert [np.shape(action) for action in actions] == [(), (), (2,), (1,), (2,)]
