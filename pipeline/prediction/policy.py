@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.common.errors import PredictError
 from pipeline.prediction.given import MASK, ObservationReader, read_masks, read_starts, read_state
@@ -55,6 +56,7 @@ class LoadedPolicy:
         self._policy = policy
         self._actions = spec.actions
         self._reader = ObservationReader(terms)
+        self._masked_beside = MASK not in getattr(self.observation_space, "parts", {MASK: None})
         self._chooses_held = terms.chooses_held
         self._random = np.random.default_rng(seed)
         self._mapping = lru_cache(maxsize=16)(self._make_mapping)
@@ -98,14 +100,7 @@ class LoadedPolicy:
             )
         columns, single = self._reader.read(obs)
         n = len(columns[0])
-        if mask is None and isinstance(obs, Mapping) and MASK in obs and self._takes_mask:
-            mask = obs[MASK]
-        masks = None
-        if mask is not None:
-            masks = read_masks(mask, self._mapping(1 if single else n), n, single)
-            if self._chooses_held:
-                free = np.ones((n, self._actions.discrete_branches[-1]), np.bool_)
-                masks = np.concatenate((masks, free), axis=1)
+        masks = self._masks(mask, obs, n, single)
         recall = self._recall(state, episode_start, n, single)
         try:
             decision = self._policy.act(columns, masks, self._random, bool(deterministic), recall)
@@ -118,10 +113,16 @@ class LoadedPolicy:
         memory = np.concatenate((after.memories, after.previous_actions), axis=1)
         return Prediction(_first_of(action), memory[0]) if single else Prediction(action, memory)
 
-    @property
-    def _takes_mask(self) -> bool:
-        parts = getattr(self.observation_space, "parts", {})
-        return MASK not in parts
+    def _masks(self, given: Any, obs: Any, n: int, single: bool) -> NDArray[np.bool_] | None:
+        if given is None and self._masked_beside and isinstance(obs, Mapping):
+            given = obs.get(MASK)
+        if given is None:
+            return None
+        masks = read_masks(given, self._mapping(n), n, single)
+        if not self._chooses_held:
+            return masks
+        free = np.ones((n, self._actions.discrete_branches[-1]), np.bool_)
+        return np.concatenate((masks, free), axis=1)
 
     def _recall(self, state: Any, episode_start: Any, n: int, single: bool) -> Recall | None:
         if self._first is None:
