@@ -96,7 +96,9 @@ class Sections(Settings):
     torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="Settings of torch.")
     debug: Flag = Field(False, description="Log in detail.")
     evaluation: EvaluationSettings | None = Field(None, description="Deterministic play beside training; null: none.")
-    inference: InferenceSettings = Field(default_factory=InferenceSettings, description="Play with trained policies.")
+    inference: InferenceSettings = Field(
+        default_factory=InferenceSettings, description="Play with trained policies: how long, and who sees it."
+    )
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings, description="Hosts, queues, stages.")
     monitor: MonitorSettings | None = Field(None, description="The live page; null: none.")
     record: RecordSettings | None = Field(None, description="Streams to write; null: none.")

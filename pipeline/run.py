@@ -24,6 +24,7 @@ from pipeline.main.named_code import in_place
 from pipeline.main.preflight import check_run
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.self_play import check_players, write_leagues
+from pipeline.main.viewers import for_viewers
 from pipeline.policies.clip import write_final_clips
 from pipeline.policies.inference import plays_given_models
 from pipeline.policies.ml_agents import left_steps
@@ -120,6 +121,7 @@ async def run_async(config: RunConfig, options: RunOptions | None = None) -> Run
 
 
 async def _run(config: RunConfig, options: RunOptions) -> RunResult:
+    config = for_viewers(config)
     check_run(config)
     settings = config.checkpoint_settings
     with _open_folder(config) as folder, logged_to(folder.path, append=settings.resume or settings.inference):

@@ -30,6 +30,7 @@ EXTRAS = (
     "onnx",
     "plot",
     "ray",
+    "video",
     "wandb",
     "web",
     "dev",

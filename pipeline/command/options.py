@@ -88,6 +88,8 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--episodes", ("inference.episodes",), "with --inference: end after N of each behaviour and team", "N", int
         ),
+        Option("--video", ("inference.video",), "with --inference: film each episode (3 unless --episodes)", "DIR"),
+        Option("--watch", ("inference.watch",), "with --inference: open the environment's own window"),
         Option(
             "--deterministic",
             each_behavior("network_settings.deterministic"),

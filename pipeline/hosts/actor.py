@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from config import RunConfig
@@ -49,6 +50,7 @@ from stages.agent import AgentProcessor
 from stages.environment.factory import EnvironmentRequest, make_group
 from stages.environment.lineup import Lineups, no_behavior
 from stages.environment.parameters import EnvironmentParameters
+from stages.environment.protocol import EnvironmentGroup
 from stages.environment.stage import EnvironmentStage
 from stages.evaluation.scores import ScoreKeeper
 from stages.loop import run_source
@@ -95,7 +97,7 @@ class ActorHost(Host):
         lineups = Lineups(make_policy or usual(config, plan.folder), self_play_of(config), make_brains)
         self._scores = self._keeper() if config.checkpoint_settings.inference else None
         environment = EnvironmentStage(
-            partial(make_group, request) if self._game is None else self._game.make,
+            self._maker(request),
             lineups,
             plan.replica * AGENT_ID_RANGE,
             deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
@@ -118,6 +120,17 @@ class ActorHost(Host):
             resumed_at=plan.resumed_at,
         )
 
+    def _maker(self, request: EnvironmentRequest) -> Callable[[], EnvironmentGroup]:
+        """Return what makes the environments."""
+        settings, inference = self.config.inference, self.config.checkpoint_settings.inference
+        if self._game is not None:
+            return self._game.make
+        if inference and settings.video is not None:
+            from stages.exhibition.recorder import GameRecorder  # Pillow only where pictures are made
+
+            return GameRecorder(request, Path(settings.video), self.plan.run_id, settings.wanted).make
+        return partial(make_group, request)
+
     def report(self) -> None:
         """Send the score of what was played, and what every host sends."""
         if self._scores is not None:
@@ -127,7 +140,7 @@ class ActorHost(Host):
     def _keeper(self) -> ScoreKeeper:
         config = self.config
         return ScoreKeeper(
-            config.inference.episodes,
+            config.inference.wanted,
             self.plan.replica,
             config.pipeline.hosts.actors.replicas,
             lambda name: config.behavior_settings(name).self_play is not None,

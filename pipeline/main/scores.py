@@ -32,7 +32,7 @@ class ScoreBoard:
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self._wanted = config.inference.episodes
+        self._wanted = config.inference.wanted
         self._missing = {*actor_names(config)}
         """Actors of which episodes that count have not ended."""
         self._sums: dict[str, dict[str, ScoreSums]] = {}

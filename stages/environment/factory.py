@@ -18,6 +18,7 @@ from config.environment_kinds import load_entry
 from stages.environment.action_repeat import RepeatingGroup
 from stages.environment.protocol import EnvironmentGroup
 from stages.environment.time_limit import Limited, LimitedGroup
+from stages.environment.windows import check_window
 from stages.environment.wrappers import find_wrapper
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, StageError, blaming
@@ -64,9 +65,11 @@ def make_group(
 
     Raises:
         LoadError: if a module or attribute can't be found, or gives no environment.
-        StageError: if there is no such environment, or it does not take the options.
+        StageError: if there is no such environment, it does not take the options, or needs a screen that is not there.
         BrokenEnvironmentError: if making it failed.
     """
+    if request.config.environment is not None:
+        check_window(request.settings.options, request.settings.num_envs)
     made = load_entry(request.config.environment_kind.group)(request)
     assert isinstance(made, EnvironmentGroup), f"{type(made).__name__} is no environment group"
     if film is not None:

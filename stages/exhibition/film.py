@@ -31,6 +31,8 @@ class Picture:
     shapes: list[Any] | None = None
     image: bytes = b""
     """JPEG."""
+    pixels: NDArray[np.uint8] | None = None
+    """The image itself, RGB [height, width, 3], where it is wanted as it is."""
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -51,9 +53,11 @@ class FilmedGroup:
 
     Args:
         group: one that is `Drawn` or `Pictured`; it is closed with this one.
+        raw: give images as they are, not as JPEG.
     """
 
-    def __init__(self, group: EnvironmentGroup) -> None:
+    def __init__(self, group: EnvironmentGroup, raw: bool = False) -> None:
+        self._raw = raw
         self.num_envs = group.num_envs
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
         self.display: Display | None = None
@@ -98,9 +102,10 @@ class FilmedGroup:
     def now(self) -> Picture:
         """Return a picture of what is there now."""
         if self.display is None:
-            return Picture(image=encode(self._group.render(0)))
+            image = self._group.render(0)
+            return Picture(pixels=np.array(image)) if self._raw else Picture(image=encode(image))
         scene = self._group.scene(0)
-        return Picture(scene.shapes, b"", scene.score, scene.heads)
+        return Picture(scene.shapes, score=scene.score, heads=scene.heads)
 
     def _expose(self) -> None:
         if len(self._waiting) < _MOST_WAITING:

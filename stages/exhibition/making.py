@@ -9,6 +9,7 @@ from typing import Any
 from config import RunConfig
 from stages.environment.factory import EnvironmentRequest, find_factory, make_group
 from stages.environment.protocol import EnvironmentGroup
+from stages.environment.windows import HUMAN
 from stages.errors import StageError
 from stages.exhibition.film import FilmedGroup, Pictured
 from stages.exhibition.seen import SeenGroup
@@ -29,8 +30,12 @@ def why_not_shown(config: RunConfig) -> str:
     return _REFUSED.get(kind, "")
 
 
-def make_shown_group(request: EnvironmentRequest) -> tuple[EnvironmentGroup, FilmedGroup]:
+def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[EnvironmentGroup, FilmedGroup]:
     """Make one instance that is filmed: the group to be stepped, and the film.
+
+    Args:
+        request: for the environments.
+        raw: film images as they are, not as JPEG.
 
     Raises:
         StageError: if the environments can't be shown.
@@ -46,7 +51,7 @@ def make_shown_group(request: EnvironmentRequest) -> tuple[EnvironmentGroup, Fil
             raise StageError(
                 f"{type(group).__name__} can't be shown: expected a method render(env_id) that returns an RGB image"
             )
-        filmed.append(FilmedGroup(group))
+        filmed.append(FilmedGroup(group, raw))
         return filmed[-1]
 
     group = make_group(replace(request, config=for_one_screen(request.config)), film)
@@ -90,15 +95,62 @@ def for_one_screen(config: RunConfig) -> RunConfig:
     section: dict[str, Any] = plain["environment"]
     section["num_envs"] = 1
     options: dict[str, Any] = {**section.get("options", {})}
-    if section["kind"] == "gymnasium":
-        if section.get("id"):
-            options.setdefault("vectorization_mode", "sync")
-        if section.get("id") or _takes_render_mode(config):
-            options["render_mode"] = PICTURES
-    elif section["kind"] == "pettingzoo" and (section.get("id") or _takes_render_mode(config)):
+    if section["kind"] == "gymnasium" and section.get("id"):
+        options.setdefault("vectorization_mode", "sync")
+    if renders(config):
         options["render_mode"] = PICTURES
     section["options"] = options
     return RunConfig.from_plain(plain, config.path)
+
+
+def for_one_window(config: RunConfig) -> RunConfig:
+    """Return the configuration with one actor and one instance, which opens a window.
+
+    Raises:
+        StageError: if its environments have none.
+    """
+    kind = "unity" if config.environment is None else config.environment.kind
+    if kind == "builtin":
+        raise StageError(
+            "the built-in games have no window: watch them in the browser with --monitor, or film them with --video DIR"
+        )
+    if refused := why_not_shown(config):
+        raise StageError(refused)
+    if not renders(config):
+        raise StageError("environment.factory takes no render_mode, with which it would open a window; give it one")
+    plain = config.to_plain()
+    section: dict[str, Any] = plain["environment"]
+    section["num_envs"] = 1
+    section["options"] = {**section.get("options", {}), "render_mode": HUMAN}
+    if section["kind"] == "gymnasium" and section.get("id"):
+        section["options"]["vectorization_mode"] = "sync"
+    return RunConfig.from_plain(_with_one_actor(plain), config.path)
+
+
+def for_one_film(config: RunConfig) -> RunConfig:
+    """Return the configuration with one actor and one instance, which `make_shown_group` can film.
+
+    Raises:
+        StageError: if its environments give no pictures.
+    """
+    if refused := why_not_shown(config):
+        raise StageError(refused)
+    plain = config.to_plain()
+    plain["environment"]["num_envs"] = 1
+    return RunConfig.from_plain(_with_one_actor(plain), config.path)
+
+
+def _with_one_actor(plain: dict[str, Any]) -> dict[str, Any]:
+    plain["pipeline"]["hosts"]["actors"]["replicas"] = 1
+    return plain
+
+
+def renders(config: RunConfig) -> bool:
+    """True if a run's environments take a `render_mode`, as those of Gymnasium and PettingZoo do."""
+    settings = config.environment
+    if settings is None or settings.kind not in ("gymnasium", "pettingzoo"):
+        return False
+    return settings.id is not None or _takes_render_mode(config)
 
 
 def _takes_render_mode(config: RunConfig) -> bool:

@@ -26,9 +26,9 @@ def trained(tmp_path_factory):
 
 
 def files(run_folder):
-    """Every file with its content, but for the scores of what was played."""
+    """Every file with its content, but for the log and the scores of what was played."""
     paths = [path for path in run_folder.rglob("*") if path.is_file()]
-    return {path: path.read_bytes() for path in paths if path.name not in (".lock", "inference.json")}
+    return {path: path.read_bytes() for path in paths if path.name not in (".lock", "run.log", "inference.json")}
 
 
 def test_it_prints_returns_until_it_is_stopped_and_leaves_the_run_as_it_was(trained):
@@ -61,6 +61,15 @@ def test_it_ends_by_itself_after_so_many_episodes_and_reports_their_scores(train
     written = json.loads((result.folder / "run_logs" / "inference.json").read_text())
     assert written["complete"]
     assert written["behaviors"]["CartPole"]["returns"] == [*score.returns]
+
+
+def test_it_films_each_episode_of_one_instance(trained, tmp_path):
+    plain = changed(PLAIN, {**INLINE, "inference": {"episodes": 2, "video": str(tmp_path / "films")}})
+    score = run_here(plain, trained / "results", "run", inference=True).scores["CartPole"]
+    assert score.episodes == 2
+    films = sorted((tmp_path / "films").iterdir())
+    assert [film.stem for film in films] == ["run-1", "run-2"]
+    assert {film.suffix for film in films} <= {".gif", ".mp4"}
 
 
 def test_the_hosts_may_all_be_inline_and_the_policy_acts_as_it_was_trained(trained):

@@ -1,14 +1,15 @@
 """Makes the vector environment of a Gymnasium group, from an id or from what a factory made.
 
 It is the environment's own vectorised implementation if there is one, else `SyncVectorEnv`; instances have no
-processes of their own, since actors are processes already. Wrappers wrap single environments, so with them it is
-`SyncVectorEnv`, unless options ask for another implementation.
+processes of their own, since actors are processes already. Wrappers wrap single environments, and only single ones have
+windows; so with these it is `SyncVectorEnv`, unless options ask for another implementation.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -16,6 +17,7 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from stages.environment.windows import HUMAN
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, StageError
 
@@ -23,6 +25,8 @@ AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Wrap = Callable[[AnyEnv], AnyEnv]
 """Wraps a single environment in all wrappers."""
+
+log = logging.getLogger(__name__)
 
 _PACKAGES = {"ALE": ("ale_py", "ale-py")}
 """Module and distribution that register the ids of a namespace (`ALE/Pong-v5`), imported by themselves."""
@@ -126,7 +130,12 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
     if mode is None:
         spec = gymnasium.registry.get(registered)
         own = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
-        mode = "vector_entry_point" if own and wrap is None and not singly else "sync"
+        window = options.get("render_mode") == HUMAN
+        mode = "vector_entry_point" if own and wrap is None and not singly and not window else "sync"
+        if own and window:
+            log.info(
+                "%s is stepped by single environments (sync): its vectorised implementation has no window.", env_id
+            )
     if mode == "sync":
         return _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs, wrap)
     if wrap is not None:
@@ -136,7 +145,19 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
                 "none; leave one of the two out"
             )
         return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=[cast("Any", wrap)], **options)
-    return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
+    made: AnyVectorEnv = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
+    if mode == "vector_entry_point" and options.get("render_mode") == HUMAN:
+        _check_it_has_a_window(made, env_id)
+    return made
+
+
+def _check_it_has_a_window(made: AnyVectorEnv, env_id: str) -> None:
+    if HUMAN not in made.metadata.get("render_modes", ()):
+        made.close()
+        raise StageError(
+            f"environment.options: the vectorised implementation of {env_id} has no window, so render_mode human does "
+            "not go with vectorization_mode 'vector_entry_point'; leave one of the two out"
+        )
 
 
 def _in_turn(makers: list[Callable[[], AnyEnv]], wrap: Wrap | None) -> AnyVectorEnv:

@@ -34,6 +34,8 @@ MEANINGS = {
     ("--initialize-from", "first"): ("checkpoint_settings.initialize_from", "first"),
     ("--inference",): ("checkpoint_settings.inference", True),
     ("--episodes", "40"): ("inference.episodes", 40),
+    ("--video", "films"): ("inference.video", "films"),
+    ("--watch",): ("inference.watch", True),
     ("--deterministic",): ("behaviors.Bat.network_settings.deterministic", True),
     ("--results-dir", "else: where"): ("checkpoint_settings.results_dir", "else: where"),
     ("--seed", "7"): ("env_settings.seed", 7),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -163,6 +164,22 @@ def test_wrappers_do_not_go_round_vectorised_implementations():
     with pytest.raises(StageError, match="gave a vector environment, but environment.wrappers wrap single ones"):
         vectorise(made, Reusing, 2, "Env", wrap)
     assert made.closed
+
+
+def test_an_environment_with_a_window_is_stepped_singly_and_draws(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    envs = make_vector("CartPole-v1", 1, {"render_mode": "human"}, "Env")
+    assert isinstance(envs, SyncVectorEnv), "the vectorised one draws nothing, and says nothing"
+    envs.reset(seed=1)
+    window: Any = envs.envs[0].unwrapped
+    assert window.screen.get_size() == (600, 400)
+    envs.close()
+
+
+def test_a_vectorised_implementation_without_a_window_is_refused_with_one():
+    options = {"render_mode": "human", "vectorization_mode": "vector_entry_point"}
+    with pytest.raises(StageError, match="CartPole-v1 has no window, so render_mode human does not go with"):
+        make_vector("CartPole-v1", 2, options, "Env")
 
 
 def test_atari_without_its_package_is_reported_with_what_to_install(monkeypatch):
