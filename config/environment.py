@@ -216,6 +216,13 @@ class EnvironmentSettings(Settings):
         "all of them; null: where the sides have the same behaviours.",
     )
 
+    info_keys: Annotated[tuple[Text, ...], BeforeValidator(as_tuple)] = Field(
+        (),
+        max_length=32,
+        description="Keys of the `info` that a Gymnasium or PettingZoo environment gives at an episode's end, whose "
+        "numbers are reported as statistics `Environment/<key>`. `is_success` or `success` needs none: it is "
+        "`Environment/Success Rate` ([statistics](statistics.md#environment)).",
+    )
     keys: dict[Text, KeyMapSettings] = Field(
         default_factory=dict,
         description="Keys of a person who plays on the live page, by behaviour name, or id (`Volley?team=1`): "

@@ -58,7 +58,7 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         group="stages.environment.gymnasium.making:make_gymnasium_group",
         made_by=("id", "factory"),
         example="id: CartPole-v1",
-        keys=("options", "wrappers", "observations", "behavior", "keys"),
+        keys=("options", "wrappers", "observations", "behavior", "info_keys", "keys"),
         check="config.section_checks:check_behavior",
         references="stages.environment.gymnasium.making:named_in_section",
     ),
@@ -67,7 +67,10 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         group="stages.environment.pettingzoo.making:make_pettingzoo_group",
         made_by=("id", "factory"),
         example="id: mpe2.simple_tag_v3",
-        keys=("options", "wrappers", "observations", "behavior", "api", "behaviors", "outcome", "rotate_sides", "keys"),
+        keys=(
+            *("options", "wrappers", "observations", "behavior", "info_keys"),
+            *("api", "behaviors", "outcome", "rotate_sides", "keys"),
+        ),
         check="config.section_checks:check_roles",
     ),
     "mlagents": EnvironmentKind(

@@ -23,6 +23,7 @@ HYPERPARAMETERS: dict[str, dict[str, Any]] = {
     "poca": {"batch_size": 16, "buffer_size": 32, "num_epoch": 1, "learning_rate": 1e-2},
     "impala": {"unroll_length": 4, "batch_size": 8, "learning_rate": 1e-2},
     "sac": {"batch_size": 16, "buffer_size": 256, "learning_rate": 1e-2, "steps_per_update": 8},
+    "bc": {"batch_size": 16, "buffer_size": 32, "learning_rate": 1e-2, "teacher": "Other"},
 }
 
 

@@ -96,6 +96,8 @@ class StepResult:
     `reset`, to announce that it declares games: in others, results are inferred from the agents' episodes."""
     statistics: Mapping[str, float | Measured] = field(default_factory=dict)
     """The environment's own statistics, for TensorBoard."""
+    behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    """Statistics of single behaviours, by behaviour name; `statistics` are of all of them."""
     lost: NDArray[np.int32] | None = None
     """Instances that broke and that the group itself restarts: the episodes of their agents never end. New episodes may
     come with this tick or a later one. None for none."""

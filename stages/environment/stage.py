@@ -143,8 +143,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._tick += 1
         self._memories.clear()
         self._announce()
-        if self._result.statistics:
-            self._report(self._result.statistics)
+        self._report()
         self._game_columns = {}
         self._lineups.begin_games(self.num_envs, np.random.default_rng((seed, _DRAWING)))
         self._tracker.begin(self._result)
@@ -220,8 +219,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._game_columns = self._tracker.finish(self._result, named) if tracked else {}
         if self._audience is not None:
             self._audience.add(self._result)
-        if self._result.statistics:
-            self._report(self._result.statistics)
+        self._report()
 
     async def produce(self) -> AsyncIterator[StepBatch]:
         """Yield StepBatches until asked to stop: the stage alone, without flow control."""
@@ -251,11 +249,13 @@ class EnvironmentStage(Source[StepBatch]):
         self._tracker.forget(env_ids)
         self._lineups.restart_games(env_ids)
 
-    def _report(self, statistics: Mapping[str, float | Measured]) -> None:
-        """Report the environment's own numbers, under each behaviour's name."""
-        report = self._context.statistics
+    def _report(self) -> None:
+        """Report the environment's own numbers, those of no single behaviour under the name of each."""
+        own, common, report = self._result.behavior_statistics, self._result.statistics, self._context.statistics
+        if not (own or common):
+            return
         for behavior in dict.fromkeys(map(behavior_name, self.specs)):
-            for name, value in statistics.items():
+            for name, value in (*common.items(), *own.get(behavior, {}).items()):
                 if isinstance(value, Measured):
                     report.extend(behavior, name, value.values, value.how)
                 else:

@@ -14,7 +14,7 @@ converts spaces to columns. All of them need gymnasium; `making` imports them wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from config import ObservationSettings
 from queues.messages import ActionBatch, Array
 from queues.specs import BehaviorSpec
+from stages.environment.episode_infos import EpisodeInfos
 from stages.environment.gymnasium.checked_vector import CheckedVector, VectorTick
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.protocol import AgentSteps, StepResult
@@ -42,7 +43,7 @@ class GymnasiumGroup:
     Args:
         envs: the vector environment, in any autoreset mode; the group closes it. behavior: the behaviour id of all
         agents. name: of the environment, for messages. observations: `environment.observations`: the kinds of
-        observations, by name, where their spaces leave them open.
+        observations, by name, where their spaces leave them open. info_keys: `environment.info_keys`.
 
     Raises:
         StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
@@ -54,6 +55,7 @@ class GymnasiumGroup:
         behavior: str,
         name: str,
         observations: Mapping[str, ObservationSettings] | None = None,
+        info_keys: Sequence[str] = (),
     ) -> None:
         self.num_envs: int = envs.num_envs
         self.limits_episodes = False
@@ -62,6 +64,7 @@ class GymnasiumGroup:
         self._envs = CheckedVector(envs, name, observations)
         self._behavior = behavior
         self._name = name
+        self._episode_infos = EpisodeInfos(info_keys, name)
         self._agent_ids = np.arange(self.num_envs, dtype=np.int64)
         self._env_ids = np.arange(self.num_envs, dtype=np.int32)
         self._episode_ids = np.full(self.num_envs, -1, dtype=np.int64)
@@ -199,7 +202,9 @@ class GymnasiumGroup:
             truncated=tick.truncated[ended],
             action_masks=masks[deciding] if masks is not None else None,
         )
-        return StepResult({self._behavior: steps})
+        # In the mode SAME_STEP all others are of the next episode's first step.
+        infos = tick.infos.get("final_info") if self._envs.mode is AutoresetMode.SAME_STEP else tick.infos
+        return StepResult({self._behavior: steps}, statistics=self._episode_infos.of_vector(infos, ended))
 
     def _check_restarted(self, tick: VectorTick, restarting: NDArray[np.bool_]) -> None:
         wrong = restarting & (tick.terminated | tick.truncated)

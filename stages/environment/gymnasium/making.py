@@ -64,7 +64,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
             )
         singles = isinstance(made, Env)
         envs = vectorise(made, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
-    group = GymnasiumGroup(envs, settings.behavior or "", name, settings.observations)
+    group = GymnasiumGroup(envs, settings.behavior or "", name, settings.observations, settings.info_keys)
     group.limits_episodes = singles
     return group
 

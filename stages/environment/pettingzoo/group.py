@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from config import ObservationSettings, RoleSettings
 from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
+from stages.environment.episode_infos import EpisodeInfos
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
 from stages.environment.pettingzoo.group_rewards import GroupRewards
@@ -31,7 +32,7 @@ from stages.environment.pettingzoo.instances import Instance, LimitedInstance, T
 from stages.environment.pettingzoo.outcomes import OutcomeRule, TeamScores, check_scores, game_outcomes
 from stages.environment.pettingzoo.roles import Role, RoleAssignment
 from stages.environment.pettingzoo.rows import AgentEpisode, BehaviorRows
-from stages.environment.protocol import AgentSteps, GameResults, StepResult
+from stages.environment.protocol import AgentSteps, GameResults, Measured, StepResult
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, StageError
 
@@ -71,6 +72,7 @@ class PettingZooGroup:
         observations: settings of observations, by name, where their spaces do not tell enough.
         outcome: the rule by which a game is won, see `environment.outcome`.
         rotate_sides: True if teams change sides with each episode; None: if all sides have the same behaviours.
+        info_keys: `environment.info_keys`.
 
     Raises:
         StageError: if the roles do not fit the agents, or a space is not supported.
@@ -85,12 +87,14 @@ class PettingZooGroup:
         observations: Mapping[str, ObservationSettings] | None = None,
         outcome: OutcomeRule = "return",
         rotate_sides: bool | None = None,
+        info_keys: Sequence[str] = (),
     ) -> None:
         self.num_envs = len(instances)
         self.limits_episodes = any(isinstance(instance, LimitedInstance) for instance in instances)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
         self._instances = instances
         self._name = name
+        self._episode_infos = EpisodeInfos(info_keys, name)
         self._observations = observations or {}
         self._outcome: OutcomeRule = outcome
         self._wants_rotation = rotate_sides
@@ -355,7 +359,16 @@ class PettingZooGroup:
             rows = tick.rows.get(behavior_id)
             if rows is not None:
                 steps[behavior_id] = rows.columns(self._spaces[spec.name], spec.grouped)
-        return StepResult(steps, self._game_results(tick))
+        return StepResult(steps, self._game_results(tick), behavior_statistics=self._statistics(tick))
+
+    def _statistics(self, tick: _Tick) -> dict[str, Mapping[str, Measured]]:
+        """What the infos of ended episodes say, by behaviour name."""
+        infos: dict[str, list[Mapping[str, Any]]] = {}
+        for behavior_id, rows in tick.rows.items():
+            if rows.ending.time_steps:
+                of_behavior = infos.setdefault(self.behavior_specs[behavior_id].name, [])
+                of_behavior += [time_step.info for time_step in rows.ending.time_steps]
+        return {behavior: self._episode_infos.of_episodes(ended) for behavior, ended in infos.items()}
 
     def _game_results(self, tick: _Tick) -> GameResults | None:
         """The games that ended; None only without teams, as an agent's end need not be its game's end."""

@@ -244,8 +244,8 @@ def _arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _copied(time_step: TimeStep) -> TimeStep:
-    """A time step with a copy of its observation, as the environment advances before its row is made."""
-    return time_step._replace(observation=copy.deepcopy(time_step.observation))
+    """A time step with copies of its observation and info, as the environment advances before its row is made."""
+    return time_step._replace(observation=copy.deepcopy(time_step.observation), info=dict(time_step.info or {}))
 
 
 @contextmanager

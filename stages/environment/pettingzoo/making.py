@@ -63,6 +63,7 @@ def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGro
         settings.observations,
         settings.outcome,
         settings.rotate_sides,
+        settings.info_keys,
     )
 
 

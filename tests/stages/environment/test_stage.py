@@ -237,7 +237,10 @@ async def test_numbers_are_reported_under_each_behaviour_s_name_and_summarised_a
     class Talkative(CountingGroup):
         def step(self, actions):
             result = at_once(super().step(actions))
-            return StepResult(result.steps, result.games, {"Goals": Measured((1.0, 2.0), "sum")})
+            own = {"Ball": {"Hits": Measured((4.0,), "sum")}}
+            return StepResult(
+                result.steps, result.games, {"Goals": Measured((1.0, 2.0), "sum")}, behavior_statistics=own
+            )
 
     statistics = RecordedStatistics()
     casts = [Cast(HOME), Cast(AWAY), Cast("Walker")]
@@ -248,7 +251,8 @@ async def test_numbers_are_reported_under_each_behaviour_s_name_and_summarised_a
         stage.update(policy_update(cast.behavior_id, 0))
     stage.decide()
     await stage.advance()
-    assert statistics.values == {("Ball", "Goals"): [1.0, 2.0], ("Walker", "Goals"): [1.0, 2.0]}
+    goals = {("Ball", "Goals"): [1.0, 2.0], ("Walker", "Goals"): [1.0, 2.0]}
+    assert statistics.values == {**goals, ("Ball", "Hits"): [4.0]}, "hits are of one behaviour alone"
     assert set(statistics.hows.values()) == {"sum"}
 
 
