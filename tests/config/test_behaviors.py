@@ -49,6 +49,7 @@ OURS: dict[str, Any] = {
     "framework": None,  # ML-Agents drops it before its schema sees it
     "hyperparameters": {
         "max_grad_norm": None,
+        "target_kl": None,
         "adam_epsilon": 1e-8,
         "ratio_per_dimension": False,
         "decoupled": True,

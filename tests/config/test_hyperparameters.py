@@ -48,7 +48,13 @@ POCA_OF_ML_AGENTS = {
     "lambd": 0.95,
     "num_epoch": 3,
 }
-POCA_OF_OURS = {"max_grad_norm": None, "adam_epsilon": 1e-8, "ratio_per_dimension": False, "decoupled": True}
+POCA_OF_OURS = {
+    "max_grad_norm": None,
+    "target_kl": None,
+    "adam_epsilon": 1e-8,
+    "ratio_per_dimension": False,
+    "decoupled": True,
+}
 
 
 def test_poca_has_the_defaults_of_ml_agents_and_ours_beside_them():
