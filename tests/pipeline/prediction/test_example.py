@@ -1,0 +1,31 @@
+"""examples/corridor.py: an environment of one's own, trained, and its policy asked, in one file of 20 lines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.lengthy
+def test_the_example_of_twenty_lines_learns_the_way_and_is_asked_for_it(tmp_path):
+    shutil.copy(ROOT / "examples" / "corridor.py", tmp_path)
+
+    done = subprocess.run(
+        [sys.executable, "corridor.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert done.stdout == "[1 0]\n", done.stderr
+    lines = (tmp_path / "corridor.py").read_text().splitlines()
+    assert len([line for line in lines if line and not line.startswith('"""')]) <= 20
