@@ -51,6 +51,8 @@ def _follow(arguments: Sequence[str] | None) -> int:
             return _export_onnx(asked.export_onnx, request)
         if asked.plot:
             return _plot(asked.plot, asked.results_dir or "results", asked.plot_file)
+        if asked.tournament:
+            return _tournament(asked.tournament, request)
         if asked.view:
             return _view(asked.view, asked.results_dir or "results", asked.monitor or "")
         if asked.serve:
@@ -143,6 +145,24 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
     except OSError as error:
         return _refuse(f"--plot: {path} can't be written: {error.strerror}; name another with --plot-file")
     print(path)
+    return 0
+
+
+def _tournament(players: Sequence[str], request: Request) -> int:
+    """Let players play each other."""
+    use_one_thread(os.environ)  # before NumPy is imported
+    from pipeline.command.tournament import tournament
+    from pipeline.common.errors import RunError
+    from pipeline.reporting.console import configure_logging
+
+    configure_logging()
+    try:
+        tournament(players, request, lambda words: print(words, flush=True))
+    except RunError as error:
+        return _refuse(*str(error).splitlines())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _say("ERROR", f"{program()}: ended at once; nothing of the tournament was written")
+        return 130
     return 0
 
 

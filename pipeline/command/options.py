@@ -86,7 +86,11 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "play with the run's trained policies, until Ctrl-C or --episodes, and print their scores",
         ),
         Option(
-            "--episodes", ("inference.episodes",), "with --inference: end after N of each behaviour and team", "N", int
+            "--episodes",
+            ("inference.episodes",),
+            "end --inference after N of each behaviour and team; games a pair of --tournament",
+            "N",
+            int,
         ),
         Option("--video", ("inference.video",), "with --inference: film each episode (3 unless --episodes)", "DIR"),
         Option("--watch", ("inference.watch",), "with --inference: open the environment's own window"),

@@ -127,6 +127,13 @@ def _add_run_options(files: argparse._ArgumentGroup) -> None:
         help="where --plot draws (default: curves.png, of one run in its folder, of several here)",
     )
     files.add_argument(
+        "--tournament",
+        metavar="PLAYER",
+        nargs="+",
+        help="let policies of runs, models and scripts play each other, --episodes N games a pair (default: 20), and "
+        "print a rated table; one run alone: its policies and the game's scripted player",
+    )
+    files.add_argument(
         "--view",
         metavar="RUN",
         nargs="+",

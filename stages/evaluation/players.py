@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,12 +27,15 @@ class GreedyPlayer:
     Args:
         policy: decides; with its weights.
         spec: the behaviour id.
+        seed: of its random numbers.
     """
 
-    def __init__(self, policy: ActingPolicy, spec: BehaviorSpec) -> None:
+    deterministic = True
+
+    def __init__(self, policy: ActingPolicy, spec: BehaviorSpec, seed: Sequence[int] = (SEED,)) -> None:
         self._policy = policy
         self._memories = AgentMemories.for_policy(policy, spec.actions)
-        self._random = np.random.default_rng((SEED, zlib.crc32(spec.behavior_id.encode())))
+        self._random = np.random.default_rng((*seed, zlib.crc32(spec.behavior_id.encode())))
 
     def load(self, update: PolicyUpdate) -> None:
         """Act by these weights from the next decision on; memories are kept."""
@@ -46,10 +49,17 @@ class GreedyPlayer:
         if self._memories is not None:
             self._memories.forget(steps.agent_ids[: steps.ended])
             recall = self._memories.recall(agent_ids, episode_ids)
-        decision = self._policy.act(observations, steps.action_masks, self._random, deterministic=True, recall=recall)
+        masks, greedy = steps.action_masks, self.deterministic
+        decision = self._policy.act(observations, masks, self._random, deterministic=greedy, recall=recall)
         if self._memories is not None and decision.recall is not None:
             self._memories.keep(agent_ids, episode_ids, decision.recall)
         return decision.actions
+
+
+class DrawingPlayer(GreedyPlayer):
+    """Draws its actions, as in training."""
+
+    deterministic = False
 
 
 def uniform_player(spec: BehaviorSpec) -> Player:

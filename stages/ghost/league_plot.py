@@ -7,7 +7,7 @@ mostly won, white: even, orange: mostly lost (which colour-blind people can tell
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +38,23 @@ def draw_league(report: Mapping[str, Any]) -> bytes:
         at = place[_opponent(entry)]
         counts[entry["since"], at] += (entry["won"], entry["drawn"], entry["lost"])
     every = max(1, -(-rows // _MOST_CELLS), -(-len(columns) // _MOST_CELLS))
-    return _png(_draw(report, _pooled(counts, every), columns[::every], every))
+    heading = (
+        f"{report['behavior']}: rating {report['rating']:.0f}, {len(report['snapshots'])} snapshots",
+        "rows: the learner since its snapshot; columns: whom it met; blue won, orange lost",
+    )
+    since = [f"since {row}" for row in range(0, rows, every)]
+    return _png(_draw(heading, since, [_label(column) for column in columns[::every]], _pooled(counts, every)))
+
+
+def draw_matrix(heading: Sequence[str], names: Sequence[str], counts: NDArray[np.float64]) -> bytes:
+    """The results of everybody [P] against everybody as a PNG file.
+
+    Args:
+        heading: lines above it.
+        names: of rows and columns.
+        counts: [P, P, 3] games that the row's player has won, drawn and lost against the column's.
+    """
+    return _png(_draw(heading, names, names, counts))
 
 
 def _opponent(entry: Mapping[str, Any]) -> Opponent:
@@ -60,18 +76,16 @@ def _pooled(counts: NDArray[np.float64], every: int) -> NDArray[np.float64]:
     return np.add.reduceat(np.add.reduceat(counts, rows, axis=0), columns, axis=1)
 
 
-def _draw(report: Mapping[str, Any], counts: NDArray[np.float64], columns: list[Opponent], every: int) -> Image.Image:
+def _draw(
+    heading: Sequence[str], names: Sequence[str], labels: Sequence[str], counts: NDArray[np.float64]
+) -> Image.Image:
+    """Draw cells [rows, columns, 3], with a name before each row and a label below each column."""
     rows, width = counts.shape[:2]
     cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
     font = ImageFont.load_default()
-    labels = [_label(opponent) for opponent in columns]
     gap = max(1, -(-_LINE // cell))  # cells from one label to the next
-    left = _MARGIN + 8 + int(font.getlength(f"since {rows * every}"))
+    left = _MARGIN + 8 + max((int(font.getlength(name)) for name in names), default=0)
     below = 8 + max((int(font.getlength(label)) for label in labels), default=0)
-    heading = (
-        f"{report['behavior']}: rating {report['rating']:.0f}, {len(report['snapshots'])} snapshots",
-        "rows: the learner since its snapshot; columns: whom it met; blue won, orange lost",
-    )
     top = _MARGIN + _LINE * len(heading) + 6
     wide = max(left + cell * width, *(_MARGIN + int(font.getlength(line)) for line in heading)) + _MARGIN
     image = Image.new("RGB", (wide, top + cell * rows + below + _MARGIN), _PAPER)
@@ -80,7 +94,7 @@ def _draw(report: Mapping[str, Any], counts: NDArray[np.float64], columns: list[
         pen.text((_MARGIN, _MARGIN + at * _LINE), line, _INK, font)
     for row in range(rows):
         if row % gap == 0:
-            pen.text((_MARGIN, top + row * cell + cell / 2), f"since {row * every}", _INK, font, anchor="lm")
+            pen.text((_MARGIN, top + row * cell + cell / 2), names[row], _INK, font, anchor="lm")
         for column in range(width):
             _draw_cell(pen, (left + column * cell, top + row * cell), cell, counts[row, column], font)
     for column in range(0, width, gap):

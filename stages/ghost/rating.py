@@ -10,12 +10,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stages.ghost.policy_history import Record
 
 log = logging.getLogger(__name__)
 
 SIGMAS = 3.0
 """The skill shown is the mean less this many standard deviations: a lower bound of the policy's strength."""
+_MOST_ROUNDS, _STEADY = 10_000, 1e-9
+"""Rounds of a fit at most, and the change of the logarithms at which it ends."""
 
 
 def expected_score(rating: float, opponent: float) -> float:
@@ -38,6 +43,40 @@ def points_lost(rating: float, opponents: Sequence[float], outcomes: Sequence[fl
         k * (outcome - expected_score(rating, opponent)) / len(opponents)
         for opponent, outcome in zip(opponents, outcomes, strict=True)
     ]
+
+
+def fitted_ratings(
+    points: NDArray[np.float64], games: NDArray[np.float64], middle: float = 1200.0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The Elo ratings that explain the results of many games best, in whatever order these were played.
+
+    The maximum-likelihood fit of Bradley and Terry's model by minorisation and maximisation (Hunter 2004, eq. 3). Two
+    games more of each player, one won and one lost, against one of middling strength hold those together who have met
+    nobody, or have won all their games.
+
+    Args:
+        points: [P, P] of the row's player against the column's: 1 for a win, 0.5 for a draw.
+        games: [P, P] how many they played.
+        middle: the mean of the ratings.
+
+    Returns:
+        [P] ratings, and [P] half the width of their intervals of 95 %.
+    """
+    strength = np.ones(len(points))
+    won = points.sum(axis=1) + 1.0
+    for _ in range(_MOST_ROUNDS):
+        before = strength
+        strength = won / ((games / (strength[:, None] + strength)).sum(axis=1) + 2.0 / (strength + 1.0))
+        if np.abs(np.log(strength / before)).max() < _STEADY:
+            break
+    chance = strength[:, None] / (strength[:, None] + strength)
+    information = -games * chance * (1 - chance)
+    np.fill_diagonal(information, 0.0)
+    known = -information.sum(axis=1) + 2.0 * strength / (strength + 1.0) ** 2
+    centre = np.eye(len(points)) - 1.0 / len(points)
+    spread = np.sqrt(np.diag(centre @ np.linalg.inv(information + np.diag(known)) @ centre))
+    points_per_nat = 400.0 / math.log(10.0)
+    return middle + points_per_nat * (centre @ np.log(strength)), 1.96 * points_per_nat * spread
 
 
 class SkillRating:

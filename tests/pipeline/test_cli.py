@@ -295,3 +295,25 @@ def test_a_reader_that_has_had_enough_is_no_failure(asked, good, tmp_path):
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_a_tournament_prints_a_rated_table_and_names_its_files(tmp_path, capsys):
+    path = tmp_path / "volley.yaml"
+    path.write_text("environment: {kind: builtin, id: Volley, options: {points_to_win: 1}}\nbehaviors: {Volley: {}}\n")
+    where = ["--results-dir", str(tmp_path / "results"), "--run-id", "cup", "--seed", "1"]
+    assert main([str(path), "--episodes", "4", *where, "--tournament", "random", "scripted"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^player +ELO \(95 %\)", printed, re.MULTILINE)
+    assert re.search(r"^scripted +\d+ ± \d+", printed, re.MULTILINE)
+    assert str(tmp_path / "results" / "cup" / "tournament.json") in printed
+    assert (tmp_path / "results" / "cup" / "tournament.png").is_file()
+
+
+def test_a_tournament_without_a_game_or_with_nobody_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--tournament", "random", "scripted"]) == 2
+    assert "which game is played?" in capsys.readouterr().err
+    path = tmp_path / "volley.yaml"
+    path.write_text("environment: {kind: builtin, id: Volley}\nbehaviors: {Volley: {}}\n")
+    assert main([str(path), "--tournament", "random", "nobody"]) == 2
+    assert "--tournament nobody: nobody plays by this name" in capsys.readouterr().err

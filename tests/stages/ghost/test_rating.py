@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.ghost.policy_history import Record
-from stages.ghost.rating import SkillRating, expected_score, points_lost, skill
+from stages.ghost.rating import SkillRating, expected_score, fitted_ratings, points_lost, skill
 
 RATINGS = st.floats(-3000, 5000)
 OUTCOMES = st.sampled_from([0.0, 0.5, 1.0])
@@ -48,6 +49,31 @@ def test_several_duels_in_one_game_are_together_worth_one_game():
 def test_no_game_moves_anybody_by_more_than_k(mine, others, k):
     lost = points_lost(mine, [rating for rating, _ in others], [outcome for _, outcome in others], k)
     assert abs(sum(lost)) <= k * (1 + 1e-9)
+
+
+def test_fitted_ratings_explain_the_scores():
+    truth = np.array([1500.0, 1200.0, 1100.0, 1000.0])
+    games = 1e6 * (1 - np.eye(4))
+    chances = 1 / (1 + 10 ** ((truth[None] - truth[:, None]) / 400))
+    ratings, margins = fitted_ratings(chances * games, games)
+    assert ratings == pytest.approx(truth, abs=0.1)
+    assert (margins < 1).all()
+
+
+def test_fitted_ratings_do_not_run_away_and_are_uncertain_with_few_games():
+    games = 1 - np.eye(2)
+    (winner, loser), (margin, _) = fitted_ratings(np.array([[0.0, 1.0], [0.0, 0.0]]), games)
+    assert winner + loser == pytest.approx(2400)
+    assert 1200 < winner < 1400
+    assert margin > 100
+    assert fitted_ratings(np.array([[0.0, 50.0], [0.0, 0.0]]), 50 * games)[0][0] > winner
+
+
+def test_a_draw_is_half_a_win_and_who_has_met_nobody_is_in_the_middle():
+    games = np.array([[0.0, 10.0, 0.0], [10.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    ratings, margins = fitted_ratings(games / 2, games)
+    assert ratings == pytest.approx([1200.0] * 3)
+    assert margins[2] > margins[0]
 
 
 def test_without_openskill_nothing_is_rated_and_that_is_said_once(monkeypatch, caplog):

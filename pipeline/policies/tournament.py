@@ -1,0 +1,274 @@
+"""`--tournament`: policies of runs, models and scripts play each other; a rated table, a matrix and JSON of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from config import RunConfig
+from config.brains import LEARNING, PLAYER, kind_of
+from pipeline.common.errors import RunError
+from pipeline.common.lessons import final_parameters
+from pipeline.policies.export import exports_by_step, step_in_name
+from pipeline.policies.model_files import behaviors_in
+from pipeline.run_folder.atomic_files import write_atomic
+from pipeline.run_folder.folder import CONFIGURATION
+from queues.specs import BehaviorSpec
+from stages.brains import make_brain
+from stages.brains.protocol import BrainRequest
+from stages.environment.factory import EnvironmentRequest, make_group
+from stages.environment.parameters import EpisodeParameters, connect_parameters
+from stages.environment.protocol import EnvironmentGroup
+from stages.errors import BrokenEnvironmentError, StageError
+from stages.evaluation.players import DrawingPlayer, GreedyPlayer, Player
+from stages.evaluation.scores import aligned
+from stages.evaluation.tournament import PairResult, Tournament, matrix, single_games
+from stages.ghost.policy_history import Record
+from stages.ghost.rating import SkillRating, fitted_ratings, skill
+
+log = logging.getLogger(__name__)
+
+_OPTION = "--tournament"
+USUAL_GAMES = 20
+"""Of each pair."""
+ALL = "@all"
+"""Behind the folder of a run: each of its exported policies that has a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How an entrant has done."""
+
+    name: str
+    rating: float
+    """Elo, fitted to all games; their mean is 1200."""
+    margin: float
+    """Half the width of its interval of 95 %."""
+    skill: float | None
+    """openskill's, where it is installed."""
+    won: int
+    drawn: int
+    lost: int
+
+
+def run_folder_of(player: str) -> Path | None:
+    """Return the folder of the run that a model reference lies in; None if there is none."""
+    path = Path(player if Path(player).exists() else player.rpartition("@")[0] or player)
+    return next((each for each in (path, *path.parents[:2]) if (each / CONFIGURATION).is_file()), None)
+
+
+def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> list[str]:
+    """Return who plays: what was named, a run's `@all` as its policies; of one run alone these, and a script or chance.
+
+    Raises:
+        RunError: if somebody is none of those who can play, or is named twice, or there are not two.
+    """
+    found, wrong = [], []
+    named = [found_below(player, results_dir) for player in players]
+    if len(named) == 1 and Path(named[0]).is_dir():
+        named = [named[0] + ALL, "random" if game is None else "scripted"]
+    for use in named:
+        if kind_of(use) in (None, LEARNING, PLAYER) and not Path(use).is_dir():
+            wrong.append(
+                f"{use}: nobody plays by this name; expected the folder of a run (results/first, results/first@best, "
+                "results/first@500000, results/first@all), a .pt or .onnx file, scripted, random or module:Class"
+            )
+        elif use.endswith(ALL):
+            found += _all_of(use.removesuffix(ALL), wrong)
+        else:
+            found.append(use)
+    wrong += [f"{name} is named twice" for name in dict.fromkeys(found) if found.count(name) > 1]
+    if not wrong and len(found) < 2:
+        wrong.append(f"{', '.join(found)} has nobody to play against: name another player, such as random")
+    if wrong:
+        raise RunError("\n".join(f"{_OPTION} {each}" for each in wrong))
+    return found
+
+
+def found_below(player: str, results_dir: str) -> str:
+    """Return what names a player; a run id is the folder of the run."""
+    run, at, choice = player.rpartition("@") if "@" in player else (player, "", "")
+    below = Path(results_dir) / run
+    return f"{below}{at}{choice}" if run and not Path(run).exists() and below.is_dir() else player
+
+
+def _all_of(run: str, wrong: list[str]) -> list[str]:
+    """Return the references of a run's policies by step."""
+    folder = Path(run)
+    behaviors = behaviors_in(folder) if folder.is_dir() else []
+    places = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]
+    steps = [{step_in_name(path) for path in exports_by_step(*place)} for place in places]
+    shared = sorted(set.intersection(*steps))
+    if not shared:
+        wrong.append(f"{run}{ALL}: no policies of one step are there for {', '.join(name for _, name in places)}")
+    return [f"{run}@{step}" for step in shared]
+
+
+class TournamentTable:
+    """Plays a tournament, and tells what came of it.
+
+    Args:
+        config: says which game is played, and how.
+        players: those who play.
+        games: of each pair.
+        seed: of all chance in it.
+        deterministic: take the most likely actions instead of drawn ones.
+    """
+
+    def __init__(self, config: RunConfig, players: Sequence[str], games: int, seed: int, deterministic: bool) -> None:
+        self.results: list[PairResult] = []
+        self._config = _for_so_many(config, games)
+        self._players = players
+        self._games = games
+        self._seed = seed
+        self._player_class = GreedyPlayer if deterministic else DrawingPlayer
+
+    async def play(self, stop: asyncio.Event) -> None:
+        """Play until all games are played or `stop` is set.
+
+        Raises:
+            RunError: if the game can't be played by two teams, or somebody can't play it; the message names all.
+        """
+        parameters = EpisodeParameters()
+        parameters.receive(final_parameters(self._config.environment_parameters))
+        try:
+            group = make_group(EnvironmentRequest(self._config, self._seed))
+            try:
+                connect_parameters(group, parameters)
+                calls = self._make, self._seed, parameters.reseed, self._report, stop
+                tournament = Tournament(group, len(self._players), self._games, *calls)
+                await tournament.start()
+                self._check(group)
+                await tournament.play()
+            finally:
+                closing = group.close()
+                if closing is not None:
+                    await closing
+        except (StageError, BrokenEnvironmentError) as error:
+            raise RunError(f"{_OPTION}: {error}") from error
+
+    def standings(self) -> list[Standing]:
+        """Return how all have done, the strongest first."""
+        counts = matrix(self.results, len(self._players))
+        ratings, margins = fitted_ratings(counts @ np.array([1.0, 0.5, 0.0]), counts.sum(axis=2).astype(np.float64))
+        skills, totals = self._skills(), counts.sum(axis=1).tolist()
+        found = [
+            Standing(name, float(rating), float(margin), each, *total)
+            for name, rating, margin, each, total in zip(self._players, ratings, margins, skills, totals, strict=True)
+        ]
+        return sorted(found, key=lambda each: -each.rating)
+
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """Write JSON and a picture of the matrix; returns their paths.
+
+        Raises:
+            OSError: if they can't be written.
+        """
+        from stages.ghost.league_plot import draw_matrix  # Pillow only where pictures are made
+
+        standings = self.standings()
+        order = [self._players.index(each.name) for each in standings]
+        counts = matrix(self.results, len(self._players))[np.ix_(order, order)].astype(np.float64)
+        heading = (
+            f"{self._title}: {self._games} games a pair",
+            "rows against columns; blue won, orange lost",
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        data, picture = folder / "tournament.json", folder / "tournament.png"
+        write_atomic(data, json.dumps(self._report_of(standings), indent=1).encode())
+        write_atomic(picture, draw_matrix(heading, [each.name for each in standings], counts))
+        return data, picture
+
+    @property
+    def _title(self) -> str:
+        environment = self._config.environment
+        return "" if environment is None else str(environment.id or environment.factory)
+
+    def _report_of(self, standings: Sequence[Standing]) -> dict[str, Any]:
+        names = self._players
+        return {
+            "environment": self._title,
+            "games": self._games,
+            "seed": self._seed,
+            "deterministic": self._player_class is GreedyPlayer,
+            "players": [{name: getattr(each, name) for name in Standing.__slots__} for each in standings],
+            "results": [
+                {
+                    "player": names[each.first],
+                    "opponent": names[each.second],
+                    "won": each.won,
+                    "drawn": each.drawn,
+                    "lost": each.lost,
+                }
+                for each in self.results
+            ],
+        }
+
+    def _check(self, group: EnvironmentGroup) -> None:
+        """Make each player for each side once, so that all who can't play are named before the first game."""
+        wrong: dict[tuple[str, str], None] = {}  # what holds for both sides is said once
+        for number in range(len(self._players)):
+            for spec in group.behavior_specs.values():
+                try:
+                    self._make(number, spec, (self._seed,))
+                except (StageError, RunError) as error:
+                    wrong[self._players[number], str(error).removeprefix(f"{_OPTION}: ")] = None
+        if wrong:
+            raise RunError("\n".join(f"{_OPTION} {player}: can't play: {why}" for player, why in wrong))
+
+    def _make(self, number: int, spec: BehaviorSpec, seed: Sequence[int]) -> Player:
+        request = BrainRequest(self._players[number], {}, (_OPTION,), folder=self._config.source_folder)
+        request = replace(request, game=self._config.builtin_game, seed=self._seed, spec=spec)
+        return self._player_class(make_brain(request), spec, seed)
+
+    def _report(self, result: PairResult) -> None:
+        self.results.append(result)
+        pair = {result.first, result.second}
+        sides = [each for each in self.results if {each.first, each.second} == pair]
+        played = sum(each.won + each.drawn + each.lost for each in sides)
+        if played < self._games:
+            return
+        won, drawn, lost = matrix(sides, len(self._players))[min(pair), max(pair)].tolist()
+        names = self._players[min(pair)], self._players[max(pair)]
+        log.info("%s against %s: %d won, %d drawn, %d lost.", *names, won, drawn, lost)
+
+    def _skills(self) -> list[float | None]:
+        """Return openskill's ratings, by the games in an order drawn by the seed; None without openskill."""
+        if find_spec("openskill") is None:
+            return [None] * len(self._players)
+        records, rating = [Record(0.0) for _ in self._players], SkillRating()
+        games = [*single_games(self.results)]
+        for place in np.random.default_rng(self._seed).permutation(len(games)):
+            first, second, points = games[place]
+            rating.rate([[records[first]], [records[second]]], [points, 1.0 - points])
+        return [skill(record) for record in records]
+
+
+def standings_table(standings: Sequence[Standing]) -> str:
+    """Return the standings as a table in words."""
+    rated = any(each.skill is not None for each in standings)
+    rows = [["player", "ELO (95 %)", *["skill"] * rated, "games", "points", "won", "drawn", "lost"]]
+    for each in standings:
+        games = each.won + each.drawn + each.lost
+        points = f"{100 * (each.won + each.drawn / 2) / games:.1f} %" if games else ""
+        shown = ["" if each.skill is None else f"{each.skill:.1f}"] * rated
+        rating = f"{each.rating:.0f} ± {each.margin:.0f}"
+        rows.append([each.name, rating, *shown, *map(str, (games, points, each.won, each.drawn, each.lost))])
+    return aligned(rows)
+
+
+def _for_so_many(config: RunConfig, games: int) -> RunConfig:
+    """Return the configuration with no more instances than games of one side, which would be played for nothing."""
+    if config.environment is None or config.environment.kind in ("unity", "mlagents"):
+        raise RunError(f"{_OPTION} plays built-in games and those of PettingZoo, and not Unity's")
+    plain = config.to_plain()
+    plain["environment"]["num_envs"] = min(config.environment.num_envs, -(-games // 2))
+    return RunConfig.from_plain(plain, config.path)

@@ -1,0 +1,179 @@
+"""A tournament: everybody plays everybody on one group of environments, and sides are swapped.
+
+Which games of a pair count is settled when they begin, as with episodes: of each instance the first ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.specs import BehaviorSpec, behavior_team
+from stages.environment.protocol import EnvironmentGroup, StepResult, settled
+from stages.errors import StageError
+from stages.evaluation.episodes import equal_shares
+from stages.evaluation.players import Player
+
+MakePlayer = Callable[[int, BehaviorSpec, Sequence[int]], Player]
+"""Makes what entrant number so and so decides by for a behaviour id, with this seed for its random numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairResult:
+    """The games of two entrants in which `first` was on the lower team."""
+
+    first: int
+    second: int
+    won: int
+    """By `first`."""
+    drawn: int
+    lost: int
+
+
+@dataclass(slots=True)
+class Tournament:
+    """Everybody against everybody.
+
+    Args:
+        group: the environments, of two teams that declare the results of their games.
+        entrants: how many there are.
+        games: of each pair; half of them, and the odd one, with the earlier entrant on the lower team.
+        make: makes players.
+        seed: the environments begin with it for each pair and side, so all play from the same starts.
+        before_reset: called before the environments are reset, with the seed.
+        report: called with the result of each pair and side.
+        stop: ends it, with the games of the pair that plays.
+    """
+
+    group: EnvironmentGroup
+    entrants: int
+    games: int
+    make: MakePlayer
+    seed: int
+    before_reset: Callable[[int], None]
+    report: Callable[[PairResult], None]
+    stop: asyncio.Event
+    _started: StepResult | None = field(default=None, init=False)
+
+    async def start(self) -> None:
+        """Reset the environments, and check that two teams play in them.
+
+        Raises:
+            StageError: if not.
+        """
+        self._started = await self._reset()
+        ids = sorted(self.group.behavior_specs)
+        if len({behavior_team(behavior_id) for behavior_id in ids}) != 2:
+            raise StageError(f"a tournament is played by two teams, and the environment has {', '.join(ids) or 'none'}")
+
+    async def play(self) -> None:
+        """Play all pairs.
+
+        Raises:
+            StageError: if the environment ends games without saying who has won.
+        """
+        assert self._started is not None, "it was not started"
+        for first, second in itertools.combinations(range(self.entrants), 2):
+            for pair, share in zip(((first, second), (second, first)), equal_shares(self.games, 2), strict=True):
+                if share and not self.stop.is_set():
+                    await self._play_side(pair, int(share))
+
+    async def _reset(self) -> StepResult:
+        self.before_reset(self.seed)
+        return await settled(self.group.reset(self.seed))
+
+    async def _play_side(self, pair: tuple[int, int], games: int) -> None:
+        """Play some games with the first of a pair on the lower team."""
+        result, self._started = self._started or await self._reset(), None
+        specs = self.group.behavior_specs
+        lower = min(map(behavior_team, specs))
+        counted = CountedGames(equal_shares(games, self.group.num_envs))
+        players: dict[str, Player] = {}
+        while True:
+            counted.add(result, lower)
+            if counted.complete or self.stop.is_set():
+                break
+            for behavior_id in result.steps.keys() - players.keys():
+                entrant = pair[behavior_team(behavior_id) != lower]
+                players[behavior_id] = self.make(entrant, specs[behavior_id], (self.seed, *pair, entrant))
+            actions = {behavior_id: players[behavior_id](steps) for behavior_id, steps in result.steps.items()}
+            result = await settled(self.group.step(actions))
+            await asyncio.sleep(0)
+        won, drawn, lost = counted.results
+        self.report(PairResult(*pair, won, drawn, lost))
+
+
+class CountedGames:
+    """Counts the results of games, of each instance the first ones.
+
+    A game that is cut short, such as by a time limit, is drawn.
+
+    Args:
+        shares: [instances] how many.
+    """
+
+    def __init__(self, shares: NDArray[np.int64]) -> None:
+        self.results = [0, 0, 0]
+        """Won by the lower team, drawn, lost."""
+        self._left = shares.copy()
+        self._playing = np.zeros(len(shares), np.int64)
+        """[instances] agents that decided at the last tick."""
+
+    @property
+    def complete(self) -> bool:
+        """True if all that count have ended."""
+        return not self._left.any()
+
+    def add(self, result: StepResult, lower: int) -> None:
+        """Add a tick; `lower` is the lower team.
+
+        Raises:
+            StageError: if a game has ended without a result.
+        """
+        declared = np.zeros(len(self._left), np.bool_)
+        if result.games is not None:
+            for env_id, outcomes in zip(result.games.env_ids.tolist(), result.games.outcomes, strict=True):
+                declared[env_id] = True
+                others = np.delete(outcomes, lower)
+                self._count(env_id, 1 - int(np.sign(outcomes[lower] - others.max())))
+        ended, cut, playing = (np.zeros(len(self._left), np.int64) for _ in range(3))
+        for steps in result.steps.values():
+            over = steps.env_ids[: steps.ended]
+            ended += np.bincount(over, minlength=len(ended))
+            cut += np.bincount(over[steps.truncated & ~steps.terminated], minlength=len(ended))
+            playing += np.bincount(steps.env_ids[steps.ended :], minlength=len(ended))
+        gone = (ended > 0) & (ended == self._playing) & ~declared
+        if (gone & (cut < ended)).any():
+            raise StageError(
+                "the environment ends games without saying who has won: expected GameResults, as built-in games and "
+                "those of PettingZoo have them"
+            )
+        for env_id in np.flatnonzero(gone):
+            self._count(int(env_id), 1)
+        self._playing = playing
+
+    def _count(self, env_id: int, place: int) -> None:
+        if self._left[env_id]:
+            self._left[env_id] -= 1
+            self.results[place] += 1
+
+
+def matrix(results: Sequence[PairResult], entrants: int) -> NDArray[np.int64]:
+    """[P, P, 3] the games that the row's entrant has won, drawn and lost against the column's."""
+    counts = np.zeros((entrants, entrants, 3), np.int64)
+    for each in results:
+        counts[each.first, each.second] += (each.won, each.drawn, each.lost)
+        counts[each.second, each.first] += (each.lost, each.drawn, each.won)
+    return counts
+
+
+def single_games(results: Sequence[PairResult]) -> Iterator[tuple[int, int, float]]:
+    """Yield (first, second, points of the first) of each game."""
+    for each in results:
+        for count, points in ((each.won, 1.0), (each.drawn, 0.5), (each.lost, 0.0)):
+            yield from itertools.repeat((each.first, each.second, points), count)

@@ -1,0 +1,139 @@
+"""A tournament: all pairs, both sides, an equal share of the games for each instance."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from queues.messages import ActionBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.environment.protocol import AgentSteps, GameResults, StepResult
+from stages.errors import StageError
+from stages.evaluation.tournament import CountedGames, PairResult, Tournament, matrix, single_games
+
+
+class Duel:
+    """Two agents in each instance choose a number, and the higher one wins; instance i plays i + 1 ticks."""
+
+    def __init__(self, num_envs=2, teams=2, declares=True, truncates=False):
+        self.num_envs = num_envs
+        spec = (ObservationSpec("nothing", (1,), "float32"),), ActionSpec(0, (10,), False)
+        self.behavior_specs = {f"Duel?team={team}": BehaviorSpec(f"Duel?team={team}", *spec) for team in range(teams)}
+        self.seeds = []
+        self._declares, self._truncates = declares, truncates
+
+    def reset(self, seed=None):
+        self.seeds.append(seed)
+        self._ticks = np.zeros(self.num_envs, np.int64)
+        return self._result(np.zeros(self.num_envs, np.bool_), None)
+
+    def step(self, actions):
+        self._ticks += 1
+        over = self._ticks > np.arange(self.num_envs)
+        lead = np.sign(actions["Duel?team=0"].discrete[:, 0] - actions["Duel?team=1"].discrete[:, 0])[over]
+        outcomes = np.stack([(1 + lead) / 2, (1 - lead) / 2], 1).astype(np.float32)
+        self._ticks[over] = 0
+        return self._result(over, GameResults(np.flatnonzero(over).astype(np.int32), outcomes))
+
+    def close(self):
+        return None
+
+    def _result(self, over, games):
+        ended = np.flatnonzero(over)
+        ids = np.concatenate([ended, np.arange(self.num_envs)])
+        cut = np.full(len(ended), self._truncates)
+        steps = AgentSteps(
+            ids,
+            ids.astype(np.int32),
+            np.zeros(len(ids), np.int64),
+            (np.zeros((len(ids), 1), np.float32),),
+            np.zeros(len(ids), np.float32),
+            len(ended),
+            ~cut,
+            cut,
+        )
+        return StepResult(dict.fromkeys(self.behavior_specs, steps), games if self._declares else None)
+
+
+def always(number):
+    def player(steps):
+        count = len(steps.agent_ids) - steps.ended
+        return ActionBatch(np.zeros((count, 0), np.float32), np.full((count, 1), number, np.int32))
+
+    return player
+
+
+async def played(group, strengths, games, stop=None, seeds=None):
+    """All results, where entrant i always chooses `strengths[i]`."""
+    results: list[PairResult] = []
+
+    def make(entrant, spec, seed):
+        if seeds is not None:
+            seeds.append((spec.behavior_id, tuple(seed)))
+        return always(strengths[entrant])
+
+    stop = stop or asyncio.Event()
+    tournament = Tournament(group, len(strengths), games, make, 7, lambda seed: None, results.append, stop)
+    await tournament.start()
+    await tournament.play()
+    return results
+
+
+async def test_all_play_all_on_both_sides_from_the_same_starts():
+    group = Duel()
+    seeds: list[tuple[str, tuple[int, ...]]] = []
+    results = await played(group, (1, 5, 5), 5, seeds=seeds)
+    assert results == [
+        PairResult(0, 1, 0, 0, 3),
+        PairResult(1, 0, 2, 0, 0),
+        PairResult(0, 2, 0, 0, 3),
+        PairResult(2, 0, 2, 0, 0),
+        PairResult(1, 2, 0, 3, 0),
+        PairResult(2, 1, 0, 2, 0),
+    ]
+    assert group.seeds == [7] * 6
+    assert len({*seeds}) == 12, "each draws other random numbers"
+    counts = matrix(results, 3)
+    assert counts[0, 1].tolist() == [0, 0, 5]
+    assert counts[1, 2].tolist() == counts[2, 1].tolist() == [0, 5, 0]
+    assert sum(points for _, _, points in single_games(results)) == sum(each.won + each.drawn / 2 for each in results)
+
+
+async def test_one_game_is_played_on_one_side():
+    assert await played(Duel(1), (1, 2), 1) == [PairResult(0, 1, 0, 0, 1)]
+
+
+async def test_it_stops_with_the_games_that_were_played():
+    stop = asyncio.Event()
+    stop.set()
+    assert await played(Duel(), (1, 2), 4, stop) == []
+
+
+@pytest.mark.parametrize("teams", [1, 3])
+async def test_two_teams_are_needed(teams):
+    with pytest.raises(StageError, match="is played by two teams, and the environment has Duel"):
+        await played(Duel(teams=teams), (1, 2), 4)
+
+
+async def test_games_that_end_without_a_result_are_refused_not_waited_for():
+    with pytest.raises(StageError, match="ends games without saying who has won"):
+        await played(Duel(declares=False), (1, 2), 4)
+
+
+async def test_a_game_that_is_cut_short_is_drawn():
+    results = await played(Duel(declares=False, truncates=True), (1, 2), 4)
+    assert results == [PairResult(0, 1, 0, 2, 0), PairResult(1, 0, 0, 2, 0)]
+
+
+def test_of_each_instance_the_first_games_count():
+    counted = CountedGames(np.array([1, 2]))
+    quick = GameResults(np.array([0], np.int32), np.array([[1.0, 0.0]], np.float32))
+    for _ in range(3):
+        counted.add(StepResult({}, quick), 0)
+    assert (counted.results, counted.complete) == ([1, 0, 0], False)
+    slow = GameResults(np.array([1], np.int32), np.array([[0.0, 1.0]], np.float32))
+    counted.add(StepResult({}, slow), 0)
+    counted.add(StepResult({}, slow), 0)
+    assert (counted.results, counted.complete) == ([1, 0, 2], True)
