@@ -342,5 +342,8 @@ def _naming(path: Path, error: StageError) -> str:
 
 
 def _hint(path: Path) -> str:
+    usual = Path("results") / path
+    if usual.exists():
+        return f"; did you mean '{usual}'?"
     near = sorted(each.name for each in path.parent.glob("*")) if path.parent.is_dir() else []
     return suggest(path.name, near)

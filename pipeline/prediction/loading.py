@@ -32,6 +32,11 @@ def load_policy(
     Raises:
         RunError: if there is none, or it can't be read; the message says what is there.
     """
+    if not isinstance(run_or_file, str | os.PathLike):
+        raise RunError(
+            f"load_policy: expected the folder of a run, or a file, got a {type(run_or_file).__name__}; the result of "
+            "run() has it as .folder"
+        )
     reference = os.fspath(run_or_file)
     if checkpoint is not None:
         if checkpoint not in (BEST, LAST) and not str(checkpoint).isdigit():

@@ -112,6 +112,9 @@ class OtherSpace:
 Leaf = BoxSpace | ChoiceSpace | SequenceSpace | OtherSpace
 OwnSpace = ComposedSpace | Leaf
 
+_SHOWN = 8
+"""Different bounds of a box that are shown."""
+
 
 def leaves(space: OwnSpace, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Leaf]]:
     """Return what is in a space and is no Dict and no Tuple, each with its keys from the outside."""
@@ -188,4 +191,5 @@ def _array(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], infinite: f
 def _shown(bound: Array) -> str:
     if bound.size and (bound == bound.flat[0]).all():
         return str(bound.flat[0])
-    return np.array2string(bound.ravel(), threshold=8, edgeitems=2, separator=", ")
+    numbers = [f"{number:.4g}" for number in bound.ravel()[:_SHOWN].tolist()]
+    return f"[{', '.join(numbers)}{', …' * (bound.size > _SHOWN)}]"

@@ -93,6 +93,17 @@ def test_what_is_no_policy_is_told(run_folder, tmp_path):
         load_policy(run_folder / "Test" / "Test-500.pt", checkpoint="best")
 
 
+def test_what_names_no_place_is_told_with_the_place_that_is_meant(run_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "first").mkdir(parents=True)
+    with pytest.raises(RunError, match="there is no file and no folder first; did you mean 'results/first'"):
+        load_policy("first")
+    with pytest.raises(
+        RunError, match=r"expected the folder of a run, or a file, got a int; the result of run\(\) has it"
+    ):
+        load_policy(3)
+
+
 def test_it_describes_what_it_sees_and_does(tmp_path):
     spec = repeated(spec_of(BOX, spaces.MultiBinary(3)), ActionRepeatSettings(steps=4))
     policy = load_policy(saved(tmp_path, spec, **MEMORY))
