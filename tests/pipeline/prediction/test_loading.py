@@ -164,6 +164,7 @@ def test_a_lone_observation_without_spaces_needs_no_name_and_those_of_one_name_c
         {"observation": {"kind": "Box"}, "action": {}},
         {"observation": {"kind": "Discrete", "sizes": 4, "start": 0, "dtype": "int64"}},
         {"observation": {"kind": "Box", "shape": [10**9], "dtype": "float32", "low": 0, "high": 1}},
+        {"action": {"kind": "Box", "shape": [10**13], "dtype": "float32", "low": 0, "high": 1}},
         {"action": {"kind": "Discrete", "sizes": 3, "start": 0, "dtype": "int64"}},
     ],
 )

@@ -91,7 +91,7 @@ def test_it_answers_as_inference_plays_one_by_one_and_in_a_batch(tmp_path, obser
 @pytest.mark.parametrize("suffix", [".pt", ".onnx"])
 def test_settings_of_observations_and_squashed_actions_are_part_of_the_file(tmp_path, suffix):
     observed = spaces.Dict(
-        rows=spaces.Box(-1, 1, (4, 3)), board=PIXELS((8, 20, 20)), others=spaces.Sequence(spaces.Discrete(3))
+        rows=spaces.Box(-1, 1, (4, 3)), board=PIXELS((24, 20, 64)), others=spaces.Sequence(spaces.Discrete(3))
     )
     settings = {"rows": {"kind": "set"}, "board": {"channels": "first"}, "others": {"max_entities": 40}}
     group, envs, result = group_of(observed, DONE["box"], settings)
