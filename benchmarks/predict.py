@@ -22,8 +22,7 @@ import gymnasium
 import numpy as np
 
 from config import RunConfig
-from headrace import load_policy, run
-from pipeline.prediction.policy import LoadedPolicy
+from headrace import LoadedPolicy, load_policy, run
 
 ENVIRONMENTS = {"CartPole": "CartPole-v1", "HalfCheetah": "HalfCheetah-v5"}
 CALLS = 500

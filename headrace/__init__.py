@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from config import load_config as load_config
+    from pipeline.common.errors import PredictError as PredictError
+    from pipeline.common.errors import RunError as RunError
     from pipeline.prediction.loading import load_policy as load_policy
+    from pipeline.prediction.policy import LoadedPolicy as LoadedPolicy
     from pipeline.run import run as run
     from pipeline.run import run_async as run_async
 
 _HOMES = {
+    "LoadedPolicy": "pipeline.prediction.policy",
+    "PredictError": "pipeline.common.errors",
+    "RunError": "pipeline.common.errors",
     "load_config": "config",
     "load_policy": "pipeline.prediction.loading",
     "run": "pipeline.run",
@@ -22,7 +28,7 @@ _HOMES = {
 }
 """Every public name, and the module that it is imported from."""
 
-__all__ = ["load_config", "load_policy", "run", "run_async"]
+__all__ = ["LoadedPolicy", "PredictError", "RunError", "load_config", "load_policy", "run", "run_async"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,8 +9,7 @@ import pytest
 from gymnasium import spaces
 from predicted import MEMORY, group_of, saved
 
-from headrace import load_policy
-from pipeline.common.errors import PredictError
+from headrace import PredictError, load_policy
 
 TWO = spaces.Discrete(2)
 BOX: Any = spaces.Box(-2, 2, (3,))

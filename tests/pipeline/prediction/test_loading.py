@@ -14,8 +14,7 @@ from onnx_samples import design_for
 from predicted import MEMORY, group_of, saved
 
 from config import ActionRepeatSettings
-from headrace import load_policy
-from pipeline.common.errors import PredictError, RunError
+from headrace import PredictError, RunError, load_policy
 from queues.specs import ActionSpec, ObservationSpec
 from stages.environment.action_repeat import repeated
 
@@ -101,7 +100,7 @@ def test_what_names_no_place_is_told_with_the_place_that_is_meant(run_folder, tm
     with pytest.raises(
         RunError, match=r"expected the folder of a run, or a file, got a int; the result of run\(\) has it"
     ):
-        load_policy(3)
+        load_policy(3)  # type: ignore[arg-type]
 
 
 def test_it_describes_what_it_sees_and_does(tmp_path):
