@@ -17,7 +17,7 @@ from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.flat_parameters import FlatParameters
 from stages.policy.normalizer import Normalizer
-from stages.trainer.adam import Adam
+from stages.trainer.adam import Adam, norm_interval
 from stages.trainer.imitation.examples import Examples, ImitationBatch
 from stages.trainer.imitation.losses import log_likelihood, split_logits
 
@@ -74,8 +74,9 @@ class MaximumLikelihood:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
         actor = self._actor
-        at_a_time = max(1, batch_size // examples.rows.shape[1])
-        losses, squares = [], []
+        at_a_time, every = max(1, batch_size // examples.rows.shape[1]), norm_interval(batch_size)
+        losses: list[Tensor] = []
+        squares: list[Tensor] = []
         with self._adam.undone_on_failure():
             for _ in range(epochs):
                 order = random.permutation(len(examples))
@@ -84,7 +85,8 @@ class MaximumLikelihood:
                     loss = -batch.mean(self._log_likelihood(batch)[1])
                     actor.gradients.zero_()
                     torch.autograd.backward(loss)
-                    squares.append(torch.dot(actor.gradients, actor.gradients))
+                    if len(losses) % every == 0:
+                        squares.append(torch.dot(actor.gradients, actor.gradients))
                     self._adam.step(learning_rate)
                     if actor.module.log_sigma is not None:
                         actor.module.log_sigma.detach().clamp_(min=LOG_SIGMA_FLOOR)

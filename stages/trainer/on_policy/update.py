@@ -22,7 +22,7 @@ from stages.errors import NotFiniteError
 from stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import TrainedActor
-from stages.trainer.adam import Adam, clip_norms
+from stages.trainer.adam import Adam, clip_norms, norm_interval
 from stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
 from stages.trainer.on_policy.policy_change import change_of, measured
 from stages.trainer.replicas import ALONE, Replicas
@@ -64,7 +64,7 @@ class _Made:
     """Of each minibatch all results of `losses`, one after the other."""
     shares: list[float] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
-    """See `OnPolicyUpdate._descend`."""
+    """With `max_grad_norm` the norms [k] of each gradient's parts, else squares of some gradients' norms."""
     epochs: list[Tensor] = field(default_factory=list)
     """See `policy_change.measured`; none of an algorithm without a clip range."""
 
@@ -130,6 +130,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
         self._parts = None if hyperparameters.max_grad_norm is None else network.parts
+        self._norm_every = norm_interval(hyperparameters.batch_size)
         self.log_ratios: list[Tensor] = []
         """[R, P] log(π / π_old) of an epoch's minibatches, detached; a `losses` that clips ratios appends them."""
 
@@ -186,7 +187,10 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         for minibatch in minibatches:
             losses = self.losses(minibatch, coefficients)
             norms = self._descend(losses[: len(weights)], weights, minibatch.share, coefficients.learning_rate)
-            made.norms.append(norms)
+            if norms is not None:
+                made.norms.append(norms)
+            elif len(made.shares) % self._norm_every == 0:
+                made.norms.append(torch.dot(self.network.gradients, self.network.gradients))  # half a norm's time
             made.shares.append(minibatch.share)
             made.losses.extend(loss.detach() for loss in losses)
             if after_each is not None:
@@ -194,14 +198,15 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         if self.log_ratios:
             made.epochs.append(measured(self.log_ratios, made.shares[before:], coefficients.epsilon, self.replicas))
 
-    def _descend(self, losses: tuple[Tensor, ...], weights: Tensor, share: float, learning_rate: float) -> Tensor:
+    def _descend(
+        self, losses: tuple[Tensor, ...], weights: Tensor, share: float, learning_rate: float
+    ) -> Tensor | None:
         """One gradient step down the weighted losses of a minibatch, or of this replica's share of one.
 
         Returns:
-            The square of the gradient's norm, a scalar; with `max_grad_norm` [k] the norms of its parts, before they
-            were limited.
+            With `max_grad_norm` the norms [k] of the gradient's parts, before they were limited.
         """
-        h = self._settings
+        h, norms = self._settings, None
         self.network.gradients.zero_()
         # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
         total = torch.stack(losses) @ weights
@@ -213,8 +218,6 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         if self._parts is not None and h.max_grad_norm is not None:
             # Apart, as the value loss would take most of a norm that actor and critic share.
             norms = clip_norms(self.network.gradients, self._parts, h.max_grad_norm)
-        else:
-            norms = torch.dot(self.network.gradients, self.network.gradients)  # half the time of a norm
         self.adam.step(learning_rate)
         return norms
 
@@ -247,7 +250,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         return log_probs, entropies[0] if len(entropies) == 1 else torch.stack(entropies).sum()
 
     def _of_steps(self, made: _Made) -> dict[str, float]:
-        """What was measured of all algorithms' gradient steps, by the names of the statistics."""
+        """What was measured of any algorithm's gradient steps, by the names of the statistics."""
         norms = torch.stack(made.norms)
         if self._parts is None:
             found = {"Gradient Norm": float(norms.sqrt().mean())}
