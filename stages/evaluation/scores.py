@@ -238,8 +238,8 @@ def score_table(scores: Mapping[str, Score]) -> str:
         row += [f"{score.lowest:.3f}", f"{score.highest:.3f}"]
         row += [f"{score.length:.1f} ({score.shortest} to {score.longest})"]
         if games:
-            share = [f"{n} ({100 * n / score.games:.0f} %)" if score.games else "" for n in (score.won, score.drawn)]
-            row += [*share, str(score.lost) if score.games else ""]
+            results = (score.won, score.drawn, score.lost)
+            row += [f"{n} ({100 * n / score.games:.0f} %)" if score.games else "" for n in results]
         if rated:
             row += ["" if score.rating is None else f"{score.rating:.0f}"]
         rows.append(row)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from stages.environment import windows
@@ -20,7 +22,8 @@ def _linux_without_a_screen(monkeypatch):
 
 def test_a_machine_without_a_screen_says_so_and_what_to_do_instead():
     with pytest.raises(
-        StageError, match=r"^environment.options: .* no screen \(DISPLAY, WAYLAND_DISPLAY.*--video DIR.*--monitor"
+        StageError,
+        match=r"^environment.options: .* no screen \(neither DISPLAY nor WAYLAND_DISPLAY.*--video DIR.*--monitor",
     ):
         check_window(HUMAN, 1)
 
@@ -30,10 +33,22 @@ def test_without_a_window_no_screen_is_needed():
     check_window({}, 8)
 
 
-@pytest.mark.parametrize("variable", ["DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"])
+@pytest.mark.parametrize("variable", ["WAYLAND_DISPLAY", "SDL_VIDEODRIVER"])
 def test_what_names_a_screen_is_believed(variable, monkeypatch):
     monkeypatch.setenv(variable, "dummy")
     check_window(HUMAN, 1)
+
+
+def test_a_display_that_nothing_listens_at_is_none(monkeypatch):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        number = server.getsockname()[1] - windows._X_PORT
+        monkeypatch.setenv("DISPLAY", f"127.0.0.1:{number}.0")
+        assert no_screen().startswith(f"no screen answers at DISPLAY=127.0.0.1:{number}.0. Film the game")
+        server.listen()
+        assert not no_screen()
+    monkeypatch.setenv("DISPLAY", ":54321")
+    assert "no screen answers" in no_screen(), "nor is there a file for it"
 
 
 def test_other_systems_have_a_screen_without_naming_it(monkeypatch):
@@ -42,7 +57,7 @@ def test_other_systems_have_a_screen_without_naming_it(monkeypatch):
 
 
 def test_many_windows_are_warned_of(monkeypatch, caplog):
-    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     check_window(HUMAN, 1)
     assert not caplog.text
     check_window(HUMAN, 4)

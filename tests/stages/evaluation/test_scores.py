@@ -148,5 +148,5 @@ def test_the_table_has_games_and_ratings_where_there_are_any():
     ]
     played = Score(4, 0.0, 1.0, -1.0, 1.0, 10.0, 9, 11, 3, 0, 1, 1234.4)
     heading, line, _ = score_table({"Ball?team=0": played, "Pole": plain}).splitlines()
-    assert heading.endswith("won    drawn  lost   ELO")
-    assert line.endswith("3 (75 %)  0 (0 %)     1  1234")
+    assert heading.endswith("won    drawn      lost   ELO")
+    assert line.endswith("3 (75 %)  0 (0 %)  1 (25 %)  1234")
