@@ -118,6 +118,11 @@ def for_one_window(config: RunConfig) -> RunConfig:
         raise StageError(refused)
     if not renders(config):
         raise StageError("environment.factory takes no render_mode, with which it would open a window; give it one")
+    if _plays_stacked_frames(config):
+        raise StageError(
+            "the vectorised environments of Atari, whose frames the policy knows, have no window, and single ones are "
+            "observed otherwise: film it with --video DIR"
+        )
     plain = config.to_plain()
     section: dict[str, Any] = plain["environment"]
     section["num_envs"] = 1
@@ -125,6 +130,14 @@ def for_one_window(config: RunConfig) -> RunConfig:
     if section["kind"] == "gymnasium" and section.get("id"):
         section["options"]["vectorization_mode"] = "sync"
     return RunConfig.from_plain(_with_one_actor(plain), config.path)
+
+
+def _plays_stacked_frames(config: RunConfig) -> bool:
+    """True for Atari as it is vectorised by itself: the one environment whose single instances are unlike it."""
+    settings = config.environment
+    if settings is None or not (settings.id or "").startswith("ALE/") or settings.wrappers:
+        return False
+    return "vectorization_mode" not in settings.options and not config.environment_parameters
 
 
 def for_one_film(config: RunConfig) -> RunConfig:

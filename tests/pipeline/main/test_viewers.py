@@ -65,6 +65,7 @@ def test_without_viewers_or_while_training_nothing_changes():
         (GAME, {"watch": True}, "--watch: the built-in games have no window: watch them .* --monitor, .* --video DIR"),
         (POLE, {"watch": True, "video": "films"}, "keep one of them"),
         (None, {"watch": True}, "--watch: Unity shows its games itself"),
+        ({"kind": "gymnasium", "id": "ALE/Pong-v5"}, {"watch": True}, "--watch: .* of Atari, .*: film it with --video"),
         (None, {"video": "films"}, "--video: Unity shows its games itself"),
         ({"kind": "gymnasium", "factory": "math:sqrt"}, {"watch": True}, "environment.factory takes no render_mode"),
     ],
@@ -72,6 +73,13 @@ def test_without_viewers_or_while_training_nothing_changes():
 def test_what_can_not_be_seen_is_refused_with_what_to_do_instead(environment, viewers, message):
     with pytest.raises(RunError, match=message):
         for_viewers(playing(environment, actors=1, **viewers))
+
+
+def test_atari_that_was_trained_on_single_environments_has_a_window():
+    single = {"kind": "gymnasium", "id": "ALE/Pong-v5", "options": {"vectorization_mode": "sync"}}
+    environment = for_viewers(playing(single, watch=True)).environment
+    assert environment is not None
+    assert environment.options["render_mode"] == "human"
 
 
 def test_a_window_needs_a_screen(monkeypatch):
