@@ -17,8 +17,6 @@ from torch.optim.adam import adam
 from stages.errors import NotFiniteError
 from stages.policy.network.flat_parameters import write_named
 
-_ROWS_PER_NORM = 256
-
 
 class Adam:
     """Kingma & Ba (2015), "Adam: A Method for Stochastic Optimization", algorithm 1.
@@ -113,11 +111,6 @@ class Adam:
 
     def _moments(self) -> dict[str, Tensor]:
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}
-
-
-def norm_interval(batch_size: int) -> int:
-    """After how many gradient steps the norm of one gradient is worth its time, which does not depend on the rows."""
-    return max(1, _ROWS_PER_NORM // batch_size)
 
 
 def clip_norms(gradients: Tensor, parts: Tensor, limit: float) -> Tensor:

@@ -17,7 +17,7 @@ from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.network.flat_parameters import FlatParameters
 from stages.policy.normalizer import Normalizer
-from stages.trainer.adam import Adam, norm_interval
+from stages.trainer.adam import Adam
 from stages.trainer.imitation.examples import Examples, ImitationBatch
 from stages.trainer.imitation.losses import log_likelihood, split_logits
 
@@ -68,15 +68,17 @@ class MaximumLikelihood:
         learning_rate: float,
         random: np.random.Generator,
     ) -> tuple[float, float]:
-        """Pass over the examples, in a new random order each time; returns mean loss (nats per step) and gradient norm.
+        """Pass over the examples, in a new random order each time.
+
+        Returns:
+            The mean loss, nats per step, and the norm of the last gradient.
 
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
         actor = self._actor
-        at_a_time, every = max(1, batch_size // examples.rows.shape[1]), norm_interval(batch_size)
-        losses: list[Tensor] = []
-        squares: list[Tensor] = []
+        at_a_time = max(1, batch_size // examples.rows.shape[1])
+        losses = []
         with self._adam.undone_on_failure():
             for _ in range(epochs):
                 order = random.permutation(len(examples))
@@ -85,8 +87,6 @@ class MaximumLikelihood:
                     loss = -batch.mean(self._log_likelihood(batch)[1])
                     actor.gradients.zero_()
                     torch.autograd.backward(loss)
-                    if len(losses) % every == 0:
-                        squares.append(torch.dot(actor.gradients, actor.gradients))
                     self._adam.step(learning_rate)
                     if actor.module.log_sigma is not None:
                         actor.module.log_sigma.detach().clamp_(min=LOG_SIGMA_FLOOR)
@@ -97,7 +97,7 @@ class MaximumLikelihood:
                     f"{self._design.spec.name}: a loss or a weight became NaN or infinite; the weights are those "
                     "before the update. A lower learning_rate often helps"
                 )
-        return float(history.mean()), float(torch.stack(squares).sqrt_().mean())
+        return float(history.mean()), float(torch.linalg.vector_norm(actor.gradients))
 
     @torch.no_grad()
     def evaluate(self, examples: Examples, normalizer: Normalizer | None) -> PredictionQuality:

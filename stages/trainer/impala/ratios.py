@@ -49,6 +49,7 @@ def ratios_of(
     limits: Limits,
     means_of_all: Callable[[list[float]], list[float]],
     replicas: Replicas,
+    device: torch.device | str = "cpu",
 ) -> Ratios:
     """Measure log(π/μ) [N].
 
@@ -57,10 +58,11 @@ def ratios_of(
         limits: ρ̄, c̄ and λ.
         means_of_all: makes means over these rows those over the rows of all replicas.
         replicas: which have the others.
+        device: on which they exchange numbers.
     """
     with np.errstate(over="ignore"):  # an infinite ratio is a number that the statistics leave out with a warning
         beyond = np.expm1(log_ratios)
-        ends = torch.tensor([1.0 + beyond.min(), 1.0 + beyond.max()], dtype=torch.float64)
+        ends = torch.tensor([1.0 + beyond.min(), 1.0 + beyond.max()], dtype=torch.float64, device=device)
     rho = np.exp(np.minimum(log_ratios, log(limits.rho_bar)))
     trace = limits.lambd * np.exp(np.minimum(log_ratios, log(limits.c_bar)))
     clipped = log_ratios > log(limits.rho_bar)

@@ -119,7 +119,8 @@ class ImpalaUpdate(NetworkUpdate):
             losses = [loss / rows for loss, rows in zip(losses, counts, strict=True)]
         norm, reduced = self._step(losses, costs, learning_rate, step, unrolls.here.weight)
         (mean_entropy,) = self._of_all(unrolls, [float(entropy.detach())])
-        ratios = ratios_of(log_ratios, self._limits, partial(self._of_all, unrolls), self.replicas)
+        of_all = partial(self._of_all, unrolls)
+        ratios = ratios_of(log_ratios, self._limits, of_all, self.replicas, device)
         return Learned(reduced, norm, mean_entropy, ratios, *self._rows_of_all(unrolls, of_critic, found.targets))
 
     def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> Learned:

@@ -1,4 +1,4 @@
-"""How far an update has moved the policy: measured from the probability ratios of its minibatches, an epoch at a time.
+"""How far an update has moved the policy: measured from the probability ratios of the minibatches of an epoch.
 
 The ratios are those of the loss, r = π / π_old, each measured before its minibatch's gradient step. Nothing is
 computed for it minibatch by minibatch: their logarithms are kept, and measured together when an epoch is over.
@@ -21,7 +21,7 @@ TOLERANCE = 1.5
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """What the minibatches of one epoch show, or those of one update."""
+    """What the minibatches of one epoch show."""
 
     approximate_kl: float
     """Mean of r - 1 - log r over actions: Schulman's estimator k3 of KL(π_old, π), never negative."""
@@ -67,10 +67,7 @@ def measured(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: flo
     return replicas.of_each(torch.stack([kl, clipped, *(1.0 + end for end in torch.aminmax(beyond))]))
 
 
-def change_of(epochs: Sequence[Tensor]) -> PolicyChange:
-    """Put what was `measured` of several epochs together: the KL of the last one, the extremes of all."""
-    numbers = torch.stack(list(epochs)).cpu().numpy().astype(np.float64)
-    kl, clipped, least, greatest = numbers.transpose(2, 0, 1)
-    return PolicyChange(
-        float(kl[-1].sum()), float(clipped.sum(axis=1).mean()), float(least.min()), float(greatest.max())
-    )
+def change_of(found: Tensor) -> PolicyChange:
+    """Put what was `measured` by each replica together."""
+    kl, clipped, least, greatest = found.cpu().numpy().astype(np.float64).T
+    return PolicyChange(float(kl.sum()), float(clipped.sum()), float(least.min()), float(greatest.max()))

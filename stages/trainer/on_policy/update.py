@@ -22,7 +22,7 @@ from stages.errors import NotFiniteError
 from stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import TrainedActor
-from stages.trainer.adam import Adam, clip_norms, norm_interval
+from stages.trainer.adam import Adam, clip_norms
 from stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
 from stages.trainer.on_policy.policy_change import change_of, measured
 from stages.trainer.replicas import ALONE, Replicas
@@ -64,9 +64,9 @@ class _Made:
     """Of each minibatch all results of `losses`, one after the other."""
     shares: list[float] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
-    """With `max_grad_norm` the norms [k] of each gradient's parts, else squares of some gradients' norms."""
+    """[k] norms of the parts of each gradient of the last epoch that was measured."""
     epochs: list[Tensor] = field(default_factory=list)
-    """See `policy_change.measured`; none of an algorithm without a clip range."""
+    """What was `measured` of each epoch, if at all; of an algorithm without a clip range, of none."""
 
 
 class NetworkUpdate(ABC):
@@ -130,9 +130,9 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
         self._parts = None if hyperparameters.max_grad_norm is None else network.parts
-        self._norm_every = norm_interval(hyperparameters.batch_size)
-        self.log_ratios: list[Tensor] = []
-        """[R, P] log(π / π_old) of an epoch's minibatches, detached; a `losses` that clips ratios appends them."""
+        self._measuring = False
+        """True in epochs that are measured: the last one, or with `target_kl` all."""
+        self._log_ratios: list[Tensor] = []
 
     def run(
         self,
@@ -157,9 +157,10 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         h, made = self._settings, _Made()
         with self.adam.undone_on_failure():
             weights = self.loss_weights(coefficients)
-            for minibatches in rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas):
+            for epoch, minibatches in enumerate(rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas), 1):
+                self._measuring = h.target_kl is not None or epoch == h.num_epoch
                 self._learn(minibatches, coefficients, weights, made, after_each)
-                if h.target_kl is not None and made.epochs and change_of(made.epochs).beyond(h.target_kl):
+                if h.target_kl is not None and made.epochs and change_of(made.epochs[-1]).beyond(h.target_kl):
                     break
             results = torch.stack(made.losses).view(-1, len(self.names) + len(self.measures))
             if self.replicas.size > 1:
@@ -182,21 +183,20 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         after_each: Callable[[Tensor], None] | None,
     ) -> None:
         """Make the gradient steps of one epoch."""
-        self.log_ratios.clear()
+        self._log_ratios.clear()
+        made.norms.clear()
         before = len(made.shares)
         for minibatch in minibatches:
             losses = self.losses(minibatch, coefficients)
             norms = self._descend(losses[: len(weights)], weights, minibatch.share, coefficients.learning_rate)
-            if norms is not None:
-                made.norms.append(norms)
-            elif len(made.shares) % self._norm_every == 0:
-                made.norms.append(torch.dot(self.network.gradients, self.network.gradients))  # half a norm's time
+            if self._measuring:
+                made.norms.append(torch.linalg.vector_norm(self.network.gradients)[None] if norms is None else norms)
             made.shares.append(minibatch.share)
             made.losses.extend(loss.detach() for loss in losses)
             if after_each is not None:
                 after_each(minibatch.rows if minibatch.together is None else minibatch.together)
-        if self.log_ratios:
-            made.epochs.append(measured(self.log_ratios, made.shares[before:], coefficients.epsilon, self.replicas))
+        if self._log_ratios:
+            made.epochs.append(measured(self._log_ratios, made.shares[before:], coefficients.epsilon, self.replicas))
 
     def _descend(
         self, losses: tuple[Tensor, ...], weights: Tensor, share: float, learning_rate: float
@@ -220,6 +220,11 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             norms = clip_norms(self.network.gradients, self._parts, h.max_grad_norm)
         self.adam.step(learning_rate)
         return norms
+
+    def keep_ratios(self, log_ratios: Tensor) -> None:
+        """Keep log(π / π_old) [R, P] of a minibatch for the statistics; for a `losses` that clips ratios."""
+        if self._measuring:
+            self._log_ratios.append(log_ratios.detach())
 
     @abstractmethod
     def losses(self, batch: AnyMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
@@ -252,15 +257,12 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
     def _of_steps(self, made: _Made) -> dict[str, float]:
         """What was measured of any algorithm's gradient steps, by the names of the statistics."""
         norms = torch.stack(made.norms)
-        if self._parts is None:
-            found = {"Gradient Norm": float(norms.sqrt().mean())}
-        else:
-            found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
-            if len(self._parts) > 1:
-                actor, critic = norms.mean(dim=0).tolist()
-                found |= {"Actor Gradient Norm": actor, "Critic Gradient Norm": critic}
+        found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
+        if norms.shape[1] > 1:
+            actor, critic = norms.mean(dim=0).tolist()
+            found |= {"Actor Gradient Norm": actor, "Critic Gradient Norm": critic}
         if made.epochs:
-            found |= change_of(made.epochs).named()
+            found |= change_of(made.epochs[-1]).named()
             if self._settings.target_kl is not None:
                 found["Epochs"] = float(len(made.epochs))
         return found

@@ -47,7 +47,7 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
             heads, values, baselines = (x.index_select(0, own.real) for x in (heads, values, baselines))
         log_probs, entropy = self.log_probs_and_entropy(heads, own)
         log_ratios = log_probs - own.old_log_probs
-        self.log_ratios.append(log_ratios.detach())
+        self.keep_ratios(log_ratios)
         policy = clipped_policy_loss(log_ratios, own.advantages, epsilon)
         baseline = baseline_loss(baselines, batch.old_baselines, own.returns, epsilon)
         return policy, value_loss(values, own.returns), baseline, entropy

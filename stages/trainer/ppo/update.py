@@ -44,7 +44,7 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
             heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
         log_probs, entropy = self.log_probs_and_entropy(heads, batch)
         log_ratios = log_probs - batch.old_log_probs
-        self.log_ratios.append(log_ratios.detach())
+        self.keep_ratios(log_ratios)
         policy = clipped_policy_loss(log_ratios, batch.advantages, coefficients.epsilon)
         return policy, value_loss(values, batch.returns), entropy
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stages.errors import NotFiniteError
-from stages.trainer.adam import Adam, clip_norms, norm_interval
+from stages.trainer.adam import Adam, clip_norms
 
 
 def test_it_goes_the_way_of_torchs_adam():
@@ -67,8 +67,3 @@ def test_all_gradients_may_be_one_part():
     gradients = torch.tensor([3.0, 0.0, 4.0])
     clip_norms(gradients, torch.ones(1, 3), 1.0)
     torch.testing.assert_close(gradients, torch.tensor([0.6, 0.0, 0.8]))
-
-
-@pytest.mark.parametrize(("batch_size", "steps"), [(1, 256), (64, 4), (200, 1), (4096, 1)])
-def test_a_norm_is_worth_its_time_once_in_256_rows(batch_size, steps):
-    assert norm_interval(batch_size) == steps
