@@ -23,6 +23,7 @@ from config.hyperparameters import Hyperparameters
 from config.network_settings import NetworkSettings
 from config.reward_signals import ExtrinsicSettings, LearnedSignalSettings, RewardSignals, RewardSignalSettings
 from config.self_play import SelfPlaySettings
+from config.stop_when import StopWhenSettings
 from config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind
 
 _FORMER_TRAINERS = {
@@ -106,6 +107,9 @@ class BehaviorSettings(Settings):
         description="Set `checkpoint_interval` to `max_steps` / `keep_checkpoints` (rounded down), whatever its value.",
     )
     max_steps: Int = Field(500000, gt=0, description="Steps after which training ends.")
+    stop_when: StopWhenSettings | None = Field(
+        None, description="When it stops learning before that; the others go on. Not in ML-Agents."
+    )
     time_horizon: Int = Field(
         64,
         gt=0,
@@ -219,6 +223,9 @@ class BehaviorSettings(Settings):
                 "out ('self_play: null' if default_settings has it)"
             )
             found.append(Finding(("self_play",), message, (("brain",),)))
+        if self.stop_when is not None and self.stop_when.elo is not None and self.self_play is None:
+            message = "needs self_play, which rates policies; leave it out, or add self_play"
+            found.append(Finding(("stop_when", "elo"), message, (("self_play",),)))
         if self.broadcast and not self.brain:
             message = "has nothing to send: it is about a 'brain' that does not learn, and there is none"
             found.append(Finding(("broadcast",), message, (("brain",),)))

@@ -12,6 +12,7 @@ from config.error_messages import show
 from config.errors import ConfigError, Finding, KeyPath, Mistake, dotted
 from config.legacy import ConvertedDocument, as_yaml, convert_document
 from config.overrides import Override, apply, parse
+from config.plain_data import plain
 from config.run_config import RunConfig
 from config.validation import check
 from config.yaml_reader import Document, read_file, read_text
@@ -27,7 +28,7 @@ _NO_FILE = (
 
 
 def load_config(
-    path: Path | str | None,
+    path: Path | str | Mapping[str, Any] | None,
     overrides: Sequence[str | Override] = (),
     *,
     curriculum: Path | str | None = None,
@@ -37,7 +38,8 @@ def load_config(
     """Load a configuration of any version of ML-Agents; files of old versions are converted, with warnings.
 
     Args:
-        path: the YAML file; None: defaults alone, for all behaviours of the environment.
+        path: the YAML file, or what it would hold as data (`plain_data.plain` says what may be in it); None: defaults
+            alone, for all behaviours of the environment.
         overrides: values, or texts `path.to.key=value` with the value as YAML; they take precedence over the file,
             and later ones over earlier ones. Keys are today's, also where the file is old. List items are named
             by their index from 0: `pipeline.stages.0.host=main`.
@@ -48,7 +50,13 @@ def load_config(
     Raises:
         ConfigError: with every mistake in files and overrides.
     """
-    return _check(_read(path, curriculum, sampler, lesson), overrides)
+    if not isinstance(path, Mapping):
+        return _check(_read(path, curriculum, sampler, lesson), overrides)
+    given, wrong_arguments = parse(overrides)
+    data, _, misplaced = apply(plain(path), given)
+    if wrong_arguments or misplaced:
+        raise ConfigError([*wrong_arguments, *misplaced])
+    return RunConfig.from_plain(data)
 
 
 @dataclass(frozen=True, slots=True)

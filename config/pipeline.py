@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, Strict, model_validator
 from config.errors import Finding, suggest
 from config.fields import (
     Flag,
+    Float,
     Int,
     Names,
     PlainMap,
@@ -218,6 +219,13 @@ def _lag(value: object) -> object:
 
 class PipelineSettings(Settings):
     """The pipeline itself. ML-Agents has no such section."""
+
+    max_wall_time_s: Float | None = Field(
+        None,
+        gt=0,
+        description="Seconds after which the run ends in order, with a checkpoint, as by Ctrl-C; null: no limit. Those "
+        "before a resume do not count.",
+    )
 
     deterministic: Flag = Field(
         False,

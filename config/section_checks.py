@@ -28,6 +28,7 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_lessons(config),
         *_about_ghosts(config),
         *_about_replay(config),
+        *_about_ratings_that_stop(config),
         *check_persons(config),
     ]
 
@@ -50,6 +51,21 @@ def _about_replay(config: Sections) -> Iterator[Finding]:
                 "pipeline.hosts.replay out, or the memory"
             )
             yield Finding((*key, "network_settings", "memory"), message, (path,))
+
+
+def _about_ratings_that_stop(config: Sections) -> Iterator[Finding]:
+    """Find ratings that can't stop a behaviour: main knows them, and its word comes at no certain step."""
+    pipeline = config.pipeline
+    why: dict[KeyPath, str] = {}
+    if pipeline.deterministic:
+        why[("pipeline", "deterministic")] = "a deterministic run can't stop by it"
+    if pipeline.hosts.learners.replicas > 1:
+        why[("pipeline", "hosts", "learners", "replicas")] = "the replicas of a trainer can't stop by it"
+    for name, settings in config.behaviors.items():
+        if settings.stop_when is not None and settings.stop_when.elo is not None:
+            for key, words in why.items():
+                message = f"is known in main, at no certain step, so {words}; use mean_reward or plateau"
+                yield Finding((*_BEHAVIORS, name, "stop_when", "elo"), message, (key,))
 
 
 def _about_behaviors(config: Sections) -> Iterator[Finding]:

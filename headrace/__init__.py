@@ -9,18 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from config import ConfigError as ConfigError
     from config import load_config as load_config
     from pipeline.common.errors import PredictError as PredictError
     from pipeline.common.errors import RunError as RunError
+    from pipeline.common.errors import RunFailed as RunFailed
+    from pipeline.common.errors import RunFolderError as RunFolderError
     from pipeline.prediction.loading import load_policy as load_policy
     from pipeline.prediction.policy import LoadedPolicy as LoadedPolicy
+    from pipeline.run import RunOptions as RunOptions
+    from pipeline.run import RunResult as RunResult
     from pipeline.run import run as run
     from pipeline.run import run_async as run_async
+    from pipeline.taking_part import CheckpointWritten as CheckpointWritten
+    from pipeline.taking_part import Stop as Stop
+    from pipeline.taking_part import SummaryWritten as SummaryWritten
 
 _HOMES = {
+    "CheckpointWritten": "pipeline.taking_part",
+    "ConfigError": "config",
     "LoadedPolicy": "pipeline.prediction.policy",
     "PredictError": "pipeline.common.errors",
     "RunError": "pipeline.common.errors",
+    "RunFailed": "pipeline.common.errors",
+    "RunFolderError": "pipeline.common.errors",
+    "RunOptions": "pipeline.run",
+    "RunResult": "pipeline.run",
+    "Stop": "pipeline.taking_part",
+    "SummaryWritten": "pipeline.taking_part",
     "load_config": "config",
     "load_policy": "pipeline.prediction.loading",
     "run": "pipeline.run",
@@ -28,7 +44,23 @@ _HOMES = {
 }
 """Every public name, and the module that it is imported from."""
 
-__all__ = ["LoadedPolicy", "PredictError", "RunError", "load_config", "load_policy", "run", "run_async"]
+__all__ = [
+    "CheckpointWritten",
+    "ConfigError",
+    "LoadedPolicy",
+    "PredictError",
+    "RunError",
+    "RunFailed",
+    "RunFolderError",
+    "RunOptions",
+    "RunResult",
+    "Stop",
+    "SummaryWritten",
+    "load_config",
+    "load_policy",
+    "run",
+    "run_async",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,12 +9,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from config import RunConfig
+from config import RunConfig, load_config
 from pipeline.common.errors import RunError, RunFailed
 from pipeline.common.loop_watch import LoopWatch
 from pipeline.common.seeds import choose_seed
@@ -35,6 +36,7 @@ from pipeline.run_folder.changed_settings import changed_settings
 from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
 from pipeline.run_folder.recovery import choose_checkpoint
+from pipeline.taking_part import Callbacks, CheckpointWritten, Stop, SummaryWritten
 from stages.error_text import describe_error
 from stages.errors import is_failure
 from stages.evaluation.scores import Score
@@ -58,6 +60,8 @@ class BehaviorResult:
     """The final policy."""
     best_evaluation: float | None = None
     """Mean return of the best policy of its evaluations; None without any."""
+    ended_by: str = ""
+    """Why it stopped before `max_steps`, by its `stop_when`; empty if it did not."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +75,26 @@ class RunResult:
     checkpoint: int
     """Number of the newest whole checkpoint, -1 if there is none."""
     interrupted: bool
-    """True if the run was asked to stop before its trainers were done."""
+    """True if the run ended before its trainers were done, as it was asked to or its time was over."""
     elapsed_s: float
     scores: Mapping[str, Score] = field(default_factory=dict)
     """By behaviour id, with inference: what its policy has played."""
+    ended_by: str = ""
+    """`stop` or `max_wall_time_s` if that ended the run; empty if its trainers were done."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """A caller's part in a run."""
 
-    stop: asyncio.Event | None = None
-    """Stops the run cleanly when it is set: drain, checkpoint, export."""
-    on_progress: Callable[[ProgressSnapshot], None] | None = None
+    stop: Stop | asyncio.Event | None = None
+    """Stops the run cleanly when it is set: drain, checkpoint, export. An `asyncio.Event` is for its own loop alone."""
+    on_progress: Callable[[ProgressSnapshot], object] | None = None
     """Called about once a second."""
+    on_summary: Callable[[SummaryWritten], object] | None = None
+    """Called at each summary of each behaviour."""
+    on_checkpoint: Callable[[CheckpointWritten], object] | None = None
+    """Called when a checkpoint is whole."""
     progress: Progress = field(default_factory=lambda: Progress(enabled=False))
     """The live table."""
     console: bool = False
@@ -93,25 +103,41 @@ class RunOptions:
     """The caller has a `LoopWatch` on the event loop."""
 
 
-def run(config: RunConfig, options: RunOptions | None = None) -> RunResult:
+Configuration = RunConfig | Mapping[str, Any] | str | Path
+"""A configuration, what a YAML file would hold as data, or the path of one."""
+
+
+def run(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
     """Run a configuration to its end.
 
     Args:
         config: the configuration.
         options: the caller's part; none by default.
+        parts: fields of `RunOptions`, such as `on_summary`, in place of `options` or changing them.
 
     Raises:
+        ConfigError: if the configuration has mistakes.
         RunError: if the run can't start.
         RunFolderError: if its folder is there already, or missing on a resume.
         RunFailed: if something in it failed; whatever could be saved was saved.
     """
-    return asyncio.run(run_async(config, options))
-
-
-async def run_async(config: RunConfig, options: RunOptions | None = None) -> RunResult:
-    """As `run`, within a running event loop. If cancelled, all hosts are ended at once."""
     try:
-        return await _run(config, options or RunOptions())
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run_async(config, options, **parts))
+    raise RunError(
+        "run() can't run where an event loop runs already, as in a notebook: write `await run_async(…)` there"
+    )
+
+
+async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
+    """As `run`, within a running event loop. If cancelled, all hosts are ended at once."""
+    known = {each.name for each in fields(RunOptions)}
+    if unknown := parts.keys() - known:
+        raise TypeError(f"no part of a run: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    try:
+        loaded = config if isinstance(config, RunConfig) else load_config(config)
+        return await _run(loaded, replace(options or RunOptions(), **parts))
     except Exception:
         raise
     except BaseException as error:  # code that is named in the configuration must not end its caller
@@ -140,7 +166,9 @@ async def _run(config: RunConfig, options: RunOptions) -> RunResult:
 
 async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
     """Run to the end; returns why the run can't start: raised here, the coordinator would make a group of it."""
-    stop, told = options.stop or asyncio.Event(), options.on_progress
+    stop = options.stop.event() if isinstance(options.stop, Stop) else options.stop or asyncio.Event()
+    told = options.on_progress
+    Callbacks(options.on_summary, options.on_checkpoint).join(coordinator)
     if plan.config.monitor is None:
         await coordinator.run(stop, told)
         return None
@@ -235,6 +263,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
             state.elo,
             state.export,
             coordinator.evaluation.best.get(name),
+            state.ended_by,
         )
         for name, state in coordinator.starter.behaviors.items()
     }
@@ -250,9 +279,10 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         folder,
         behaviors,
         coordinator.checkpointing.newest,
-        coordinator.interrupted,
+        bool(coordinator.early_end.ended_by),
         coordinator.reporter.elapsed_s,
         scores,
+        coordinator.early_end.ended_by,
     )
 
 

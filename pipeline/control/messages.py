@@ -272,6 +272,14 @@ class SetHyperparameter:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnNoMore:
+    """Be done, as if `max_steps` were reached; to a learner."""
+
+    why: str
+    """For people."""
+
+
+@dataclass(frozen=True, slots=True)
 class DirectShow:
     """How an exhibition goes on: all that is asked of it, also what it does already."""
 
@@ -324,6 +332,7 @@ ControlMessage = (
     | Stop
     | Hold
     | SetHyperparameter
+    | LearnNoMore
     | ShowAnnounced
     | PictureTaken
     | DirectShow

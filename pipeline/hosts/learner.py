@@ -14,6 +14,7 @@ from pipeline.control.messages import (
     Exported,
     FollowerLost,
     LearnerReady,
+    LearnNoMore,
     OpenEdge,
     PartFailed,
     SaveNow,
@@ -145,6 +146,9 @@ class LearnerHost(TrainerHost):
                     self._asked_to_save = message.number
                 case SetHyperparameter() if self._stage is not None:
                     self._set(self._stage, message)
+                case LearnNoMore() if self._stage is not None:
+                    self._stage.end_learning(message.why)
+                    self._stage.report_now()
                 case Stop():
                     self._stopped.set()
 

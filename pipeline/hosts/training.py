@@ -85,6 +85,7 @@ class TrainerHost(Host):
             actions=self._spec.actions,
             # Recordings of several runs may be replayed together: each has a source 0.
             deliveries=Deliveries.asked_for() if self.config.replay is None else None,
+            stop_when=settings.stop_when,
         )
 
     def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:

@@ -32,6 +32,8 @@ class BehaviorState:
     """Version of the newest policy that has come from its trainer."""
     recent_return: float | None = None
     done: bool = False
+    ended_by: str = ""
+    """Why its trainer is done before max_steps; empty if it is not."""
     next_checkpoint: int = 0
     exports: list[ExportEntry] = field(default_factory=list)
 
@@ -65,7 +67,7 @@ class BehaviorState:
     def receive_report(self, report: TrainerReport) -> bool:
         """Keep what a trainer reports; return True if a checkpoint is due, until one begins."""
         self.step, self.version, self.done = report.step, report.version, report.done
-        self.recent_return = report.recent_return
+        self.recent_return, self.ended_by = report.recent_return, report.ended_by
         return self.step >= self.next_checkpoint
 
     def _schedule(self, step: int) -> None:

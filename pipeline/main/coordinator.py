@@ -31,6 +31,7 @@ from pipeline.main.central_inference import CentralInference
 from pipeline.main.checkpointing import Checkpointing
 from pipeline.main.controls import RunControls
 from pipeline.main.curricula import MeasuredProgress
+from pipeline.main.early_end import EarlyEnd
 from pipeline.main.evaluation import Evaluation
 from pipeline.main.flow_control import FlowControl
 from pipeline.main.host_ends import HostEnds
@@ -78,11 +79,12 @@ class Coordinator:
         scores: those of what is only played.
         own_game: the way between the page and the persons in its own game.
         reporter: informs people.
-        interrupted: true if it was asked to end before it was done.
+        early_end: ends it before it is done.
+        checkpoint_written: called when a checkpoint is whole.
     """
 
     def __init__(self, plan: RunPlan, console: bool, progress: Progress) -> None:
-        self.interrupted = False
+        self.checkpoint_written: Callable[[], None] = lambda: None
         self._plan = plan
         self._config = plan.config
         self._curricula = plan.curricula()
@@ -118,6 +120,7 @@ class Coordinator:
             plan.config.pipeline.supervision.grace_s,
             plan.deterministic,
         )
+        self.early_end = EarlyEnd(plan, self.shutdown)
         self.controls = RunControls(
             plan, self._broadcaster, behaviors, self.checkpointing, self.shutdown, self._begin_checkpoint
         )
@@ -170,12 +173,12 @@ class Coordinator:
             log.warning("%s did not end within %.0f s and is cancelled.", task.get_name(), patience_s)
             task.cancel()
 
-    async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], None] | None) -> None:
+    async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
         with self.reporter.showing():
             background = [
                 self._tasks.create_task(self._guard(self._watch_clock(on_progress))),
-                self._tasks.create_task(self._guard(self._watch_stop(stop))),
+                self._tasks.create_task(self._guard(self.early_end.watch(stop))),
             ]
             try:
                 await self._start()
@@ -272,7 +275,7 @@ class Coordinator:
                 return
             self._end_inference()
             if self.shutdown.learners_ended:
-                self.evaluation.end(at_once=self.interrupted or self.shutdown.failure is not None)
+                self.evaluation.end(at_once=bool(self.early_end.ended_by) or self.shutdown.failure is not None)
             return
         if self.running.current(host):  # also if its replacement could not be started
             host.settle()
@@ -343,6 +346,7 @@ class Coordinator:
         behaviors = self.starter.behaviors
         state = behaviors[report.behavior]
         checkpoint_due = state.receive_report(report)
+        self.early_end.check_rating(state)
         state.path.on_report(report)
         self._curricula.record(report)
         if not self._plan.deterministic:
@@ -417,6 +421,8 @@ class Coordinator:
     def _checkpoint_ended(self, problem: str | None) -> None:
         self.shutdown.checkpoint_ended(problem)
         self.flow.resume()
+        if problem is None:
+            self.checkpoint_written()
 
     def _progress(self) -> dict[str, Any]:
         if self._plan.deterministic:
@@ -429,23 +435,15 @@ class Coordinator:
             "brains": self.starter.brain_league.state_dict(),
         }
 
-    # Ending. -------------------------------------------------------------------------------------------------------
-
-    async def _watch_stop(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self.interrupted = not self.shutdown.begun
-        playing = self._plan.playing
-        log.info("Stopped." if playing else "Learning was interrupted. Please wait while a checkpoint is saved.")
-        self.shutdown.finish()
-
     # The clock. ----------------------------------------------------------------------------------------------------
 
-    async def _watch_clock(self, on_progress: Callable[[ProgressSnapshot], None] | None) -> None:
+    async def _watch_clock(self, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         while True:
             await asyncio.sleep(EVERY_S)
             now = time.monotonic()
             if not self.shutdown.begun:  # then its limits hold
                 self.checkpointing.check_time(now)
+                self.early_end.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self._launcher.ends.values()]
             self.reporter.add_statistics({}, queues, "main")
             self.reporter.show()

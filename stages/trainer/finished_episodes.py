@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import islice
 
 import numpy as np
 
@@ -21,17 +22,18 @@ class FinishedEpisodes:
         behavior: the behaviour name.
         strength: strength of the extrinsic reward, for its statistic; 0 if it is not learned from.
         kept_returns: number of returns kept for the next report at most.
+        judged: returns that a criterion looks at.
         told: whether statistics are reported; those of an imitator's episodes are its teacher's.
 
     Attributes:
         count: episodes so far.
-        recent: returns of the last (up to) 100 ones.
+        recent: returns of the last (up to) 100 ones, or as many as are judged.
         parameter_generation: generation of the environment parameters under which those of the kept returns began.
     """
 
-    def __init__(self, behavior: str, strength: float, kept_returns: int, told: bool) -> None:
+    def __init__(self, behavior: str, strength: float, kept_returns: int, told: bool, judged: int = 0) -> None:
         self.count = 0
-        self.recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, judged))
         self.parameter_generation = 0
         self._behavior = behavior
         self._strength = strength
@@ -41,7 +43,8 @@ class FinishedEpisodes:
     @property
     def recent_return(self) -> float | None:
         """Mean return of the last (up to) 100 episodes, None before the first."""
-        return math.fsum(self.recent) / len(self.recent) if self.recent else None
+        recent = [*islice(reversed(self.recent), RECENT_EPISODES)]
+        return math.fsum(recent) / len(recent) if recent else None
 
     def add(self, batch: TrajectoryBatch, statistics: Statistics) -> None:
         """Take the episodes that have ended in a batch."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from config.stop_when import StopWhenSettings
 from queues.columns import Column
 from queues.messages import PolicyUpdate, TrajectoryBatch
 from queues.specs import ActionSpec
@@ -24,6 +25,7 @@ from stages.trainer.action_histograms import ActionHistograms
 from stages.trainer.deliveries import Deliveries
 from stages.trainer.finished_episodes import FinishedEpisodes
 from stages.trainer.protocol import Trainer
+from stages.trainer.stop_criterion import StopCriterion
 
 RESTORED_SOURCE = -1
 """Source of the rows that a resumed trainer brings along."""
@@ -43,6 +45,8 @@ class TrainerReport:
     episodes: int
     returned: Mapping[int, int]
     """Flow credits returned so far, by source, cumulative."""
+    ended_by: str = ""
+    """Why it is done before max_steps; empty if it is not."""
     held: int = 0
     """Flow credits of held steps that were not learned from yet."""
     arrived: Mapping[int, int] = field(default_factory=dict)
@@ -108,6 +112,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         columns: those that the trainer asks of the policies, which all rows must have.
         actions: the behaviour's, for histograms of them; None: no histograms.
         deliveries: checks in tests that no trajectory comes twice; None: it is not checked.
+        stop_when: when it learns no more before `max_steps`; None: it goes on until then.
+
+    Attributes:
+        ended_by: why it has stopped before `max_steps`, for people; empty if it has not.
     """
 
     may_block = True
@@ -125,6 +133,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         columns: tuple[Column, ...] = (),
         actions: ActionSpec | None = None,
         deliveries: Deliveries | None = None,
+        stop_when: StopWhenSettings | None = None,
     ) -> None:
         self.trainer = trainer
         self._behavior = behavior
@@ -142,7 +151,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._returned: dict[int, int] = {}
         self._arrived: dict[int, int] = {}
         self._unreported_age = False
-        self._episodes = FinishedEpisodes(behavior, strength, kept_returns, told=not trainer.imitates)
+        self.ended_by = ""
+        self._criterion = StopCriterion(stop_when)
+        judged = self._criterion.episodes
+        self._episodes = FinishedEpisodes(behavior, strength, kept_returns, not trainer.imitates, judged)
         self._unreported_rows = 0
         self._policy: PolicyUpdate | None = None
         self._frames = 0
@@ -161,8 +173,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     @property
     def done(self) -> bool:
-        """True once it has reached max_steps."""
-        return self.trainer.step >= self._max_steps
+        """True once it has reached max_steps, or a criterion that it has."""
+        return bool(self.ended_by) or self.trainer.step >= self._max_steps
 
     @property
     def held_rows(self) -> int:
@@ -196,6 +208,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if self._deliveries is not None:
             self._deliveries.check(item)
         self._episodes.add(item, self._context.statistics)
+        self._judge()
         credits = item.credits
         self._arrived[item.source] = self._arrived.get(item.source, 0) + credits
         if self.done:
@@ -210,6 +223,17 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._unreported_age |= waiting.version is not None and waiting.version < self.version
             return True
         return False
+
+    def _judge(self) -> None:
+        if self._criterion.episodes and not self.done:
+            self._criterion.look(self.trainer.step, self._episodes.recent)
+            self.end_learning(self._criterion.met)
+
+    def end_learning(self, why: str) -> None:
+        """Learn no more, as if `max_steps` were reached, for this reason; nothing if that is empty."""
+        if why and not self.ended_by and not self.done:
+            self.ended_by = why
+            self._context.log.info("%s stops at step %d: %s.", self._behavior, self.trainer.step, why)
 
     def _end_item(self, item: TrajectoryBatch) -> None:
         if self.done:
@@ -268,6 +292,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             "policy": {"weights": policy.weights, "step": policy.step, "version": policy.version},
             "held_rows": self.held_rows,
             "recent_returns": list(self._episodes.recent),
+            "stop_when": self._criterion.state_dict(),
             "episodes": self._episodes.count,
             "frames": self._frames,
         }
@@ -291,6 +316,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._episodes.recent.extend(float(value) for value in state["recent_returns"])
         self._episodes.count = int(state["episodes"])
         self._frames = int(state.get("frames", self.trainer.step))  # before there was action repeat
+        if "stop_when" in state:  # older checkpoints have none
+            self._criterion.load_state_dict(state["stop_when"])
+            self._judge()
 
     def _learn(self) -> PolicyUpdate:
         if len(self._arrived) > 1:
@@ -380,6 +408,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 step=self.trainer.step,
                 version=self.version,
                 done=self.done,
+                ended_by=self.ended_by,
                 recent_return=self.recent_return,
                 episodes=self._episodes.count,
                 returned=dict(self._returned),

@@ -1,0 +1,136 @@
+"""A caller's part in a run from Python: asking it to stop, and being told of summaries and checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.hosts.runtime import describe_failure
+from pipeline.main.coordinator import Coordinator
+from pipeline.reporting.statistics import PIPELINE, Summary
+from stages.errors import is_failure
+
+Told = TypeVar("Told")
+
+
+class Stop:
+    """Asks a run to stop: it drains, saves a checkpoint and returns. From any thread, and from callbacks."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._calls: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def set(self) -> None:
+        """Ask; also before the run has begun, and more than once."""
+        with self._lock:
+            self._asked.set()
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+    def is_set(self) -> bool:
+        """Return True if it was asked."""
+        return self._asked.is_set()
+
+    def event(self) -> asyncio.Event:
+        """Return an event of the running loop that is set with this."""
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+        with self._lock:
+            if not self._asked.is_set():
+                self._calls.append(tell)
+                return event
+        event.set()
+        return event
+
+
+@dataclass(frozen=True)
+class SummaryWritten:
+    """A summary of a behaviour."""
+
+    behavior: str
+    step: int
+    values: Mapping[str, float]
+    """By the statistic's name (docs/statistics.md): the one number that TensorBoard shows."""
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Mean return of the episodes that ended since the last summary; None if none did."""
+        return self.values.get("Environment/Cumulative Reward")
+
+
+@dataclass(frozen=True)
+class CheckpointWritten:
+    """A whole checkpoint: a resumed run would go on from it."""
+
+    number: int
+    folder: Path
+    """`results/<run-id>/checkpoints`."""
+    steps: Mapping[str, int]
+    """By behaviour."""
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What a run calls, in its event loop, between all its other work: so callbacks should be quick."""
+
+    on_summary: Callable[[SummaryWritten], object] | None = None
+    on_checkpoint: Callable[[CheckpointWritten], object] | None = None
+
+    def join(self, coordinator: Coordinator) -> None:
+        """Have a run call them; the first that raises ends the run by its name, with a checkpoint."""
+        if self.on_summary is not None:
+            coordinator.reporter.add_writer(_SummaryCalls(_guarded("on_summary", self.on_summary, coordinator)))
+        if self.on_checkpoint is not None:
+            tell = _guarded("on_checkpoint", self.on_checkpoint, coordinator)
+
+            def written() -> None:
+                steps = {name: state.step for name, state in coordinator.starter.behaviors.items()}
+                checkpointing = coordinator.checkpointing
+                tell(CheckpointWritten(checkpointing.newest, checkpointing.folder, steps))
+
+            coordinator.checkpoint_written = written
+
+
+class _SummaryCalls:
+    """A statistics writer that calls a function."""
+
+    def __init__(self, tell: Callable[[SummaryWritten], None]) -> None:
+        self._tell = tell
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        if category != PIPELINE:
+            self._tell(SummaryWritten(category, step, {name: each.value for name, each in summaries.items()}))
+
+    def add_property(self, category: str, name: str, value: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _guarded(name: str, call: Callable[[Told], object], coordinator: Coordinator) -> Callable[[Told], None]:
+    broken = False
+
+    def guarded(told: Told) -> None:
+        nonlocal broken
+        if broken:
+            return
+        try:
+            call(told)
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            broken = True
+            coordinator.shutdown.fail(describe_failure(name, error))
+
+    return guarded

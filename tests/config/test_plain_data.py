@@ -1,0 +1,67 @@
+"""Configurations as data from Python: what may be in them, and what is refused by its place."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from config import load_config
+from config.errors import ConfigError
+
+ONE = {"behaviors": {"Ball": {"trainer_type": "ppo"}}}
+
+
+class Corridor:
+    """An environment, as far as its name goes."""
+
+
+def test_data_and_overrides_make_the_configuration_that_a_file_makes(tmp_path: Path):
+    file = tmp_path / "one.yaml"
+    file.write_text("behaviors: {Ball: {trainer_type: ppo, max_steps: 1000}}\nenv_settings: {seed: 7}\n")
+    data = {"behaviors": {"Ball": {"trainer_type": "ppo", "max_steps": 500}}, "env_settings": {"seed": 7}}
+    assert load_config(data, ["behaviors.Ball.max_steps=1000"]).to_plain() == load_config(file).to_plain()
+
+
+def test_numbers_of_numpy_tuples_paths_and_classes_are_written_as_yaml_has_them(tmp_path: Path):
+    config = load_config(
+        OrderedDict(
+            behaviors={
+                "Ball": {"trainer_type": "sac", "max_steps": np.int64(7), "hyperparameters": {"tau": np.float64(0.5)}}
+            },
+            environment={"kind": "gymnasium", "factory": Corridor, "wrappers": ()},
+            checkpoint_settings={"results_dir": tmp_path},
+        )
+    )
+    assert config.environment is not None
+    assert config.environment.factory == f"{__name__}:Corridor"
+    assert config.behaviors["Ball"].max_steps == 7
+    assert config.checkpoint_settings.results_dir == str(tmp_path)
+
+
+def test_the_data_is_left_as_it_is():
+    data = {"behaviors": {"Ball": {"trainer_type": "ppo"}}}
+    load_config(data, ["behaviors.Ball.max_steps=1000"])
+    assert data == ONE
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({**ONE, "environment": {"factory": lambda: None}}, r"environment\.factory: .*other processes can't import"),
+        (
+            {**ONE, "env_settings": {"seed": object()}},
+            r"env_settings\.seed: holds <object .*; expected what YAML can hold",
+        ),
+        ({"behaviors": {1: {}}}, r"behaviors: has the key 1; expected text"),
+        (
+            {"behaviors": {"Ball": {"trainer_typo": "ppo"}}},
+            r"behaviors\.Ball\.trainer_typo: .*did you mean 'trainer_type'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_key(data, expected):
+    with pytest.raises(ConfigError, match=expected):
+        load_config(data)

@@ -1,0 +1,138 @@
+"""A run from Python as scripts and notebooks have it: dicts, callbacks, a stop, criteria and limits that end it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_configs import INLINE, cartpole, changed, volley
+from run_folders import read_whole_checkpoint
+
+from headrace import CheckpointWritten, RunResult, Stop, SummaryWritten, run, run_async
+from pipeline.common.errors import RunError, RunFailed
+
+
+def here(folder: Path, run_id: str = "run", **changes: Any) -> dict[str, Any]:
+    """A tiny run as data, in one event loop."""
+    plain = changed(cartpole(**changes), INLINE)
+    return {**plain, "checkpoint_settings": {"results_dir": folder, "run_id": run_id}}
+
+
+def test_a_dict_is_a_configuration_and_callbacks_are_told_of_summaries_and_checkpoints(tmp_path):
+    summaries: list[SummaryWritten] = []
+    checkpoints: list[CheckpointWritten] = []
+    result = run(here(tmp_path), on_summary=summaries.append, on_checkpoint=checkpoints.append)
+    assert result.ended_by == ""
+    assert [told.step for told in summaries][:3] == [1000, 2000, 3000]
+    assert all(told.behavior == "CartPole" and told.mean_reward for told in summaries[:3])
+    assert [told.number for told in checkpoints] == [0, 1, 2]
+    assert checkpoints[-1].steps == {"CartPole": result.behaviors["CartPole"].step}
+    assert (checkpoints[-1].folder / "2").is_dir() or any(checkpoints[-1].folder.iterdir())
+
+
+async def test_run_within_an_event_loop_names_run_async(tmp_path):
+    with pytest.raises(RunError, match=r"await run_async\(…\)` there"):
+        run(here(tmp_path))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_part_that_a_run_does_not_have_is_named_with_those_that_it_has(tmp_path):
+    with pytest.raises(TypeError, match=r"no part of a run: on_sumary; there are .*on_summary"):
+        run(here(tmp_path), on_sumary=print)
+
+
+@pytest.mark.parametrize("callback", ["on_summary", "on_checkpoint"])
+def test_a_callback_that_raises_ends_the_run_by_its_name_and_a_checkpoint_stays(tmp_path, callback):
+    def broken(told: object) -> None:
+        raise ZeroDivisionError("in my callback")
+
+    parts: dict[str, Any] = {callback: broken}
+    with pytest.raises(RunFailed, match="in my callback") as failed:
+        run(here(tmp_path), **parts)
+    assert failed.value.stage == callback
+    assert "--resume" in str(failed.value)
+    read_whole_checkpoint(tmp_path / "run")
+
+
+def test_a_callback_may_stop_the_run(tmp_path):
+    stop = Stop()
+
+    def on_summary(told: SummaryWritten) -> None:
+        if told.step >= 2000:
+            stop.set()
+
+    result = run(here(tmp_path, behaviors__CartPole__max_steps=10**7), stop=stop, on_summary=on_summary)
+    assert (result.ended_by, result.interrupted) == ("stop", True)
+    assert result.behaviors["CartPole"].step >= 2000
+    read_whole_checkpoint(result.folder)
+
+
+def test_another_thread_may_stop_the_run(tmp_path):
+    stop, seen = Stop(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: seen.wait() and stop.set())  # type: ignore[func-returns-value]
+        result = run(
+            here(tmp_path, behaviors__CartPole__max_steps=10**7), stop=stop, on_summary=lambda told: seen.set()
+        )
+    assert result.ended_by == "stop"
+
+
+def test_a_stop_that_was_set_before_stops_at_once(tmp_path):
+    stop = Stop()
+    stop.set()
+    assert run(here(tmp_path, behaviors__CartPole__max_steps=10**7), stop=stop).ended_by == "stop"
+
+
+def test_two_runs_at_once_in_one_event_loop_and_in_two_threads(tmp_path):
+    async def both() -> list[RunResult]:
+        return [*await asyncio.gather(run_async(here(tmp_path, "a")), run_async(here(tmp_path, "b")))]
+
+    results = asyncio.run(both())
+    with ThreadPoolExecutor(2) as pool:
+        results += pool.map(lambda name: run(here(tmp_path, name)), ("c", "d"))
+    assert [result.run_id for result in results] == ["a", "b", "c", "d"]
+    assert all(result.behaviors["CartPole"].step >= 3000 for result in results)
+
+
+# Criteria. -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_mean_reward_that_is_reached_ends_the_learning_and_a_resumed_run_has_nothing_left_to_learn(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    stop_when = {"mean_reward": 15, "over": 20}
+    plain = here(tmp_path, behaviors__CartPole__max_steps=10**7, behaviors__CartPole__stop_when=stop_when)
+    result = run(plain)
+    behavior = result.behaviors["CartPole"]
+    assert "stop_when.mean_reward" in behavior.ended_by
+    assert (result.ended_by, result.interrupted) == ("", False)
+    assert behavior.step < 10**5
+    assert any("CartPole stops at step" in record.getMessage() for record in caplog.records)
+    read_whole_checkpoint(result.folder)
+    plain["checkpoint_settings"]["resume"] = True
+    again = run(plain).behaviors["CartPole"]
+    assert "stop_when.mean_reward" in again.ended_by
+    assert again.version == behavior.version
+
+
+def test_a_rating_that_is_reached_ends_the_learning(tmp_path):
+    plain = changed(volley(behaviors__Volley__max_steps=10**7, behaviors__Volley__stop_when={"elo": 1100}), INLINE)
+    plain["checkpoint_settings"] = {"results_dir": tmp_path, "run_id": "run"}
+    result = run(plain)
+    assert "stop_when.elo" in result.behaviors["Volley"].ended_by
+    read_whole_checkpoint(result.folder)
+
+
+def test_a_run_ends_with_a_checkpoint_when_its_time_is_over_and_may_be_resumed(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    plain = here(tmp_path, behaviors__CartPole__max_steps=10**7, pipeline__max_wall_time_s=0.5)
+    result = run(plain)
+    assert (result.ended_by, result.interrupted) == ("max_wall_time_s", True)
+    assert any("pipeline.max_wall_time_s" in record.getMessage() for record in caplog.records)
+    step = result.behaviors["CartPole"].step
+    plain["checkpoint_settings"]["resume"] = True
+    assert run(plain).behaviors["CartPole"].step > step
