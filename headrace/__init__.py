@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.run import run as run
     from pipeline.run import run_async as run_async
     from pipeline.taking_part import CheckpointWritten as CheckpointWritten
-    from pipeline.taking_part import Stop as Stop
+    from pipeline.taking_part import StopRequest as StopRequest
     from pipeline.taking_part import SummaryWritten as SummaryWritten
 
 _HOMES = {
@@ -35,7 +35,7 @@ _HOMES = {
     "RunFolderError": "pipeline.common.errors",
     "RunOptions": "pipeline.run",
     "RunResult": "pipeline.run",
-    "Stop": "pipeline.taking_part",
+    "StopRequest": "pipeline.taking_part",
     "SummaryWritten": "pipeline.taking_part",
     "load_config": "config",
     "load_policy": "pipeline.prediction.loading",
@@ -54,7 +54,7 @@ __all__ = [
     "RunFolderError",
     "RunOptions",
     "RunResult",
-    "Stop",
+    "StopRequest",
     "SummaryWritten",
     "load_config",
     "load_policy",

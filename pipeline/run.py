@@ -36,7 +36,7 @@ from pipeline.run_folder.changed_settings import changed_settings
 from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
 from pipeline.run_folder.recovery import choose_checkpoint
-from pipeline.taking_part import Callbacks, CheckpointWritten, Stop, SummaryWritten
+from pipeline.taking_part import Callbacks, CheckpointWritten, StopRequest, SummaryWritten
 from stages.error_text import describe_error
 from stages.errors import is_failure
 from stages.evaluation.scores import Score
@@ -87,7 +87,7 @@ class RunResult:
 class RunOptions:
     """A caller's part in a run."""
 
-    stop: Stop | asyncio.Event | None = None
+    stop: StopRequest | asyncio.Event | None = None
     """Stops the run cleanly when it is set: drain, checkpoint, export. An `asyncio.Event` is for its own loop alone."""
     on_progress: Callable[[ProgressSnapshot], object] | None = None
     """Called about once a second."""
@@ -166,7 +166,7 @@ async def _run(config: RunConfig, options: RunOptions) -> RunResult:
 
 async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
     """Run to the end; returns why the run can't start: raised here, the coordinator would make a group of it."""
-    stop = options.stop.event() if isinstance(options.stop, Stop) else options.stop or asyncio.Event()
+    stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
     told = options.on_progress
     Callbacks(options.on_summary, options.on_checkpoint).join(coordinator)
     if plan.config.monitor is None:

@@ -17,7 +17,7 @@ from stages.errors import is_failure
 Told = TypeVar("Told")
 
 
-class Stop:
+class StopRequest:
     """Asks a run to stop: it drains, saves a checkpoint and returns. From any thread, and from callbacks."""
 
     def __init__(self) -> None:

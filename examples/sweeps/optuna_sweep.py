@@ -10,12 +10,12 @@ import argparse
 
 import optuna
 
-from headrace import Stop, SummaryWritten, run
+from headrace import StopRequest, SummaryWritten, run
 
 
 def objective(trial: optuna.Trial, steps: int, results: str) -> float:
     """Train once; the mean return at the end is what Optuna maximises."""
-    stop = Stop()
+    stop = StopRequest()
     hyperparameters = {
         "learning_rate": trial.suggest_float("learning_rate", 1e-4, 3e-3, log=True),
         "num_epoch": trial.suggest_int("num_epoch", 2, 8),

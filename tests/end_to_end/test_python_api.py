@@ -13,7 +13,7 @@ import pytest
 from run_configs import INLINE, cartpole, changed, volley
 from run_folders import read_whole_checkpoint
 
-from headrace import CheckpointWritten, RunResult, Stop, SummaryWritten, run, run_async
+from headrace import CheckpointWritten, RunResult, StopRequest, SummaryWritten, run, run_async
 from pipeline.common.errors import RunError, RunFailed
 
 
@@ -60,7 +60,7 @@ def test_a_callback_that_raises_ends_the_run_by_its_name_and_a_checkpoint_stays(
 
 
 def test_a_callback_may_stop_the_run(tmp_path):
-    stop = Stop()
+    stop = StopRequest()
 
     def on_summary(told: SummaryWritten) -> None:
         if told.step >= 2000:
@@ -73,7 +73,7 @@ def test_a_callback_may_stop_the_run(tmp_path):
 
 
 def test_another_thread_may_stop_the_run(tmp_path):
-    stop, seen = Stop(), threading.Event()
+    stop, seen = StopRequest(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: seen.wait() and stop.set())  # type: ignore[func-returns-value]
         result = run(
@@ -83,7 +83,7 @@ def test_another_thread_may_stop_the_run(tmp_path):
 
 
 def test_a_stop_that_was_set_before_stops_at_once(tmp_path):
-    stop = Stop()
+    stop = StopRequest()
     stop.set()
     assert run(here(tmp_path, behaviors__CartPole__max_steps=10**7), stop=stop).ended_by == "stop"
 
