@@ -273,6 +273,8 @@ def _unfit(space: OwnSpace, value: Any, where: str) -> PredictError:
     hint = ""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
         hint = "; env.reset() returns (observation, info): give the observation alone"
+    elif hasattr(value, "detach"):
+        hint = "; of a tensor, give obs.detach().cpu().numpy()"
     batch = "" if isinstance(space, ComposedSpace) else ", or a batch of such"
     return PredictError(f"obs{where}: expected one of {space}{batch}, got {_kind(value)}{hint}")
 

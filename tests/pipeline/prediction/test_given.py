@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from predicted import MEMORY, group_of, saved
 
@@ -130,6 +131,15 @@ def test_plain_lists_numbers_and_other_dtypes_are_fine(policy_of):
     expected = policy_of(BOTH).predict({"at": np.ones(3, np.float32), "gear": np.int64(2)})[0]
     for at, gear in (([1, 1, 1], 2), (np.ones(3, np.int64), np.float64(2)), ((1.0, 1, True), np.uint8(2))):
         assert policy_of(BOTH).predict({"gear": gear, "at": at})[0] == expected
+
+
+def test_a_tensor_is_fine_unless_it_wants_a_gradient(policy_of):
+    expected = policy_of(BOX).predict([1, 1, 1])[0]
+    assert policy_of(BOX).predict(torch.ones(3))[0] == expected
+    with pytest.raises(
+        PredictError, match=r"got an array of shape \(3,\) \(torch.float32\); of a tensor, give obs\.detach"
+    ):
+        policy_of(BOX).predict(torch.ones(3, requires_grad=True))
 
 
 def test_one_sequence_and_several_are_told_apart(policy_of):
