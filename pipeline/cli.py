@@ -153,6 +153,7 @@ def _tournament(players: Sequence[str], request: Request) -> int:
     use_one_thread(os.environ)  # before NumPy is imported
     from pipeline.command.tournament import tournament
     from pipeline.common.errors import RunError
+    from pipeline.common.loop_watch import Interrupted
     from pipeline.reporting.console import configure_logging
 
     configure_logging()
@@ -160,6 +161,9 @@ def _tournament(players: Sequence[str], request: Request) -> int:
         tournament(players, request, lambda words: print(words, flush=True))
     except RunError as error:
         return _refuse(*str(error).splitlines())
+    except Interrupted as error:  # something held the event loop
+        _say("ERROR", f"{program()}: the tournament has failed: {error}")
+        return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         _say("ERROR", f"{program()}: ended at once; nothing of the tournament was written")
         return 130

@@ -143,7 +143,7 @@ class ActorHost(Host):
             config.inference.wanted,
             self.plan.replica,
             config.pipeline.hosts.actors.replicas,
-            lambda name: config.behavior_settings(name).self_play is not None,
+            partial(_competes, config),
             self.report,  # at once: the run ends with the last actor's
         )
 
@@ -234,6 +234,12 @@ def _restarts(limits: EnvSettings) -> RestartBudget:
     return RestartBudget(
         limits.max_lifetime_restarts, limits.restarts_rate_limit_n, limits.restarts_rate_limit_period_s
     )
+
+
+def _competes(config: RunConfig, name: str) -> bool:
+    """Return True for the name of a behaviour with self-play; of one without any settings, others complain."""
+    settings = config.behaviors.get(name, config.default_settings)
+    return settings is not None and settings.self_play is not None
 
 
 def self_play_of(config: RunConfig) -> Callable[[str], bool]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from config import RunConfig
+from config import BehaviorSettings, RunConfig
 from pipeline.common.errors import RunFolderError
 from pipeline.common.graph import actor_names
 from pipeline.control.messages import Scored
@@ -71,7 +71,8 @@ class ScoreBoard:
         scores = {}
         for behavior_id in sorted(together, key=lambda each: (behavior_name(each), behavior_team(each))):
             name = behavior_name(behavior_id)
-            learns = self._config.behavior_settings(name).learns
+            settings = self._settings(name)
+            learns = settings is not None and settings.learns
             rating = status[name].elo if learns and name in status else None
             score = together[behavior_id].score(rating)
             if score is not None:
@@ -99,20 +100,25 @@ class ScoreBoard:
             log.warning(text, self._wanted, ", ".join(short))
 
     def _report(self, scores: Mapping[str, Score]) -> dict[str, Any]:
-        config = self._config
         return {
             "episodes": self._wanted,
             "complete": not self._missing,
             "behaviors": {
                 behavior_id: {
-                    "deterministic": config.behavior_settings(
-                        behavior_name(behavior_id)
-                    ).network_settings.deterministic,
+                    "deterministic": self._is_deterministic(behavior_name(behavior_id)),
                     **_plain(score),
                 }
                 for behavior_id, score in scores.items()
             },
         }
+
+    def _is_deterministic(self, name: str) -> bool:
+        settings = self._settings(name)
+        return settings is not None and settings.network_settings.deterministic
+
+    def _settings(self, name: str) -> BehaviorSettings | None:
+        """Return a behaviour's settings; None for one without any, of which the run has complained."""
+        return self._config.behaviors.get(name, self._config.default_settings)
 
 
 def _plain(score: Score) -> dict[str, Any]:

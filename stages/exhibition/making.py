@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from config import RunConfig
@@ -143,6 +144,8 @@ def _plays_stacked_frames(config: RunConfig) -> bool:
 def for_one_film(config: RunConfig) -> RunConfig:
     """Return the configuration with one actor and one instance, which `make_shown_group` can film.
 
+    The folder of the films is absolute: where the actor runs, another one may be the present folder.
+
     Raises:
         StageError: if its environments give no pictures.
     """
@@ -150,6 +153,8 @@ def for_one_film(config: RunConfig) -> RunConfig:
         raise StageError(refused)
     plain = config.to_plain()
     plain["environment"]["num_envs"] = 1
+    if config.inference.video is not None:
+        plain["inference"]["video"] = str(Path(config.inference.video).absolute())
     return RunConfig.from_plain(_with_one_actor(plain), config.path)
 
 

@@ -96,8 +96,11 @@ class RecordedGroup:
 
     def close(self) -> Awaitable[None] | None:
         """Finish the film, and close the group."""
-        self._finish()
-        return self._group.close()
+        try:
+            self._finish()
+        finally:
+            closing = self._group.close()
+        return closing
 
     def _begin(self, result: StepResult) -> None:
         self._finish()

@@ -23,6 +23,8 @@ GIF_WIDTH = 400
 """Pixels."""
 _LOOKED_AT = 16
 """Pictures that a GIF's colours are chosen from."""
+_CODECS = ("libx264", "libopenh264", "mpeg4")
+"""Of mp4, the best first; builds of ffmpeg for distributions may lack those of H.264."""
 _UNFINISHED = ".part"
 
 
@@ -73,8 +75,9 @@ class Mp4File:
         self.path = path.with_name(f"{path.name}.mp4")
         self._unfinished = self.path.with_name(self.path.name + _UNFINISHED)
         self._av: Any = av
+        codec = next(each for each in _CODECS if each in av.codecs_available)
         self._container: Any = av.open(str(self._unfinished), "w", format="mp4")
-        self._stream: Any = self._container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000))
+        self._stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
         self._stream.pix_fmt = "yuv420p"  # the one that all browsers show
         self._size: tuple[int, int] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,7 @@ def test_a_film_is_of_one_instance_whatever_the_environment(environment):
     assert config.environment is not None
     assert (config.environment.num_envs, config.pipeline.hosts.actors.replicas) == (1, 1)
     assert config.inference.wanted == 3, "films come to an end"
+    assert config.inference.video == str(Path("films").absolute()), "the actor may have another present folder"
 
 
 def test_without_viewers_or_while_training_nothing_changes():
