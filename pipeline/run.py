@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -149,8 +149,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
 async def _run(config: RunConfig, options: RunOptions) -> RunResult:
     config = for_viewers(config)
     check_run(config)
-    settings = config.checkpoint_settings
-    with _open_folder(config) as folder, logged_to(folder.path, append=settings.resume or settings.inference):
+    with _open_folder(config) as folder, _logged(folder, config):
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:
@@ -162,6 +161,12 @@ async def _run(config: RunConfig, options: RunOptions) -> RunResult:
         if problem is not None:
             raise problem
         return await _report(plan, coordinator)
+
+
+def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None]:
+    """The log in the run's folder; what only plays leaves the run as it is."""
+    settings = config.checkpoint_settings
+    return nullcontext() if settings.inference else logged_to(folder.path, append=settings.resume)
 
 
 async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
@@ -247,7 +252,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     Raises:
         RunFailed: if something in it failed.
     """
-    config, folder = plan.config, plan.folder.path
+    config, folder, elapsed_s = plan.config, plan.folder.path, coordinator.reporter.elapsed_s
     await _write_league(coordinator, folder)
     scores = coordinator.scores.scores(plan.folder) if plan.playing else {}
     if plan.playing:
@@ -280,7 +285,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         behaviors,
         coordinator.checkpointing.newest,
         bool(coordinator.early_end.ended_by),
-        coordinator.reporter.elapsed_s,
+        elapsed_s,
         scores,
         coordinator.early_end.ended_by,
     )

@@ -36,7 +36,7 @@ def read(run: Path, name: str) -> dict:
 
 def test_everything_is_where_ml_agents_has_it(run):
     assert {"configuration.yaml", "CartPole.onnx", "CartPole", "run_logs"} <= {path.name for path in run.iterdir()}
-    assert {path.name for path in (run / "run_logs").iterdir()} == {"timers.json", "training_status.json"}
+    assert {path.name for path in (run / "run_logs").iterdir()} == {"run.log", "timers.json", "training_status.json"}
     files = {path.name for path in (run / "CartPole").iterdir()}
     events = {name for name in files if name.startswith("events.out.tfevents.")}
     steps = [entry["steps"] for entry in read(run, "training_status.json")["CartPole"]["checkpoints"]]
