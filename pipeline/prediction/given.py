@@ -67,7 +67,7 @@ class ObservationReader:
     def _composed(self, given: Any) -> tuple[Any, bool]:
         found = [(keys, leaf, _at(self._space, given, keys)) for keys, leaf in leaves(self._space)]
         single: bool | None = None
-        first, of_first, lengths = "", 0, {}
+        first, of_first, batches = "", 0, {}
         for keys, leaf, value in sorted(found, key=lambda each: isinstance(each[1], SequenceSpace)):
             where = _path(keys)
             batch, alone = _batch_of(leaf, value, where, single)
@@ -78,8 +78,8 @@ class ObservationReader:
                 raise PredictError(f"obs: {first or 'it'} is of {words[0]}, and {where} of {words[1]}")
             if len(batch) != of_first:
                 raise PredictError(f"obs: {first} is a batch of {of_first}, and {where} of {len(batch)}")
-            lengths[keys] = batch
-        return _composed_of(self._space, lengths, ()), bool(single)
+            batches[keys] = batch
+        return _composed_of(self._space, batches, ()), bool(single)
 
     def _name_infinite(self, columns: Sequence[Array]) -> None:
         for (keys, leaf), column in zip(leaves(self._space), columns, strict=True):

@@ -37,8 +37,8 @@ class OwnTerms:
     action_space: OwnSpace
     parts: tuple[ObservationPart, ...]
     """The extraction of each column, in the order of the space's leaves."""
-    held: int = 1
-    """Environment steps that each action lasts for; the most of them where the policy chooses."""
+    held: int | None = 1
+    """Environment steps that each action lasts for; the most of them where the policy chooses; None: it is not known."""
     chooses_held: bool = False
     """True if it does, with each action."""
 
@@ -55,14 +55,15 @@ def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
     """
     chooses = spec.action_repeat == "learned"
     decided = _without_held(spec.actions) if chooses else spec.actions
-    if spec.spaces is None:
-        return _columns(spec, decided, chooses)
+    said = spec.spaces or {}
     try:
-        seen, done = (from_plain(spec.spaces[key]) for key in ("observation", "action"))
+        held = spec.actions.discrete_branches[-1] if chooses else _held(spec, said)
+        if "observation" not in said and "action" not in said:
+            return _columns(spec, decided, held, chooses)
+        seen, done = (from_plain(said[key]) for key in ("observation", "action"))
         _check_sizes(seen, done, spec)
         parts = observation_parts(seen, where, _settings(seen, spec.observations))
         actions = action_mapping(done, 1, where).spec
-        held = int(spec.spaces.get("action_repeat", 1))
     except (StageError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{where}: what it says of the environment's spaces can't be read: {error}") from error
     theirs = (actions.continuous_size, actions.discrete_branches, actions.unbounded)
@@ -72,10 +73,16 @@ def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
         decided.unbounded,
     ):
         raise RunError(f"{where}: the environment's spaces in it, {seen} and {done}, are not those of its policy")
-    return OwnTerms(seen, done, parts, spec.actions.discrete_branches[-1] if chooses else held, chooses)
+    return OwnTerms(seen, done, parts, held, chooses)
 
 
-def _columns(spec: BehaviorSpec, decided: ActionSpec, chooses: bool) -> OwnTerms:
+def _held(spec: BehaviorSpec, said: Mapping[str, Any]) -> int | None:
+    if spec.action_repeat is None:
+        return 1
+    return int(said["action_repeat"]) if "action_repeat" in said else None  # not in older files
+
+
+def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses: bool) -> OwnTerms:
     """Return the terms of a policy without spaces: its observations by name, its actions by kind."""
     boxes = [_any_numbers(each) for each in spec.observations]
     names = [each.name for each in spec.observations]
@@ -97,7 +104,6 @@ def _columns(spec: BehaviorSpec, decided: ActionSpec, chooses: bool) -> OwnTerms
     if decided.discrete_branches:
         sizes = np.array(decided.discrete_branches, np.int64)
         kinds[DISCRETE] = ChoiceSpace("MultiDiscrete", sizes, np.zeros_like(sizes), np.dtype(np.int32))
-    held = spec.actions.discrete_branches[-1] if chooses else 1
     return OwnTerms(seen, ComposedSpace("Dict", kinds), tuple(parts), held, chooses)
 
 

@@ -37,10 +37,11 @@ class LoadedPolicy:
         behavior: the name of the behaviour that it acts for.
         step: steps that it had learned from; 0 where its file does not say.
         file: the file that was read.
-        observation_space: what `predict` takes, with the attributes of Gymnasium's spaces (`shape`, `dtype`, `low`, …).
+        observation_space: what `predict` takes, a description of the space (`stages.environment.spaces.own_space`).
         action_space: what it returns.
         state_size: numbers of a state; 0 without memory.
-        action_repeat: environment steps that each action is meant to be held for; where the policy chooses, the most.
+        action_repeat: environment steps that each action is meant to be held for; where the policy chooses, the most;
+            None where an older file does not say.
     """
 
     def __init__(

@@ -109,8 +109,7 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     if spec.action_repeat is not None:
         raise StageError(f"environment.action_repeat: the environment of {spec.behavior_id} repeats actions by itself")
     if settings.max is None:
-        spaces = None if spec.spaces is None else {**spec.spaces, "action_repeat": settings.steps}
-        return replace(spec, action_repeat="fixed", spaces=spaces)
+        return replace(spec, action_repeat="fixed", spaces={**(spec.spaces or {}), "action_repeat": settings.steps})
     if STEP_MUL in (*actions.continuous_heads, *actions.branch_heads):
         raise StageError(
             f"environment.action_repeat: the actions of {spec.behavior_id} have a part named {STEP_MUL} already, which "

@@ -115,6 +115,14 @@ def test_it_describes_what_it_sees_and_does(tmp_path):
     assert policy.state_size == 6 + 6
 
 
+def test_held_actions_are_told_where_the_file_says_it(tmp_path):
+    columns = repeated(design_for().spec, ActionRepeatSettings(steps=3))
+    older = replace(columns, spaces=None)
+
+    assert load_policy(saved(tmp_path / "a", columns)).action_repeat == 3
+    assert load_policy(saved(tmp_path / "b", older)).action_repeat is None
+
+
 def test_a_policy_that_chooses_how_long_says_so_with_each_action(tmp_path):
     spec = repeated(spec_of(BOX, spaces.Discrete(2, start=7)), ActionRepeatSettings(max=5))
     policy = load_policy(saved(tmp_path, spec))
@@ -159,8 +167,8 @@ def test_a_lone_observation_without_spaces_needs_no_name_and_those_of_one_name_c
 @pytest.mark.parametrize(
     "spaces_said",
     [
-        {},
         {"observation": {"kind": "Box"}, "action": {}},
+        {"action": None},
         {"observation": {"kind": "Discrete", "sizes": 4, "start": 0, "dtype": "int64"}},
         {"observation": {"kind": "Box", "shape": [10**9], "dtype": "float32", "low": 0, "high": 1}},
         {"action": {"kind": "Box", "shape": [10**13], "dtype": "float32", "low": 0, "high": 1}},
@@ -169,9 +177,8 @@ def test_a_lone_observation_without_spaces_needs_no_name_and_those_of_one_name_c
 )
 def test_spaces_that_are_not_the_policys_are_told_with_the_file(tmp_path, spaces_said):
     spec = spec_of()
-    said = {**spec.spaces, **spaces_said} if spaces_said else {}
     with pytest.raises(RunError, match=r"Test-700\.pt: .*spaces"):
-        load_policy(saved(tmp_path, replace(spec, spaces=said)))
+        load_policy(saved(tmp_path, replace(spec, spaces={**spec.spaces, **spaces_said})))
 
 
 def test_for_an_onnx_file_neither_torch_nor_an_environment_library_is_imported(tmp_path):

@@ -327,6 +327,6 @@ def test_a_head_of_the_environments_own_may_not_be_named_as_the_learned_repeat()
     with pytest.raises(StageError, match="have a part named step_mul already"):
         repeated(spec, ActionRepeatSettings(max=2))
     assert repeated(spec, ActionRepeatSettings(steps=2)).actions == spec.actions
-    assert repeated(replace(spec, spaces={}), ActionRepeatSettings(steps=2)).spaces == {"action_repeat": 2}
+    assert repeated(spec, ActionRepeatSettings(steps=2)).spaces == {"action_repeat": 2}
     with pytest.raises(StageError, match="repeats actions by itself"):
         repeated(replace(spec, action_repeat="fixed"), ActionRepeatSettings(steps=2))
