@@ -118,8 +118,8 @@ class BehaviorSpec:
     `learned`, the last branch (`STEP_MUL`) is the policy's choice of how many: choice k stands for k + 1."""
 
     spaces: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """The environment's own `observation` and `action` space, where it has such, as `stages.environment.spaces.own_space`
-    describes them, and `action_repeat`, the steps of a fixed one. Specs do not differ by it."""
+    """The environment's own `observation` and `action` space, where it has such (`stages.environment.spaces.own_space`
+    describes them), and `action_repeat`, the steps of a fixed one. Specs do not differ by it."""
 
     @property
     def seen(self) -> str:

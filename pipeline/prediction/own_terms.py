@@ -38,7 +38,7 @@ class OwnTerms:
     parts: tuple[ObservationPart, ...]
     """The extraction of each column, in the order of the space's leaves."""
     held: int | None = 1
-    """Environment steps that each action lasts for; the most of them where the policy chooses; None: it is not known."""
+    """Environment steps that each action lasts for; the most of them where the policy chooses; None: unknown."""
     chooses_held: bool = False
     """True if it does, with each action."""
 
