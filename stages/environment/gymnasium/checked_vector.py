@@ -27,6 +27,8 @@ from stages.errors import BrokenEnvironmentError, StageError
 
 log = logging.getLogger(__name__)
 
+_OPENGL = "; on a machine without a screen, MuJoCo draws with the environment variable MUJOCO_GL=egl, or osmesa"
+
 _FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
 
 
@@ -214,7 +216,8 @@ class CheckedVector:
             assert frames is not None, "no frames"
             return np.asarray(frames[env_id], np.uint8)
         except Exception as error:
-            raise self._broken("render", error) from error
+            hint = _OPENGL if any(word in str(error) for word in ("OpenGL", "GLFW", "EGL")) else ""
+            raise BrokenEnvironmentError(f"{self._broken('render', error)}{hint}") from error
 
     @property
     def metadata(self) -> Mapping[str, Any]:

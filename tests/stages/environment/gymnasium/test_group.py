@@ -688,6 +688,19 @@ def test_a_picture_of_one_instance_is_to_be_had(options):
     group.close()
 
 
+def test_a_picture_that_lacks_opengl_says_what_mujoco_needs(monkeypatch):
+    envs = Given(AutoresetMode.NEXT_STEP)
+    envs.render_mode = "rgb_array"
+    group = GymnasiumGroup(envs, "B", "Mine")
+
+    def fail():
+        raise RuntimeError("an OpenGL platform library has not been loaded into this process")
+
+    monkeypatch.setattr(envs, "render", fail)
+    with pytest.raises(BrokenEnvironmentError, match=r"its render\(\) raised RuntimeError: .*MUJOCO_GL=egl"):
+        group.render()
+
+
 def test_a_picture_of_an_environment_made_without_one_is_refused():
     group = real("CartPole-v1", 2)
     with pytest.raises(
