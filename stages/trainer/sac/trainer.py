@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from math import sqrt
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,6 +40,9 @@ from stages.trainer.sac.update_ratio import UpdateRatio
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
 
 log = logging.getLogger(__name__)
+
+_CALLS_PER_NORM = 8
+"""The norms of gradients are measured in one of so many calls of `learn`: there may be one for every few steps."""
 
 
 class SACTrainer(BuiltinTrainer):
@@ -88,6 +91,8 @@ class SACTrainer(BuiltinTrainer):
         self._due_step = 0
         """With `update_at: episode_end`: the steps added when an episode last ended; these owe updates."""
         self._told_of_waiting = False
+        self._learned = count()
+        """Counts calls of `learn` that make updates."""
         self._parts: list[tuple[Part, int]] = []
         """This replica's part of the rows of each minibatch since the last report, and their number."""
 
@@ -274,16 +279,17 @@ class SACTrainer(BuiltinTrainer):
         before = self._update.snapshot()
         learning_rate = self._learning_rate()
         made: list[UpdateMeasures] = []
+        norms: list[float] = []
         self._parts.clear()
         cloned: list[Mapping[str, float]] = []
         while self._owes(self._ratio):
             made.append(self._learn_minibatch(learning_rate))
+            if len(made) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
+                norms = self._update.gradient_norms()  # now, as cloning has gradients of its own
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self._step))
             self._ratio.count()
         table = torch.stack([measures.losses for measures in made]).cpu().numpy()
-        squares = torch.stack([square for measures in made for square in measures.squares]).tolist()
-        norms = [sum(map(sqrt, column)) / len(made) for column in (squares[::2], squares[1::2])]
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)
             raise NotFiniteError(self._complaint(table))
@@ -356,12 +362,12 @@ class SACTrainer(BuiltinTrainer):
     def _report(
         self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float, norms: list[float]
     ) -> None:
-        """Report statistics of the updates made, given the mean norms of the actor's and the critics' gradients."""
+        """Report statistics of the updates made, given norms of the actor's and the critics' gradients, or none."""
         add, behavior = self.context.statistics.add, self.context.behavior
         for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True):
             add(behavior, f"Losses/{name}", mean)
         add(behavior, "Policy/Learning Rate", learning_rate)
-        for what, norm in zip(("Actor", "Critic"), norms, strict=True):
+        for what, norm in zip(("Actor", "Critic"), norms, strict=bool(norms)):
             add(behavior, f"Policy/{what} Gradient Norm", norm)
         # Both, as in ML-Agents, whichever actions there are: the coefficient of absent ones is 0.
         discrete = self._update.coefficients.module.logs.detach().exp().tolist()

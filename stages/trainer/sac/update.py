@@ -58,14 +58,12 @@ class UpdateMeasures:
     negentropies: Tensor
     """[B, G]"""
     mask: Tensor | None
-    squares: tuple[Tensor, Tensor]
-    """Scalars: the squared norms of the actor's and of the critics' gradient; not of one replica, but of all."""
 
 
 def measures_of_all(
     found: Sequence[UpdateMeasures], replicas: Replicas, parts: Sequence[tuple[Part, int]]
 ) -> UpdateMeasures:
-    """The measures of several gradient steps together; losses and norms are those of the last one.
+    """The measures of several gradient steps together; the losses are those of the last one.
 
     Args:
         found: of each step.
@@ -87,8 +85,7 @@ def measures_of_all(
         replicas.add_up(*(tensor for column in whole for tensor in column))
         columns = whole
     q1, q2, targets, values, negentropies, *mask = (torch.cat(each) for each in zip(*columns, strict=True))
-    last, found_mask = found[-1], mask[0] if masked else None
-    return UpdateMeasures(last.losses, q1, q2, targets, values, negentropies, found_mask, last.squares)
+    return UpdateMeasures(found[-1].losses, q1, q2, targets, values, negentropies, mask[0] if masked else None)
 
 
 class SACUpdate:
@@ -199,9 +196,7 @@ class SACUpdate:
         means = torch.stack(losses)
         self._move(means, share, learning_rate)
         q1, q2 = taken
-        of_actor, of_critics = self.actor.gradients, self.critics.gradients
-        squares = torch.dot(of_actor, of_actor), torch.dot(of_critics, of_critics)
-        return UpdateMeasures(means, q1, q2, targets, values.detach(), negentropies.detach(), batch.mask, squares)
+        return UpdateMeasures(means, q1, q2, targets, values.detach(), negentropies.detach(), batch.mask)
 
     def _move(self, means: Tensor, share: float, learning_rate: float) -> None:
         """Change all weights by the gradients; these, and the mean losses [4], first become those of all replicas."""
@@ -215,6 +210,10 @@ class SACUpdate:
         if self._learns_coefficients:
             self._adams["coefficients"].step(learning_rate)
         self.target.values.lerp_(self._followed, self._tau)
+
+    def gradient_norms(self) -> list[float]:
+        """Norms of the last gradients of actor and critics."""
+        return [float(torch.linalg.vector_norm(flat.gradients)) for flat in (self.actor, self.critics)]
 
     def snapshot(self) -> dict[str, Any]:
         """A copy of weights and optimizers, for `restore`."""
