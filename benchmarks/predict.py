@@ -21,7 +21,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from config import RunConfig
 from headrace import LoadedPolicy, load_policy, run
 
 ENVIRONMENTS = {"CartPole": "CartPole-v1", "HalfCheetah": "HalfCheetah-v5"}
@@ -60,7 +59,7 @@ def trained(name: str, environment: str, folder: Path) -> Path:
         "behaviors": {name: {"trainer_type": "ppo", "max_steps": 1000, "network_settings": network}},
         "checkpoint_settings": {"results_dir": str(folder), "run_id": name},
     }
-    return run(RunConfig.from_plain(config)).folder
+    return run(config).folder
 
 
 def acting_alone(policy: LoadedPolicy, given: Any, n: int) -> Callable[[], object]:

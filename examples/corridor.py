@@ -3,7 +3,6 @@
 import gymnasium
 import numpy as np
 
-from config import RunConfig
 from headrace import load_policy, run
 
 
@@ -25,5 +24,6 @@ if __name__ == "__main__":  # actors import this file
     environment = {"kind": "gymnasium", "factory": "corridor:Corridor", "behavior": "Corridor", "num_envs": 16}
     updates = {"buffer_size": 1000, "batch_size": 100, "learning_rate": 3e-3}
     corridor = {"trainer_type": "ppo", "max_steps": 10000, "hyperparameters": updates}
-    result = run(RunConfig.from_plain({"environment": environment, "behaviors": {"Corridor": corridor}}))
+    folder = {"run_id": "corridor", "force": True}  # replaces an earlier run
+    result = run({"environment": environment, "behaviors": {"Corridor": corridor}, "checkpoint_settings": folder})
     print(load_policy(result.folder).predict([[-0.4], [0.4]]).action)
