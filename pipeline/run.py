@@ -235,10 +235,14 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint |
 
 
 def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
-    """Return the seed: the resumed run's, else the configured one, else the recording's, else a random one."""
-    if checkpoint is not None and "seed" in checkpoint.progress:
-        return int(checkpoint.progress["seed"])
+    """Return the seed: the resumed run's, else the configured one, else the recording's, else a random one.
+
+    What is only played may begin elsewhere than the training: there the configured one comes first.
+    """
     configured = config.env_settings.seed
+    asked = config.checkpoint_settings.inference and configured >= 0
+    if checkpoint is not None and "seed" in checkpoint.progress and not asked:
+        return int(checkpoint.progress["seed"])
     if configured < 0 and config.replay is not None:
         from stages.replay.recording import recorded_seed
 

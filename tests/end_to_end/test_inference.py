@@ -63,6 +63,15 @@ def test_it_ends_by_itself_after_so_many_episodes_and_reports_their_scores(train
     assert written["behaviors"]["CartPole"]["returns"] == [*score.returns]
 
 
+def test_a_seed_chooses_the_episodes(trained):
+    def returns(seed):
+        plain = changed(PLAIN, {**INLINE, "inference": {"episodes": 12}, "env_settings__seed": seed})
+        return run_here(plain, trained / "results", "run", inference=True).scores["CartPole"].returns
+
+    assert returns(5) == returns(5)
+    assert returns(5) != returns(6)
+
+
 def test_it_films_each_episode_of_one_instance(trained, tmp_path):
     plain = changed(PLAIN, {**INLINE, "inference": {"episodes": 2, "video": str(tmp_path / "films")}})
     score = run_here(plain, trained / "results", "run", inference=True).scores["CartPole"]
