@@ -155,8 +155,8 @@ def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
     Raises:
         RunError: if it can't, naming the file.
     """
-    zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
     try:
+        zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
         policy.act(zeros, None, np.random.default_rng(0), False, nothing_recalled(policy, spec.actions, 1))
     except Exception as error:
         raise RunError(f"{path} can't decide: {describe_error(error)}") from error

@@ -146,7 +146,10 @@ def _setting(leaf: Leaf, spec: ObservationSpec) -> ObservationSettings:
 def _check_sizes(seen: OwnSpace, done: OwnSpace, spec: BehaviorSpec) -> None:
     """Check that boxes are no larger than what the policy sees and does, before arrays of their size are made."""
     most = max([spec.actions.continuous_size, *(each.size for each in spec.observations)])
-    for space in (seen, done):
-        for _, leaf in leaves(space):
-            if isinstance(leaf, BoxSpace) and leaf.low.size > most:
+    waiting = [seen, done]
+    while waiting:
+        for _, leaf in leaves(waiting.pop()):
+            if isinstance(leaf, SequenceSpace):
+                waiting.append(leaf.element)
+            elif isinstance(leaf, BoxSpace) and leaf.low.size > most:
                 raise ValueError(f"{leaf.kind} of shape {leaf.shape} is larger than all that the policy has")

@@ -184,7 +184,8 @@ def _finite(number: float) -> float | None:
 def _array(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], infinite: float) -> Array:
     if isinstance(bound, list):
         return np.array([infinite if number is None else number for number in bound], dtype).reshape(shape)
-    number = np.array(infinite if bound is None else bound, dtype)
+    with np.errstate(over="ignore"):
+        number = np.array(infinite if bound is None else bound, dtype)
     return np.broadcast_to(number, shape)  # takes no room, however large the shape
 
 

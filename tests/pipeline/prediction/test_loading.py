@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from gymnasium import spaces
 from onnx_samples import design_for
@@ -162,6 +167,34 @@ def test_a_lone_observation_without_spaces_needs_no_name_and_those_of_one_name_c
     assert twins.predict(([0, 1], [2, 3]))[0]["continuous"].shape == (2,)
     with pytest.raises(PredictError, match=r"obs: expected one of Tuple"):
         twins.predict({"ray": [0, 1]})
+
+
+def test_whatever_the_notes_of_an_onnx_file_say_it_is_read_or_refused(tmp_path):
+    observed = spaces.Dict(at=BOX, gear=spaces.Discrete(3, start=1), things=spaces.Sequence(spaces.Box(-1, 1, (2,))))
+    spec = spec_of(observed, spaces.Tuple([BOX, spaces.MultiDiscrete([2, 3])]))
+    file = saved(tmp_path, spec, ".onnx")
+    model, obs = onnx.load(file), {"at": [0, 0, 0], "gear": 2, "things": [[0, 1]]}
+    random, notes = np.random.default_rng(0), json.loads(model.metadata_props[0].value)
+    outcomes = set()
+    for *way, last in places(notes):
+        for value in random.choice(np.array([None, 0, -1, 10**13, 1e300, "x", [], {}, [1], True, "Dict"], object), 1):
+            changed = copy.deepcopy(notes)
+            reduce(getitem, way, changed)[last] = value
+            model.metadata_props[0].value = json.dumps(changed)
+            file.write_bytes(model.SerializeToString())
+            try:
+                load_policy(file).predict(obs)
+                outcomes.add("played")
+            except (RunError, PredictError):
+                outcomes.add("refused")
+    assert outcomes == {"played", "refused"}
+
+
+def places(value, way=()):
+    """The way to each value within nested data."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*way, key)
+        yield from places(value[key], (*way, key))
 
 
 @pytest.mark.parametrize(
