@@ -21,7 +21,7 @@ class Corridor(gymnasium.Env):  # the way to the middle: 0 goes left, 1 goes rig
 
 
 if __name__ == "__main__":  # actors import this file
-    environment = {"kind": "gymnasium", "factory": "corridor:Corridor", "behavior": "Corridor", "num_envs": 16}
+    environment = {"kind": "gymnasium", "factory": Corridor, "behavior": "Corridor", "num_envs": 16}
     updates = {"buffer_size": 1000, "batch_size": 100, "learning_rate": 3e-3}
     corridor = {"trainer_type": "ppo", "max_steps": 10000, "hyperparameters": updates}
     folder = {"run_id": "corridor", "force": True}  # replaces an earlier run
