@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.control.credits import CreditRequest, Grant
 from queues.messages import Assignment
 from stages.environment.parameters import EnvironmentParameters
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 # Up: from a host to main. --------------------------------------------------------------------------------------------
 

@@ -37,7 +37,8 @@ from stages.errors import StageError
 from stages.loop import StageHooks, StageRunner
 from stages.trainer.epochs import EpochStatistics
 from stages.trainer.replicas import ALONE, Replicas
-from stages.trainer.stage import TrainerPort, TrainerReport, TrainerStage
+from stages.trainer.report import TrainerPort, TrainerReport
+from stages.trainer.stage import TrainerStage
 
 SOON_S = 2e-3
 """Within this time arrivals are reported that actors may wait for."""

@@ -30,7 +30,8 @@ from stages.trainer.deliveries import Deliveries
 from stages.trainer.factory import make_trainer
 from stages.trainer.protocol import Trainer, TrainerContext
 from stages.trainer.replicas import Replicas
-from stages.trainer.stage import TrainerPort, TrainerStage
+from stages.trainer.report import TrainerPort
+from stages.trainer.stage import TrainerStage
 
 if TYPE_CHECKING:
     from stages.trainer.sac.sharded_replay import ShardedReplay

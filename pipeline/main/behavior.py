@@ -10,7 +10,7 @@ from pipeline.hosts.protocol import HostHandle
 from pipeline.main.trajectory_path import TrajectoryPath
 from pipeline.run_folder.training_status import ExportEntry
 from queues.specs import BehaviorSpec
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 
 @dataclass

@@ -32,7 +32,7 @@ from queues.messages import PolicyUpdate
 from queues.specs import BehaviorSpec
 from stages.ghost import BrainLeague
 from stages.loop import Nowhere, StageRunner
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ from pipeline.reporting.writers import open_writers
 from pipeline.run_folder.training_status import ExportEntry
 from queues.specs import BehaviorSpec
 from stages.errors import is_failure
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from config import (
 from config.environment_parameters import ParameterValue
 from pipeline.common.lessons import all_criteria, kept_returns, lessons_of, plain_value
 from stages.environment.parameters import EnvironmentParameters
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

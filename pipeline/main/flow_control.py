@@ -15,7 +15,7 @@ from pipeline.main.broadcast import Broadcaster
 from pipeline.main.policy_lag import PolicyLags
 from pipeline.main.run_plan import RunPlan
 from pipeline.main.starvation import StarvationWatch
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 
 class FlowControl:

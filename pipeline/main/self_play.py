@@ -26,7 +26,7 @@ from stages.ghost import GhostController, GhostPolicies, GhostStage, OpponentSam
 from stages.loop import StageHooks
 from stages.plugins import check_arguments, construct, find_class
 from stages.publisher import PolicyPublisher
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

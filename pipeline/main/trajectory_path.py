@@ -20,7 +20,7 @@ from stages.errors import is_failure
 from stages.ghost.stage import GhostStage
 from stages.loop import SAVING, StageFailure, StageRunner, describe_item
 from stages.publisher import PolicyPublisher
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from stages.policy.design import PolicyDesign, design_of
 from stages.policy.factory import make_policy
 from stages.policy.protocol import ActingPolicy
 from stages.stage import Stage, StageContext
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 
 class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):

@@ -15,7 +15,7 @@ from pipeline.control.messages import EpochEnded, Evaluated
 from pipeline.reporting.console import EPISODE_LENGTH, REWARD, ConsoleWriter
 from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
 from pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

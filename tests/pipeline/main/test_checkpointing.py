@@ -25,7 +25,7 @@ from pipeline.run_folder.checkpoint import write_part
 from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.training_status import ExportEntry
 from stages.publisher import PolicyPublisher
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 TRAINER = "trainer@learner-Ball"
 

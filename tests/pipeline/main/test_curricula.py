@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from config import EnvironmentParameter, RunConfig
 from pipeline.common.lessons import final_parameters, kept_returns
 from pipeline.main.curricula import Curricula, MeasuredProgress
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 PARAMETERS = TypeAdapter(dict[str, EnvironmentParameter])
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 2.0, "max_value": 4.0, "seed": -1}}

@@ -23,7 +23,7 @@ from stages.errors import LoadError
 from stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
 from stages.ghost.policy_history import NEWEST
 from stages.publisher import PolicyPublisher, PublisherPort
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 
 @pytest.fixture

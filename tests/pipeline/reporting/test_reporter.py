@@ -3,7 +3,7 @@ import pytest
 from pipeline.reporting.progress import Progress
 from pipeline.reporting.reporter import Reporter
 from pipeline.reporting.statistics import PIPELINE, StatisticsCollector
-from stages.trainer.stage import TrainerReport
+from stages.trainer.report import TrainerReport
 
 REWARD = "Environment/Cumulative Reward"
 

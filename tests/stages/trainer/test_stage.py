@@ -13,7 +13,8 @@ from queues.messages import PolicyUpdate
 from queues.specs import ActionSpec
 from stages.errors import NotFiniteError, StageError
 from stages.stage import StageContext
-from stages.trainer.stage import TrainerPort, TrainerStage
+from stages.trainer.report import TrainerPort
+from stages.trainer.stage import TrainerStage
 
 
 class Desk:
