@@ -38,6 +38,9 @@ class EnvironmentKind:
     preflight: str | None = None
     """Function that checks, for a `RunConfig`, what a run needs on the disk, before a folder is made for the run; it
     raises a `StageError`."""
+    trial: str | None = None
+    """Function that makes and tries environments of a `RunConfig`, in a process of its own, and yields `Remark`s about
+    them (`stages/environment/trial.py`); None for those that are never started without a run."""
     description: str = "pipeline.command.description:describe_environment"
     """Function from a `RunConfig` to a line about its environments, for `--validate`."""
     takes_engine_settings: bool = False
@@ -61,6 +64,7 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         keys=("options", "wrappers", "observations", "behavior", "info_keys", "keys"),
         check="config.section_checks:check_behavior",
         references="stages.environment.gymnasium.making:named_in_section",
+        trial="stages.environment.gymnasium.trial:try_gymnasium",
     ),
     "pettingzoo": EnvironmentKind(
         meaning="any PettingZoo environment, of many agents",
@@ -72,6 +76,7 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
             *("api", "behaviors", "outcome", "rotate_sides", "keys"),
         ),
         check="config.section_checks:check_roles",
+        trial="stages.environment.pettingzoo.trial:try_pettingzoo",
     ),
     "mlagents": EnvironmentKind(
         meaning="any object with the interface of ML-Agents' low-level API",

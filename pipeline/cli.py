@@ -1,7 +1,7 @@
 """The command, `run-pipeline` or `mlagents-learn`: from a command line to an exit status.
 
 Nothing heavy is imported before it is known that there is something to run: `--help` and `--validate` answer at once;
-the latter imports what the configuration names.
+the latter imports what the configuration names, and tries its environment in a process of its own.
 """
 
 from __future__ import annotations
@@ -70,16 +70,20 @@ def _follow(arguments: Sequence[str] | None) -> int:
         return 2
     _warn((*request.warnings, *config.warnings, *taken_names(config.source_folder)))
     if asked.validate:
-        return _validate(config)
+        return _validate(config, try_environments=not asked.no_env_check)
     return _run(config, details=asked.verbose or program() == ML_AGENTS)
 
 
-def _validate(config: RunConfig) -> int:
-    """Print the pipeline, or what can't be found of all that the configuration names."""
+def _validate(config: RunConfig, *, try_environments: bool) -> int:
+    """Print the pipeline, or what can't be found of all that the configuration names, or how its environment fails."""
     from pipeline.command.description import describe
+    from pipeline.main import environment_trial
     from pipeline.main.named_code import all_names
 
     mistakes = all_names(config)
+    if not mistakes and try_environments:
+        mistakes, warnings = environment_trial.try_environments(config)
+        _warn(warnings)
     for mistake in mistakes:
         print(mistake, file=sys.stderr)
     if mistakes:

@@ -62,7 +62,17 @@ def make_vector(
     except StageError:
         raise
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        raise StageError(f"{name}: {error}") from error
+        raise StageError(
+            f"{name}: {error} An environment of your own is registered by a module, named before a colon: "
+            f"my_module:{env_id.rpartition(':')[2]}",
+            key=("environment", "id"),
+        ) from error
+    except TypeError as error:
+        raise BrokenEnvironmentError(
+            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_error(error)}; mend "
+            "environment.options, its keyword arguments",
+            key=("environment", "options") if options else (),
+        ) from error
     except Exception as error:
         raise BrokenEnvironmentError(
             f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_error(error)}"

@@ -66,6 +66,7 @@ MEANINGS = {
 }
 NO_KEYS = {
     "--validate",
+    "--no-env-check",
     "--version",
     "--convert",
     "--to-demo",

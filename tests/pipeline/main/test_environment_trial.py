@@ -1,0 +1,120 @@
+"""Whatever an environment does in its trial, `--validate` gives one message for it and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import main
+
+ENVIRONMENTS = """
+import ctypes, os, threading
+
+import gymnasium
+
+
+class Base(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        open("child", "w").write(str(os.getpid()))
+        return self.observation_space.sample() * 0, {}
+
+    def step(self, action):
+        print("garbage" * 1000)
+        os.write(2, bytes([255, 0]))
+        return self.observation_space.sample() * 0, 0.0, True, False, {}
+
+
+class Hanging(Base):
+    def step(self, action):
+        threading.Event().wait()
+
+
+class Crashing(Base):
+    def step(self, action):
+        ctypes.string_at(0)
+
+
+class Leaving(Base):
+    def step(self, action):
+        os._exit(7)
+
+
+class Asking(Base):
+    def step(self, action):
+        input("a question?")
+"""
+FILE = """\
+env_settings: {timeout_wait: 4}
+environment:
+  kind: gymnasium
+  factory: tried:Base
+behaviors:
+  Ball: {trainer_type: ppo}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tried.py").write_text(ENVIRONMENTS, encoding="utf-8")
+    (tmp_path / "file.yaml").write_text(FILE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    return tmp_path / "file.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Hanging", ("in 4 seconds", "tried.py:", "in step", "timeout_wait")),
+        ("Crashing", ("crashed by SIGSEGV", "tried.py:", "in step", "--no-env-check")),
+        ("Leaving", ("status 7", "expected", "--no-env-check")),
+        ("Asking", ("EOFError", "tried.py:", "action_space")),
+    ],
+)
+def test_an_environment_that_ends_or_hangs_is_one_message_with_its_place(name, words, path, capfd):
+    assert main([str(path), "--validate", "--set", f"environment.factory=tried:{name}"]) == 2
+    (told,) = capfd.readouterr().err.splitlines()
+    assert told.startswith("--set environment.factory" if "--set" in told else f"{path}:")
+    assert all(each in told for each in words), told
+    assert not list((path.parent / "scratch").iterdir())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((path.parent / "child").read_text(encoding="utf-8")), 0)
+
+
+def test_what_an_environment_prints_is_not_shown(path, capfd):
+    assert main([str(path), "--validate"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "garbage" not in out
+    assert "behavior Ball" in out
+
+
+def test_the_check_can_be_skipped(path, capfd):
+    assert main([str(path), "--validate", "--no-env-check", "--set", "environment.factory=tried:Hanging"]) == 0
+    assert not (path.parent / "child").exists()
+
+
+def test_the_command_imports_no_environment_for_it(tmp_path):
+    path = tmp_path / "file.yaml"
+    path.write_text(FILE.replace("factory: tried:Base", "id: CartPole-v9"), encoding="utf-8")
+    script = (
+        "import sys; from pipeline.cli import main; status = main(sys.argv[1:]); "
+        "print(status, sorted({'gymnasium', 'pettingzoo', 'torch'} & sys.modules.keys()))"
+    )
+    command = subprocess.run(
+        [sys.executable, "-c", script, str(path), "--validate"], capture_output=True, text=True, check=True
+    )
+    assert command.stdout == "2 []\n"
+    assert "file.yaml:4" in command.stderr
+    assert "`v9`" in command.stderr
