@@ -25,6 +25,7 @@ HEAVY_ALLOWED = {
         "stages/environment/gymnasium/group.py",
         "stages/environment/spaces/gymnasium_spaces.py",
         "stages/environment/pettingzoo/behavior_spaces.py",
+        "stages/environment/gymnasium/trial.py",
         "stages/environment/gymnasium/vectorising.py",
     ),
     "grpc": ("stages/unity/server.py", "pipeline/serving/grpc_server.py"),
