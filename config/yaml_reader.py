@@ -184,6 +184,8 @@ def last_of_repeated(document: Document) -> tuple[Document, tuple[Mistake, ...]]
 def _syntax(error: yaml.MarkedYAMLError) -> str:
     parts = [part for part in (error.context, error.problem) if part]
     hint = "; indent with spaces" if error.problem and "'\\t'" in error.problem else ""
+    if error.problem and "<block mapping start>" in error.problem:
+        hint = "; begin keys of the same level in the same column"
     return f"is not YAML: {', '.join(parts)}{hint}"
 
 
