@@ -29,9 +29,10 @@ def plain(value: object, path: KeyPath = ()) -> Any:
         return value.item()
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
         return _named(value, path)
-    raise _refused(
-        path, f"holds {value!r}; expected what YAML can hold: maps, lists, texts, numbers, true, false or null"
-    )
+    expected = "what YAML can hold: maps, lists, texts, numbers, true, false or null"
+    if hasattr(value, "reset") and hasattr(value, "step"):
+        expected = "the class or a function that makes it, as the run makes its environments itself"
+    raise _refused(path, f"holds {value!r}; expected {expected}")
 
 
 def _key(key: object, path: KeyPath) -> str:
@@ -47,10 +48,11 @@ def _named(value: Any, path: KeyPath) -> str:
         file = getattr(sys.modules["__main__"], "__file__", None)
         module = Path(file).stem if file else ""  # a script: other processes find it as a module
     if "<" in name or not module:
+        meant = "make_env" if value.__name__ == "<lambda>" else value.__name__
         raise _refused(
             path,
             f"is {value.__qualname__}, which other processes can't import; put it at the top of a module, such as "
-            "my_env.py (in a notebook: %%writefile my_env.py), and write 'my_env:" + value.__name__.strip("<>") + "'",
+            f"my_env.py (in a notebook: %%writefile my_env.py), and write 'my_env:{meant}'",
         )
     return f"{module}:{name}"
 

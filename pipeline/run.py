@@ -36,7 +36,7 @@ from pipeline.run_folder.changed_settings import changed_settings
 from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
 from pipeline.run_folder.recovery import choose_checkpoint
-from pipeline.taking_part import Callbacks, CheckpointWritten, StopRequest, SummaryWritten
+from pipeline.taking_part import Callbacks, CheckpointWritten, StopRequest, SummaryWritten, guarded
 from stages.error_text import describe_error
 from stages.errors import is_failure
 from stages.evaluation.scores import Score
@@ -172,7 +172,7 @@ def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None
 async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
     """Run to the end; returns why the run can't start: raised here, the coordinator would make a group of it."""
     stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
-    told = options.on_progress
+    told = None if options.on_progress is None else guarded("on_progress", options.on_progress, coordinator)
     Callbacks(options.on_summary, options.on_checkpoint).join(coordinator)
     if plan.config.monitor is None:
         await coordinator.run(stop, told)

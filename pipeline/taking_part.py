@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,9 +89,9 @@ class Callbacks:
     def join(self, coordinator: Coordinator) -> None:
         """Have a run call them; the first that raises ends the run by its name, with a checkpoint."""
         if self.on_summary is not None:
-            coordinator.reporter.add_writer(_SummaryCalls(_guarded("on_summary", self.on_summary, coordinator)))
+            coordinator.reporter.add_writer(_SummaryCalls(guarded("on_summary", self.on_summary, coordinator)))
         if self.on_checkpoint is not None:
-            tell = _guarded("on_checkpoint", self.on_checkpoint, coordinator)
+            tell = guarded("on_checkpoint", self.on_checkpoint, coordinator)
 
             def written() -> None:
                 steps = {name: state.step for name, state in coordinator.starter.behaviors.items()}
@@ -118,10 +118,11 @@ class _SummaryCalls:
         pass
 
 
-def _guarded(name: str, call: Callable[[Told], object], coordinator: Coordinator) -> Callable[[Told], None]:
+def guarded(name: str, call: Callable[[Told], object], coordinator: Coordinator) -> Callable[[Told], None]:
+    """Return a caller's function as one whose error ends the run by its name, after which it is called no more."""
     broken = False
 
-    def guarded(told: Told) -> None:
+    def called(told: Told) -> None:
         nonlocal broken
         if broken:
             return
@@ -131,6 +132,7 @@ def _guarded(name: str, call: Callable[[Told], object], coordinator: Coordinator
             if not is_failure(error):
                 raise
             broken = True
-            coordinator.shutdown.fail(describe_failure(name, error))
+            failed = describe_failure(name, error)
+            coordinator.shutdown.fail(replace(failed, message=f"{name}: {failed.message}"))
 
-    return guarded
+    return called

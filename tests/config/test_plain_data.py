@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,7 +51,14 @@ def test_the_data_is_left_as_it_is():
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ({**ONE, "environment": {"factory": lambda: None}}, r"environment\.factory: .*other processes can't import"),
+        (
+            {**ONE, "environment": {"factory": lambda: None}},
+            r"environment\.factory: .*other processes can't import.* 'my_env:make_env'",
+        ),
+        (
+            {**ONE, "environment": {"factory": SimpleNamespace(reset=None, step=None)}},
+            r"environment\.factory: holds namespace.*; expected the class or a function",
+        ),
         (
             {**ONE, "env_settings": {"seed": object()}},
             r"env_settings\.seed: holds <object .*; expected what YAML can hold",

@@ -46,14 +46,16 @@ def test_a_part_that_a_run_does_not_have_is_named_with_those_that_it_has(tmp_pat
         run(here(tmp_path), on_sumary=print)
 
 
-@pytest.mark.parametrize("callback", ["on_summary", "on_checkpoint"])
+@pytest.mark.parametrize("callback", ["on_summary", "on_checkpoint", "on_progress"])
 def test_a_callback_that_raises_ends_the_run_by_its_name_and_a_checkpoint_stays(tmp_path, callback):
     def broken(told: object) -> None:
         raise ZeroDivisionError("in my callback")
 
     parts: dict[str, Any] = {callback: broken}
-    with pytest.raises(RunFailed, match="in my callback") as failed:
-        run(here(tmp_path), **parts)
+    with pytest.raises(RunFailed, match=f"^{callback}: ZeroDivisionError: in my callback") as failed:
+        run(
+            here(tmp_path, behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=2000), **parts
+        )
     assert failed.value.stage == callback
     assert "--resume" in str(failed.value)
     read_whole_checkpoint(tmp_path / "run")
