@@ -20,6 +20,7 @@ from pipeline.common.errors import RunError, RunFailed
 from pipeline.common.loop_watch import LoopWatch
 from pipeline.common.seeds import choose_seed
 from pipeline.common.versions import version_information
+from pipeline.hosts.runtime import ACTOR
 from pipeline.main.coordinator import Coordinator
 from pipeline.main.named_code import in_place
 from pipeline.main.preflight import check_run
@@ -311,6 +312,9 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if failure is None:
         return
     text = in_place(plan.config, failure.key, failure.message)
+    before_any = not any(state.step for state in coordinator.starter.behaviors.values())
+    if before_any and failure.stage == ACTOR and plan.config.environment_kind.trial is not None:
+        text += "\n--validate tries the environment alone, and says in detail what is wrong with it."
     if failure.of_user and not plan.config.debug:
         text += "\n--debug shows the whole traceback."
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:

@@ -226,14 +226,21 @@ def check_heads(behavior_id: str, version: int, heads: Floats, observations: Seq
     """Refuse heads [d, H] that are NaN or infinite.
 
     Raises:
-        NotFiniteError: naming the policy, the first such row and what it observes.
+        NotFiniteError: naming the policy, the first such row and what it observes; or the environment, if that is what
+            is not finite.
     """
     if np.isfinite(heads).all():
         return
     row = int(np.flatnonzero(~np.isfinite(heads).all(axis=1))[0])
+    observed = f"[{', '.join(_shown(o[row]) for o in observations)}]"
+    if not all(np.isfinite(o[row]).all() for o in observations if o.dtype.kind == "f"):
+        raise NotFiniteError(
+            f"{behavior_id}: the environment gave row {row} of {len(heads)} agents an observation that is not finite: "
+            f"{observed}. It is the environment's doing, not the policy's: look for a division by zero or an overflow"
+        )
     raise NotFiniteError(
         f"{behavior_id}: policy version {version} gives {heads[row].tolist()} "
-        f"for row {row} of {len(heads)} agents, which observes [{', '.join(_shown(o[row]) for o in observations)}]"
+        f"for row {row} of {len(heads)} agents, which observes {observed}"
     )
 
 

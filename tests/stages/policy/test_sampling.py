@@ -222,6 +222,16 @@ def test_heads_that_are_not_finite_are_refused_with_what_was_observed():
         check_heads("Test", 4, heads, [np.arange(3)[:, None] * 2])
 
 
+def test_an_observation_that_is_not_finite_is_named_as_the_environments_doing():
+    heads = np.zeros((2, 2), np.float32)
+    heads[1, 1] = np.nan
+    observation = np.array([[0.0, 1.0], [0.5, np.nan]], np.float32)
+    with pytest.raises(
+        NotFiniteError, match=r"Test: the environment gave row 1 of 2 agents .* \[\[0.5, nan\]\]\. It is the"
+    ):
+        check_heads("Test", 4, heads, [observation])
+
+
 def test_of_a_large_observation_only_the_gist_is_shown():
     heads = np.full((1, 1), np.nan, np.float32)
     image, things = np.full((1, 9, 9, 3), 200, np.uint8), np.zeros((1, 50, 2), np.float32)
