@@ -63,7 +63,7 @@ def wandb_history(run_folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any
     rows: list[dict[str, Any]] = []
     settings: dict[str, Any] = {}
     ids = set()
-    for file in sorted(run_folder.glob("wandb/offline-run-*/run-*.wandb")):
+    for file in (*run_folder.glob("wandb/earlier-part/*.wandb"), *run_folder.glob("wandb/offline-run-*/*.wandb")):
         for data in records(file):
             record = messages.Record.FromString(data)
             if record.HasField("run"):
@@ -89,6 +89,8 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wandb_gets_each_statistic_over_the_behaviours_step_and_a_resumed_run_goes_on_there(tmp_path: Path):
     folder = tmp_path / "first"
     run_with(folder, {"use": "wandb", "with": {"mode": "offline"}}, 1000, 2000)
+    (part,) = folder.glob("wandb/offline-run-*")
+    part.rename(folder / "wandb/earlier-part")  # wandb names a folder by the second: both parts may be of the same one
     run_with(folder, {"use": "wandb", "with": {"mode": "offline"}}, 3000, resume=True)
     rows, settings, ids = wandb_history(folder)
     assert [row["B/step"] for row in rows] == [1000, 2000, 3000]
