@@ -57,6 +57,7 @@ class Command:
         run_id: of the run.
         beside: files to lie beside the configuration.
         environment: further environment variables.
+        open_files: how many files each of its processes may have open; None: as many as the tests.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Command:
         run_id: str = "run",
         beside: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
+        open_files: int | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.temporary = folder / "tmp"
@@ -80,6 +82,8 @@ class Command:
         self._mark = uuid.uuid4().hex
         self._output = folder / f"{run_id}-{self._mark[:6]}.log"
         line = [sys.executable, str(COMMAND), str(config), "--run-id", run_id, "--results-dir", str(self.results)]
+        if open_files is not None:
+            line = ["sh", "-c", f'ulimit -Sn {open_files}; exec "$@"', "sh", *line]
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [*line, *arguments],

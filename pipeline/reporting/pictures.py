@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 PICTURE = "curves.png"
 """In a run's folder."""
-FEWEST_POINTS = 3
+FEWEST_POINTS = 5
 """Of a curve that is worth a picture at the end of a run."""
 
 _FIRST = (REWARD, GROUP_REWARD, HELD_OUT, "Evaluation/Cumulative Reward", ELO, "Environment/Episode Length")

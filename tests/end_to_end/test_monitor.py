@@ -87,6 +87,7 @@ def test_beyond_this_machine_it_asks_for_the_token(start):
     assert next(page.stream())["state"]["status"]
 
 
+@pytest.mark.slow
 def test_a_stage_that_holds_its_producers_up_shows_as_a_full_queue(start, tmp_path):
     page = Page(start(held_up(tmp_path), "--monitor=0"))
 

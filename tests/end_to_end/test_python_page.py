@@ -53,7 +53,7 @@ def ran(script: str, folder: Path, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_the_search_with_optuna_ends_with_its_best_trial(tmp_path):
     (line,) = ran("optuna_sweep.py", tmp_path, "--trials", "2", "--steps", "1000")
     assert re.match(r"best of 2 trials, 0 of them ended early: [\d.]+ with \{'learning_rate': .*\}", line)

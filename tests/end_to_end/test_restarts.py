@@ -91,12 +91,7 @@ def test_at_the_limit_of_descriptors_a_replacement_that_can_not_be_started_ends_
 @pytest.mark.parametrize("limit", [40, pytest.param(100, marks=pytest.mark.slow)])
 def test_at_the_limit_of_descriptors_a_run_that_can_not_begin_ends_by_name(start, limit):
     """With the first host, or a later one."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, allowed[1]))  # what is started inherits it
-    try:
-        command = start(cartpole(**LONG, **UNLIMITED, env_settings__num_envs=2))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+    command = start(cartpole(**LONG, **UNLIMITED, env_settings__num_envs=2), open_files=limit)
     assert command.wait() == 1, command.output
     assert f"can't be started: the limit of {limit} open files is reached" in command.output
     assert "Traceback" not in command.output

@@ -89,7 +89,7 @@ def test_a_run_that_ends_has_its_picture_in_its_folder(tmp_path: Path):
     assert min(size((folder / "curves.png").read_bytes())) > 200
 
 
-@pytest.mark.parametrize("points", [1, 2])
+@pytest.mark.parametrize("points", [1, 4])
 def test_a_run_of_few_summaries_has_no_picture(tmp_path: Path, points: int):
     folder = run_folder(tmp_path, "a", points=points)
     write_run_picture(folder)

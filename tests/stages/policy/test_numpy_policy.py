@@ -153,7 +153,9 @@ def test_a_nan_in_the_observations_is_an_error_that_shows_them():
     policy, _, _ = make(ActionSpec(2))
     seen = observations(4)
     seen[0][3, 1] = np.nan
-    with pytest.raises(NotFiniteError, match=r"Test: policy version 7 .* for row 3 of 4 agents"):
+    with pytest.raises(
+        NotFiniteError, match=r"Test: the environment gave row 3 of 4 agents an observation that is not finite"
+    ):
         policy.act(seen, None, np.random.default_rng(0))
 
 

@@ -231,7 +231,9 @@ def test_a_nan_in_the_observations_is_an_error_that_shows_them():
     policy, _, _ = make(design)
     seen = seen_by(design, 4)
     seen[0][2, 1] = np.nan
-    with pytest.raises(NotFiniteError, match=r"Test: policy version 3 gives .* for row 2 of 4 agents.*nan"):
+    with pytest.raises(
+        NotFiniteError, match=r"Test: the environment gave row 2 of 4 agents an observation that is not finite.*nan"
+    ):
         policy.act(seen, None, np.random.default_rng(0))
 
 
