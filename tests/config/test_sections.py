@@ -325,6 +325,7 @@ MISTAKES = [
         "checkpoint_settings: {resume: 'no'}",
         "checkpoint_settings.resume: 'no' does not fit; expected true or false",
     ),
+    ("torch_settings: {device: gpu}", "torch_settings.device: 'gpu' is no torch device; expected 'cpu', 'cuda'"),
     ("torch_settings: {device: 'cuda:one'}", "torch_settings.device: 'cuda:one' is no torch device"),
     ("torch_settings: {devise: cpu}", "torch_settings.devise: unknown key; did you mean 'device'?"),
     ("debug: 'true'", "debug: 'true' does not fit; expected true or false; write true, without quotes"),

@@ -21,7 +21,7 @@ def central(plain: Plain, **changes: object) -> Plain:
     return changed(plain, {"pipeline__inference": "central", "pipeline__hosts__actors__replicas": 2, **changes})
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_two_actors_learn_by_the_policies_of_one_host(start):
     learns = {"buffer_size": 500, "batch_size": 100, "num_epoch": 8, "learning_rate": 3e-3}
     plain = central(cartpole(behaviors__CartPole__hyperparameters=learns, torch_settings__device="cpu"))

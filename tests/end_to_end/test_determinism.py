@@ -78,6 +78,12 @@ RUNS = {
 }
 
 
+def usually(*names: str):
+    """These of the runs are looked at every time, and the others by the slow tests."""
+    runs = [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in RUNS]
+    return pytest.mark.parametrize("whole", runs, indirect=True)
+
+
 def states(run_folder):
     """A checksum of each part of the newest checkpoint: trainers, with self-play the ghost stage; and of the lessons."""
     states = {part: digest(state) for part, state in read_whole_checkpoint(run_folder).items()}
@@ -115,6 +121,7 @@ def test_a_second_run_has_the_same_state_though_its_hosts_report_all_the_time(wh
     assert states(tmp_path / "second") == states(first)
 
 
+@usually("CartPole", "SAC")
 def test_another_seed_has_another_state(whole, tmp_path):
     plain, first, _ = whole
     run_here({**plain, "env_settings": {"seed": 99}}, tmp_path, "other")
@@ -130,6 +137,7 @@ def test_a_run_resumed_from_any_of_its_checkpoints_ends_in_the_same_state(whole,
         assert states(copy) == states(first), f"resumed from checkpoint {copy.name}"
 
 
+@usually("CartPole", "Volley", "SAC", "bc")
 @pytest.mark.parametrize("other_moment", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tmp_path, request, other_moment):
     """Every second run at its first checkpoint and the others at a later moment, or the other way round."""

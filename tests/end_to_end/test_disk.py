@@ -104,6 +104,7 @@ def test_a_run_whose_last_checkpoint_can_not_be_written_fails_and_says_where_to_
     read_whole_checkpoint(run)
 
 
+@pytest.mark.slow
 def test_hosts_in_processes_go_on_as_well(start):
     """Where a checkpoint's folder should be made stands a file: nothing can be written below it."""
     command = start(cartpole(behaviors__CartPole__checkpoint_interval=700))

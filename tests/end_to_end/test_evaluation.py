@@ -120,6 +120,7 @@ def test_an_environment_that_breaks_in_evaluation_costs_one_attempt(start, tmp_p
     command.assert_left_nothing()
 
 
+@pytest.mark.slow
 def test_one_that_always_breaks_in_evaluation_is_given_up_and_the_end_of_the_run_says_so(start):
     command = start(fragile("raise", behaviors__CartPole__max_steps=10**7), beside=[TROUBLED_ENV])
     command.until(lambda: "Training goes on without it." in command.output, "end of evaluation")
@@ -220,6 +221,7 @@ def test_each_epoch_of_sac_has_the_spread_of_its_values_and_returns(tmp_path, ca
     assert "Pendulum has networks with these parameters: actor 98, q1 114, q2 114, targets 228." in caplog.text
 
 
+@pytest.mark.slow
 def test_its_host_may_be_of_another_kind_than_the_actors(start):
     plain = cartpole(**INLINE, behaviors__CartPole__max_steps=1000, evaluation={"every": 500, "episodes": 4})
     command = start(changed(plain, {"pipeline__hosts__evaluation": {"kind": "process"}}))

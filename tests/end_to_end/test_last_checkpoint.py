@@ -56,6 +56,7 @@ def test_it_is_made_when_the_actor_dies_as_the_run_ends(start):
     assert "The process of actor-0 was killed by signal 9 as the run ended." in command.output
 
 
+@pytest.mark.slow
 def test_it_is_made_when_an_environment_hangs(start, tmp_path):
     plain = changed(troubled(trouble="hang", once=str(tmp_path / "hangs"), after=1000), LONG)
     plain = changed(plain, {"pipeline__supervision__grace_s": 12.0})

@@ -100,6 +100,7 @@ def test_a_stage_that_holds_its_producers_up_shows_as_a_full_queue(start, tmp_pa
     assert page.call("/healthz")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_its_curves_from_the_start(start):
     first = start(cartpole())
     assert first.wait() == 0, first.output

@@ -51,7 +51,7 @@ def stands_still(page):
     "plain",
     [
         pytest.param(LONG, id="straight to the learner"),
-        pytest.param(LONG_PLAY, id="through main"),
+        pytest.param(LONG_PLAY, id="through main", marks=pytest.mark.slow),
         pytest.param(changed(LONG, INLINE), id="inline", marks=pytest.mark.slow),
         pytest.param(changed(LONG, {"pipeline__deterministic": True}), id="deterministic", marks=pytest.mark.slow),
     ],
@@ -73,6 +73,7 @@ def test_a_pause_stops_the_steps_and_a_checkpoint_can_be_saved_meanwhile(steered
     page.command.assert_left_nothing()
 
 
+@pytest.mark.slow
 def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
     page = steered()
     page.call(f"{RUN}/pause", body={})

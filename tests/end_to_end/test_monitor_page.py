@@ -71,6 +71,7 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
     assert [line for line in complaints(browser) if "stream" not in line] == []  # which is gone with the run
 
 
+@pytest.mark.slow
 def test_a_stage_that_holds_its_producers_up_is_seen_at_a_glance(start, browser, tmp_path):
     page = Page(start(held_up(tmp_path), "--monitor=0"))
     browser.get(page.address)

@@ -59,7 +59,7 @@ def test_the_rows_of_a_saved_buffer_are_dealt_out_to_as_many_shards_as_a_resumed
     assert "starts empty" not in caplog.text
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_it_learns_from_shards_and_a_deterministic_run_ends_alike(tmp_path):
     plain = sharded("inline", 3, **INLINE, pipeline__deterministic=True)
     first = run_here(plain, tmp_path, "first")

@@ -20,6 +20,7 @@ UNLIMITED = {"env_settings__max_lifetime_restarts": -1, "env_settings__restarts_
 LONG = {"behaviors__CartPole__max_steps": 10**7}
 
 
+@pytest.mark.slow
 def test_main_keeps_no_descriptor_of_an_actor_that_was_replaced(start):
     command = start(cartpole(**LONG, **UNLIMITED))
     counts = []

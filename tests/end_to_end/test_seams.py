@@ -13,6 +13,7 @@ from runs import run_here
 from pipeline.policies.export import read_export
 
 
+@pytest.mark.slow
 def test_nothing_depends_on_the_platforms_fast_paths(start):
     """Shared memory in files of the temporary folder, sockets in place of eventfd; two actors and self-play."""
     command = start(volley(pipeline__hosts__actors__replicas=2), environment={"HEADRACE_PLATFORM": "plain"})
@@ -82,6 +83,7 @@ def test_one_evaluation_serves_several_actors_and_ends_with_the_run(start, kind)
     assert "Evaluation: " in command.output
 
 
+@pytest.mark.slow
 def test_evaluation_has_a_process_of_its_own_where_actors_have(start):
     command = start(cartpole(evaluation={"every": 500, "episodes": 4}))
     command.pid_of("evaluation")

@@ -75,6 +75,7 @@ def test_both_sides_and_a_behaviour_of_no_side_train_to_their_ends(tmp_path, dec
     assert "unequal size" not in caplog.text
 
 
+@pytest.mark.slow
 def test_one_actor_and_learner_of_each_side_in_processes_of_their_own(tmp_path):
     plain = duel(referees=0, behaviors__Hider__max_steps=600, behaviors__Seeker__max_steps=900)
     plain["pipeline"]["hosts"] = {"actors": {"replicas": 2}}

@@ -20,7 +20,7 @@ def pasted() -> list[str]:
     return block.group(1).splitlines()
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_four_commands_train_evaluate_and_film_cartpole(tmp_path):
     clone, install, *commands = pasted()
     assert clone.startswith("git clone ")

@@ -83,6 +83,7 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
     assert b"olleh" in (tmp_path / "heard.txt").read_bytes()
 
 
+@pytest.mark.slow
 def test_two_actors_number_their_programs_one_after_the_other(start, tmp_path):
     plain = unity(tmp_path, "--companions", 4, num_envs=2, pipeline__hosts__actors__replicas=2, **PATIENT)
     command = start(plain)
@@ -110,6 +111,7 @@ def test_it_resumes_and_plays_what_was_trained(start, tmp_path):
     assert len(reports(tmp_path / "reports")) == before + 2
 
 
+@pytest.mark.slow
 def test_a_deterministic_run_gives_the_same_weights_again(start, tmp_path):
     plain = unity(tmp_path, pipeline__deterministic=True, **INLINE)
     digests = set()
@@ -191,7 +193,7 @@ needs_port_5004 = pytest.mark.skipif(not is_free(5004), reason="somebody listens
 
 
 @needs_port_5004
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_editor_being_stopped_ends_the_run_in_order(start, tmp_path, press_play, deterministic):
     command = start(in_editor(tmp_path, pipeline__deterministic=deterministic, **LONG))
     command.until(lambda: "Listening on port 5004" in command.output, "the word that it listens")

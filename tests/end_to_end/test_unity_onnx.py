@@ -107,6 +107,7 @@ async def played_by_the_model_alone(folder, model):
     return scores(folder)
 
 
+@pytest.mark.slow
 async def test_all_three_reach_the_same_score(trained, tmp_path):
     model = trained / "run" / "Simple.onnx"
     by_policy, _ = played(tmp_path / "policy", trained)

@@ -27,7 +27,7 @@ MENDED = {
 }
 
 
-ALWAYS = {"die-mid-step", "garbage", "nan-reward", "unknown-behavior"}
+ALWAYS = {"die-mid-step", "garbage"}
 """The others are read and refused in the same way; they are tried under `-m slow`, and alone in tests/stages/unity."""
 
 
@@ -111,6 +111,7 @@ def test_a_program_that_quits_before_an_agent_has_shown_is_no_success(start, tmp
     command.assert_left_nothing()
 
 
+@pytest.mark.slow
 def test_a_program_that_quits_is_started_again_if_that_is_wanted(start, tmp_path):
     arguments = ("--misbehave", "stop", "--at-step", 40, "--once", tmp_path / "once")
     command = start(unity(tmp_path, *arguments, num_envs=1, env_settings__on_close="restart", **INLINE))
@@ -196,6 +197,7 @@ def test_one_that_is_killed_is_started_again_until_it_may_not_and_the_run_ends_w
     assert_saved(command, newest_checkpoint(command.run_folder / "checkpoints").steps["Simple"])
 
 
+@pytest.mark.slow
 def test_a_killed_actor_is_replaced_and_finds_its_ports_again(start, tmp_path):
     command = start(unity(tmp_path, **LONG))
     number = command.until_checkpoint(0).number

@@ -12,6 +12,7 @@ from pipeline.main.preflight import check_run
 
 PENDULUM = {"environment": {"kind": "gymnasium", "id": "Pendulum-v1"}}
 CLONES = {"trainer_type": "bc", "hyperparameters": {"demo_path": "expert.demo"}}
+GAIL = {"reward_signals": {"gail": {"demo_path": "expert.demo"}}}
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,8 @@ CLONES = {"trainer_type": "bc", "hyperparameters": {"demo_path": "expert.demo"}}
         ({"behaviors": {"A": {}}, "env_settings": {"env_path": "Builds/Absent"}}, "Builds/Absent"),
         ({"behaviors": {"A": {}}, "replay": {"streams": ["absent.stream"]}}, r"absent\.stream"),
         ({**PENDULUM, "behaviors": {"A": {"init_path": "absent.pt"}}}, r"A\.init_path: there is no file absent\.pt"),
+        ({"behaviors": {"A": CLONES}}, r"A: demo_path 'expert\.demo': there is no such file"),
+        ({**PENDULUM, "behaviors": {"A": GAIL}}, r"A: demo_path 'expert\.demo': there is no such file"),
         ({"behaviors": {"A": CLONES, "B": {}}}, "A learns from demonstrations alone, and B does not"),
     ],
 )
@@ -86,6 +89,8 @@ def test_a_run_of_ml_agents_is_played_whatever_its_checkpoint_holds(left):
     left({"Policy": {}}, inference=True)
 
 
-def test_demonstrations_need_no_environment():
+def test_demonstrations_need_no_environment(tmp_path, monkeypatch):
+    (tmp_path / "expert.demo").touch()
+    monkeypatch.chdir(tmp_path)
     plain = {"behaviors": {"A": CLONES}, "env_settings": {"env_path": "Builds/Absent"}}
     check_run(RunConfig.from_plain(plain))
