@@ -59,7 +59,7 @@ class CheckpointSettings(Settings):
 def _device(value: object) -> object:
     if isinstance(value, str):
         kind, _, index = value.partition(":")
-        if not kind.isalpha() or (":" in value and not index.isdigit()):
+        if kind == "gpu" or not kind.isalpha() or (":" in value and not index.isdigit()):
             raise ValueError(f"'{value}' is no torch device; expected 'cpu', 'cuda', 'cuda:1' or the like")
     return value
 

@@ -1,7 +1,7 @@
 """Checks of a run before anything is started and before a folder is made for it.
 
 The configuration by itself was checked when it was loaded. This checks what it names on the disk: recordings, policies,
-executables, modules.
+demonstrations, executables, modules.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ def check_run(config: RunConfig) -> None:
         _check_streams(config.replay.streams)
     elif not offline:
         _check_environment(config)
+    if not config.checkpoint_settings.inference:
+        _check_demonstrations(config)
     if config.checkpoint_settings.resume and not config.checkpoint_settings.inference:
         _check_origin(Path(config.checkpoint_settings.results_dir) / config.checkpoint_settings.run_id)
     if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
@@ -64,6 +66,24 @@ def _check_environment(config: RunConfig) -> None:
         if check is not None:
             load_entry(check)(config)
     except StageError as error:
+        raise RunError(str(error)) from error
+
+
+def _check_demonstrations(config: RunConfig) -> None:
+    """Check that what is to be imitated is there: else an engine would be started in vain."""
+    for name, settings in config.behaviors.items():
+        sources = [settings.hyperparameters, settings.behavioral_cloning, *settings.signals.values()]
+        for path in dict.fromkeys(getattr(source, "demo_path", None) for source in sources):
+            if path is not None and settings.learns:
+                _check_demonstration(path, name, config.source_folder)
+
+
+def _check_demonstration(path: str, behavior: str, folder: Path | None) -> None:
+    from stages.trainer.imitation.loading import check_there
+
+    try:
+        check_there(path, behavior, folder)
+    except (StageError, OSError) as error:
         raise RunError(str(error)) from error
 
 

@@ -57,6 +57,16 @@ def load_recorded(path: str, behavior: str, folder: Path | None = None) -> Demon
     return _load(path, behavior, None, folder)
 
 
+def check_there(path: str, behavior: str, folder: Path | None = None) -> None:
+    """Check that there are files of a `demo_path` in a format that is read; what is in them is not looked at.
+
+    Raises:
+        StageError: as `load_demonstrations`.
+    """
+    if not path.startswith(PREFIX):
+        _files(path, behavior, folder)
+
+
 def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | None) -> Demonstrations:
     parts: list[Demonstrations] = []
     for name, part in _read(path, behavior, folder):
