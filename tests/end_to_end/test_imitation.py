@@ -60,8 +60,8 @@ def test_a_student_learns_from_its_teachers_trajectories_as_they_come(tmp_path):
     assert result.behaviors["CartPole"].step >= 3000
 
 
-def test_demonstrations_that_are_not_there_are_a_mistake_before_anything_is_learned(tmp_path):
-    with pytest.raises(RunFailed, match=r"nowhere\.stream"):
+def test_demonstrations_that_are_not_there_are_a_mistake_before_anything_is_started(tmp_path):
+    with pytest.raises(RunError, match=r"nowhere\.stream"):
         run_here(imitating({"demo_path": "nowhere.stream"}), tmp_path, "absent")
 
 
