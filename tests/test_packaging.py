@@ -28,6 +28,7 @@ EXTRAS = (
     "league",
     "mlflow",
     "onnx",
+    "peers",
     "plot",
     "ray",
     "video",

@@ -1,0 +1,206 @@
+"""Runs of `benchmarks/compare.py`: the pipeline through its command, and programs that measure themselves.
+
+Either gives a `Measured`: the rate, and the CPU time per step, after the start. Of the pipeline's processes the CPU
+time is sampled from outside; which steps had been learned from when is what TensorBoard's files say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).resolve().parents[1]
+EVERY_S = 0.1
+"""Time between two samples of CPU times, which the system counts in hundredths of a second."""
+LEARNED = "Losses/Policy Loss"
+"""A statistic that only updates make."""
+_PLACES = {
+    "deciding": ("env_step", "SubprocessEnvManager._take_step"),
+    "stepping": ("env_step", "workers", "worker_root", "UnityEnvironment.step"),
+    "update": ("trainer_advance", "_update_policy"),
+}
+"""Where timers.json has the stages."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run took, from the end of its first steps to its last."""
+
+    steps_per_s: float
+    cpu_us: float
+    """CPU time per step of the busiest process."""
+    all_cpu_us: float
+    """CPU time per step of all processes."""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Microseconds per step by the clock, by stage."""
+    score: float = float("nan")
+    """Mean return of the last training episodes."""
+    solved_at: int | None = None
+    memory_mb: float = 0.0
+    """Resident memory of all processes, at most."""
+    first_update_s: float = float("nan")
+    """From the command to the first summary after an update."""
+    seconds: float = 0.0
+    """From the command to its end."""
+
+
+def program(command: Sequence[str]) -> Measured:
+    """Run a program that prints what it took as a line of JSON."""
+    began = time.perf_counter()
+    ran = subprocess.run(list(command), cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {ran.returncode}:\n{ran.stderr}")
+    told = json.loads(ran.stdout.splitlines()[-1])
+    cpu_us = 1e6 * told["cpu_s"] / told["steps"]
+    return Measured(
+        told["steps"] / told["seconds"], cpu_us, cpu_us, told["stages"], told["score"], told["solved_at"],
+        seconds=time.perf_counter() - began,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run of the command that has ended: when it began, its folder, and its processes' CPU times and memory."""
+
+    began: float
+    ended: float
+    folder: Path
+    samples: list[tuple[float, dict[int, float]]]
+    memory_mb: float
+
+    def cpu_s(self, begin: float, end: float) -> dict[int, float]:
+        """CPU seconds of each process between two moments, by its id."""
+        times = [when for when, _ in self.samples]
+        used = {}
+        for pid in {pid for _, found in self.samples for pid in found}:
+            counted = np.maximum.accumulate([found.get(pid, 0.0) for _, found in self.samples])
+            at_begin, at_end = np.interp([begin, end], times, counted)
+            used[pid] = float(at_end - at_begin)
+        return used
+
+    def scalars(self, behavior: str, name: str) -> list[tuple[int, float, float]]:
+        """Step, moment and value of each summary's statistic; none if there was none."""
+        events = EventAccumulator(str(self.folder / behavior), size_guidance={"scalars": 0}).Reload()
+        if name not in events.Tags()["scalars"]:
+            return []
+        return [(each.step, each.wall_time, each.value) for each in events.Scalars(name)]
+
+    def stages(self, steps: int, warm_up: int = 0) -> dict[str, float]:
+        """Microseconds per step of the run's own timers; nothing is learned from the steps of a warm-up."""
+        tree = json.loads((self.folder / "run_logs" / "timers.json").read_text())
+        root, found = tree["children"]["TrainerController.start_learning"], {}
+        root = root["children"]["TrainerController.advance"]
+        for stage, place in _PLACES.items():
+            node: Mapping[str, Any] = root
+            for name in place:
+                node = node.get("children", {}).get(name, {})
+            found[stage] = 1e6 * node.get("total", 0.0) / (steps - warm_up if stage == "update" else steps)
+        return found
+
+
+def command(yaml: Path, sets: Sequence[str], seed: int, results: Path, checkout: Path = ROOT) -> Finished:
+    """Run `bin/run-pipeline` of a checkout to its end, and watch its processes."""
+    words = [sys.executable, str(checkout / "bin/run-pipeline"), str(yaml), "--seed", str(seed), "--force"]
+    words += ["--run-id", "compared", "--results-dir", str(results), *(w for s in sets for w in ("--set", s))]
+    began = time.time()
+    with tempfile.TemporaryFile() as output:
+        with subprocess.Popen(words, cwd=checkout, env=_environment(), stdout=output, stderr=output) as process:
+            samples, memory = _watch(process)
+        ended = time.time()
+        if process.returncode:
+            output.seek(0)
+            tail = output.read().decode(errors="replace")[-4000:]
+            raise SystemExit(f"{' '.join(words)} ended with status {process.returncode}:\n{tail}")
+    return Finished(began, ended, results / "compared", samples, memory)
+
+
+def pipeline(
+    example: str,
+    behavior: str,
+    sets: Sequence[str],
+    seed: int,
+    steps: int,
+    first: int,
+    *,
+    warm_up: int = 0,
+    mark: float = float("inf"),
+) -> Measured:
+    """Train an example of this checkout for so many steps; what it took after the first ones.
+
+    Args:
+        example: a file of config/examples.
+        behavior: its only behaviour.
+        sets: keys of the example and their values, as of `--set`.
+        seed: of the run.
+        steps: how many it makes.
+        first: so many are left out.
+        warm_up: from so many of them nothing is learned.
+        mark: the mean return of a summary that counts as solved.
+    """
+    changes = [f"behaviors.{behavior}.max_steps={steps}", f"behaviors.{behavior}.summary_freq={max(1, steps // 25)}"]
+    with tempfile.TemporaryDirectory() as results:
+        path = ROOT / "config/examples" / example
+        return measured(command(path, [*changes, *sets], seed, Path(results)), behavior, first, warm_up, mark)
+
+
+def measured(run: Finished, behavior: str, first: int, warm_up: int = 0, mark: float = float("inf")) -> Measured:
+    """What a finished run took from its first summary after `first` steps on."""
+    learned = run.scalars(behavior, LEARNED)
+    counted = [(step, when) for step, when, _ in learned if step >= first]
+    if len(counted) < 2:
+        raise SystemExit(f"{run.folder}: {len(counted)} summaries after step {first}; expected two, from more steps")
+    (from_step, begin), (to_step, end) = counted[0], counted[-1]
+    used, steps = run.cpu_s(begin, end), to_step - from_step
+    returns = run.scalars(behavior, "Environment/Cumulative Reward")
+    return Measured(
+        steps / (end - begin),
+        1e6 * max(used.values()) / steps,
+        1e6 * sum(used.values()) / steps,
+        run.stages(to_step, warm_up),
+        returns[-1][2] if returns else float("nan"),
+        next((step for step, _, value in returns if value >= mark), None),
+        run.memory_mb,
+        learned[0][1] - run.began,
+        run.ended - run.began,
+    )
+
+
+def _environment() -> dict[str, str]:
+    """One thread for each process; no path, as a checkout finds its own packages."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _watch(process: subprocess.Popen[bytes]) -> tuple[list[tuple[float, dict[int, float]]], float]:
+    """CPU times by process until the command ends, and the most memory that all had at once, in MB."""
+    main, samples, memory = psutil.Process(process.pid), [], 0.0
+    seen = [main]
+    while process.poll() is None:
+        found, resident = {}, 0
+        try:
+            # A look at all processes costs more than one at those that are known.
+            seen = [main, *main.children(recursive=True)] if len(samples) % 8 == 0 else seen
+        except psutil.NoSuchProcess:
+            break
+        for each in seen:
+            try:
+                times, resident = each.cpu_times(), resident + each.memory_info().rss
+                found[each.pid] = times.user + times.system
+            except psutil.NoSuchProcess:
+                continue
+        samples.append((time.time(), found))
+        memory = max(memory, resident / 1e6)
+        time.sleep(EVERY_S)
+    return samples, memory

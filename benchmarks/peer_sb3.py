@@ -1,0 +1,175 @@
+"""Stable-Baselines3 on the workloads of `benchmarks/compare.py`, with its own way to write them. Nothing of ours in it.
+
+    PEER benchmarks/peer_sb3.py W1 --steps 250000 --seed 0      PEER: a Python with headrace's extra `peers`
+
+W1 is PPO on CartPole-v1, W2 on HalfCheetah-v5 (observations normalised), W3 SAC on Pendulum-v1, Pong PPO from pixels,
+on ale-py's vectorised game, for which a VecEnv is written here. One process, one torch thread. Prints one line of JSON,
+like the reference programs; SAC's first 1,000 steps, and a fifth of the others', are left out of the rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
+
+SOLVED = {"W1": 475.0}
+SAC_FIRST = 1000
+
+
+class VectorGames(VecEnv):
+    """A vectorised environment of Gymnasium's that restarts within the step, as a VecEnv."""
+
+    def __init__(self, games: Any, seed: int) -> None:
+        super().__init__(games.num_envs, games.single_observation_space, games.single_action_space)
+        self._games, self._seed_first = games, seed
+
+    def reset(self) -> Any:
+        """Begin anew."""
+        return self._games.reset(seed=self._seed_first)[0]
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Keep the actions."""
+        self._actions = actions
+
+    def step_wait(self) -> Any:
+        """Step, and tell of each game that ended how it ended."""
+        observations, rewards, terminated, truncated, info = self._games.step(self._actions)
+        done = terminated | truncated
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for n in np.flatnonzero(done):
+            infos[n] = {"terminal_observation": info["final_obs"][n], "TimeLimit.truncated": not terminated[n]}
+        return observations, rewards, done, infos
+
+    def close(self) -> None:
+        """Close the games."""
+        self._games.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Nothing is drawn."""
+        return [None] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """There is nothing to set."""
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        """There are no single games to call."""
+        return []
+
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
+        """They are not."""
+        return [False] * self.num_envs
+
+
+class Watch(BaseCallback):
+    """Notes when the first steps are over, and when the last 100 episodes first reached the mark."""
+
+    def __init__(self, first: int, solved: float) -> None:
+        super().__init__()
+        self._first, self._solved = first, solved
+        self.mark: tuple[int, float, float] | None = None
+        self.solved_at: int | None = None
+
+    def _on_rollout_start(self) -> None:
+        if self.mark is None and self.num_timesteps >= self._first:
+            self.mark = (self.num_timesteps, time.perf_counter(), time.process_time())
+        if self.solved_at is None and len(self.model.ep_info_buffer) == 100 and score(self.model) >= self._solved:
+            self.solved_at = self.num_timesteps
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def score(model: BaseAlgorithm) -> float:
+    """Mean return of the last 100 episodes."""
+    episodes = [episode["r"] for episode in model.ep_info_buffer or ()]
+    return float(np.mean(episodes)) if episodes else float("nan")
+
+
+def cartpole(seed: int) -> PPO:
+    """PPO as in config/examples/cartpole.yaml."""
+    envs = make_vec_env("CartPole-v1", 64, seed=seed)
+    return PPO(
+        "MlpPolicy", envs, n_steps=32, batch_size=256, n_epochs=4, learning_rate=1e-3, gae_lambda=0.95,
+        clip_range=0.2, ent_coef=0.0, policy_kwargs={"net_arch": [64, 64]}, seed=seed, device="cpu",
+    )  # fmt: skip
+
+
+def halfcheetah(seed: int) -> PPO:
+    """PPO as in config/examples/halfcheetah.yaml."""
+    envs = VecNormalize(make_vec_env("HalfCheetah-v5", 16, seed=seed), norm_reward=False)
+    return PPO(
+        "MlpPolicy", envs, n_steps=128, batch_size=512, n_epochs=10, learning_rate=3e-4, gae_lambda=0.95,
+        clip_range=0.2, ent_coef=0.0, policy_kwargs={"net_arch": [256, 256]}, seed=seed, device="cpu",
+    )  # fmt: skip
+
+
+def pendulum(seed: int) -> SAC:
+    """SAC with its defaults, one update a step."""
+    return SAC(
+        "MlpPolicy", make_vec_env("Pendulum-v1", 1, seed=seed), buffer_size=100_000, learning_starts=SAC_FIRST,
+        batch_size=256, policy_kwargs={"net_arch": [256, 256]}, seed=seed, device="cpu",
+    )  # fmt: skip
+
+
+def pong(seed: int) -> PPO:
+    """PPO as in config/examples/pong.yaml."""
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP
+    games = gymnasium.make_vec("ALE/Pong-v5", num_envs=8, repeat_action_probability=0.0, autoreset_mode=mode)
+    return PPO(
+        "CnnPolicy", VecMonitor(VectorGames(games, seed)), n_steps=128, batch_size=256, n_epochs=4,
+        learning_rate=2.5e-4, gae_lambda=0.95, clip_range=0.1, ent_coef=0.01, seed=seed, device="cpu",
+    )  # fmt: skip
+
+
+WORKLOADS: dict[str, Callable[[int], BaseAlgorithm]] = {
+    "W1": cartpole,
+    "W2": halfcheetah,
+    "W3": pendulum,
+    "Pong": pong,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, and print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--steps", type=int, default=250_000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    model = WORKLOADS[asked.workload](asked.seed)
+    first = SAC_FIRST if asked.workload == "W3" else asked.steps // 5
+    watch = Watch(first, SOLVED.get(asked.workload, float("inf")))
+    began = time.perf_counter()
+    model.learn(asked.steps, callback=watch)
+    assert watch.mark is not None, "there are more steps than the first"
+    steps, clock, cpu = watch.mark
+    told = {
+        "steps": model.num_timesteps - steps,
+        "seconds": time.perf_counter() - clock,
+        "cpu_s": time.process_time() - cpu,
+        "stages": {},
+        "solved_at": watch.solved_at,
+        "score": score(model),
+        "whole_s": time.perf_counter() - began,
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""PPO on CartPole-v1 in eager torch with fused Adam: what anyone would write. Nothing of ours in it.
+
+    OMP_NUM_THREADS=1 python benchmarks/reference_torch_ppo.py --steps 250000 --seed 0
+
+The second reference of `benchmarks/compare.py`, with the environment, hyperparameters and output of the first one,
+`reference_numpy_ppo.py`: 64 environments × 32 steps, minibatches of 256, 4 epochs, two towers of 2×64 tanh units,
+autograd, one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+import numpy as np
+import torch
+from reference_numpy_ppo import (
+    ADAM_EPSILON,
+    BATCH,
+    CLIP,
+    ENVS,
+    EPOCHS,
+    GAMMA,
+    LAMBDA,
+    NORM,
+    RATE,
+    SOLVED,
+    TICKS,
+    UNITS,
+    CartPoles,
+)
+from torch import Tensor, nn
+from torch.distributions import Categorical
+
+
+class Agent(nn.Module):
+    """Policy and values, in towers of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy, self.values = tower(2, 0.01), tower(1, 1.0)
+
+    def forward(self, observations: Tensor) -> tuple[Categorical, Tensor]:
+        """Actions' distribution, and values [B]."""
+        return Categorical(logits=self.policy(observations)), self.values(observations)[:, 0]
+
+
+def tower(outputs: int, gain: float) -> nn.Sequential:
+    """Two hidden layers, orthogonally initialised."""
+    layers = nn.Linear(4, UNITS), nn.Linear(UNITS, UNITS), nn.Linear(UNITS, outputs)
+    for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
+        nn.init.orthogonal_(layer.weight, scale)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
+def learn(agent: Agent, adam: torch.optim.Adam, rows: dict[str, Tensor]) -> None:
+    """One gradient step on a minibatch."""
+    distribution, values = agent(rows["observations"])
+    advantages = rows["advantages"]
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    ratio = torch.exp(distribution.log_prob(rows["actions"]) - rows["log_probs"])
+    clipped = torch.clamp(ratio, 1 - CLIP, 1 + CLIP)
+    policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
+    loss = policy_loss + 0.5 * nn.functional.mse_loss(values, rows["returns"])
+    adam.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(agent.parameters(), NORM)
+    adam.step()
+
+
+def main() -> None:
+    """Train, and print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=250_000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(asked.seed)
+    envs, agent = CartPoles(ENVS, np.random.default_rng(asked.seed)), Agent()
+    adam = torch.optim.Adam(agent.parameters(), lr=RATE, eps=ADAM_EPSILON, fused=True)
+    observations, actions = torch.zeros(TICKS, ENVS, 4), torch.zeros(TICKS, ENVS, dtype=torch.int64)
+    log_probs, rewards, advantages, ended = (torch.zeros(TICKS, ENVS) for _ in range(4))
+    values = torch.zeros(TICKS + 1, ENVS)
+    stages = dict.fromkeys(("deciding", "stepping", "update"), 0.0)
+    step, solved, mark = 0, None, None
+    began = time.perf_counter()
+    while step < asked.steps:
+        if mark is None and step >= asked.steps // 5:
+            mark = (step, time.perf_counter(), time.process_time())
+            stages = dict.fromkeys(stages, 0.0)
+        with torch.no_grad():
+            for tick in range(TICKS):
+                t0 = time.perf_counter()
+                observations[tick] = torch.from_numpy(envs.observations)
+                distribution, values[tick] = agent(observations[tick])
+                actions[tick] = distribution.sample()
+                log_probs[tick] = distribution.log_prob(actions[tick])
+                t1 = time.perf_counter()
+                fallen, late, last = envs.step(actions[tick].numpy())
+                ended[tick] = torch.from_numpy(fallen | late)
+                rewards[tick] = 1.0
+                stages["deciding"] += t1 - t0
+                stages["stepping"] += time.perf_counter() - t1
+                if late.any():  # cut, not ended: what comes after is worth what the critic says
+                    cut = torch.from_numpy(late)
+                    rewards[tick][cut] += GAMMA * agent.values(torch.from_numpy(last))[cut, 0]
+            t0 = time.perf_counter()
+            values[TICKS] = agent.values(torch.from_numpy(envs.observations))[:, 0]
+            goes_on, running = (1 - ended) * GAMMA, torch.zeros(ENVS)
+            deltas = rewards + goes_on * values[1:] - values[:-1]
+            for tick in reversed(range(TICKS)):
+                advantages[tick] = running = deltas[tick] + LAMBDA * goes_on[tick] * running
+        rows = {
+            "observations": observations.reshape(-1, 4),
+            "actions": actions.reshape(-1),
+            "log_probs": log_probs.reshape(-1),
+            "advantages": advantages.reshape(-1),
+            "returns": (advantages + values[:-1]).reshape(-1),
+        }
+        for _ in range(EPOCHS):
+            for chosen in torch.randperm(ENVS * TICKS).split(BATCH):
+                learn(agent, adam, {name: column[chosen] for name, column in rows.items()})
+        stages["update"] += time.perf_counter() - t0
+        step += ENVS * TICKS
+        if solved is None and len(envs.finished) == 100 and np.mean(envs.finished) >= SOLVED:
+            solved = step
+    assert mark is not None, "there are steps"
+    counted = step - mark[0]
+    told = {
+        "steps": counted,
+        "seconds": time.perf_counter() - mark[1],
+        "cpu_s": time.process_time() - mark[2],
+        "stages": {name: 1e6 * seconds / counted for name, seconds in stages.items()},
+        "solved_at": solved,
+        "score": float(np.mean(envs.finished)),
+        "whole_s": time.perf_counter() - began,
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
