@@ -131,27 +131,29 @@ def pipeline(
     behavior: str,
     sets: Sequence[str],
     seed: int,
-    steps: int,
+    steps: int | None,
     first: int,
     *,
     warm_up: int = 0,
     mark: float = float("inf"),
 ) -> Measured:
-    """Train an example of this checkout for so many steps; what it took after the first ones.
+    """Train an example for so many steps; what it took after the first ones.
 
     Args:
-        example: a file of config/examples.
+        example: a YAML, from the repository's root.
         behavior: its only behaviour.
         sets: keys of the example and their values, as of `--set`.
         seed: of the run.
-        steps: how many it makes.
+        steps: how many it makes, with 25 summaries; None: `sets` say it.
         first: so many are left out.
         warm_up: from so many of them nothing is learned.
         mark: the mean return of a summary that counts as solved.
     """
-    changes = [f"behaviors.{behavior}.max_steps={steps}", f"behaviors.{behavior}.summary_freq={max(1, steps // 25)}"]
+    block, changes = f"behaviors.{behavior}", list[str]()
+    if steps is not None:
+        changes = [f"{block}.max_steps={steps}", f"{block}.summary_freq={max(1, steps // 25)}"]
     with tempfile.TemporaryDirectory() as results:
-        path = ROOT / "config/examples" / example
+        path = ROOT / example
         return measured(command(path, [*changes, *sets], seed, Path(results)), behavior, first, warm_up, mark)
 
 

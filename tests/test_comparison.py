@@ -68,15 +68,40 @@ def test_the_references_gradient_is_that_of_autograd(module):
     np.testing.assert_allclose(net.gradient, expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("module", ["compare"], indirect=True)
+@pytest.mark.parametrize("module", ["compare_page"], indirect=True)
 def test_a_ratio_is_the_median_of_those_within_rounds_beside_its_bar(module):
+    Bar = import_module("compare_workloads").Bar
+
     def took(cpu_us: float) -> object:
         return module.Measured(1e6 / cpu_us, cpu_us, cpu_us)
 
     found = {"ours": [took(1.0), took(10.0), took(2.0)], "peer": [took(3.0), took(20.0), took(8.0)]}
-    bars = [module.Bar("ours", "peer", cpu=2.0, clock=4.0), module.Bar("ours", "a peer that was skipped", cpu=1.0)]
+    bars = [Bar("ours", "peer", cpu=2.0, clock=4.0), Bar("ours", "a peer that was skipped", cpu=1.0)]
     *_, row = module.ratios(module.Workload("", {}, bars), found)
     assert row == "| ours : peer | 3.00 (bar 2) | 3.00 (bar 4, missed) |"
+
+
+@pytest.mark.parametrize("module", ["compare_page"], indirect=True)
+def test_only_the_marked_section_of_the_page_is_written(module, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{module.BEGIN}\nold\n{module.END}\nafter\n")
+    module.write(page, ["new"])
+    module.write(page, ["newer", "lines"])
+    assert page.read_text() == f"before\n{module.BEGIN}\nnewer\nlines\n{module.END}\nafter\n"
+    page.write_text("a page without marks")
+    with pytest.raises(SystemExit, match="no section between"):
+        module.write(page, ["new"])
+
+
+@pytest.mark.parametrize("module", ["compare_growth"], indirect=True)
+def test_what_grows_faster_than_it_may_is_told(module):
+    def runs(power: float) -> dict[int, list[object]]:
+        return {n: [module.Measured(1.0, 1.0, 3.0 * n**power, memory_mb=50.0 + n)] for n in (16, 64, 256)}
+
+    assert module.exponent({1: 5.0, 2: 20.0, 4: 80.0}) == pytest.approx(2.0)
+    assert not [row for row in module.table("environments", runs(0.1)) if "missed" in row]
+    (missed,) = [row for row in module.table("environments", runs(0.4)) if "missed" in row]
+    assert missed.startswith("| CPU time per step grows with the power 0.40, missed: at most 0")
 
 
 @pytest.mark.parametrize("module", ["compare_runs"], indirect=True)
@@ -90,7 +115,7 @@ def test_cpu_time_between_two_moments_is_that_of_each_process(module):
 @pytest.mark.parametrize("module", ["compare_runs"], indirect=True)
 def test_the_command_is_measured_from_outside(module):
     sets = [f"pipeline.hosts.{part}.kind=inline" for part in ("actors", "learners")]
-    took = module.pipeline("cartpole.yaml", "CartPole", sets, seed=0, steps=10_000, first=2_000)
+    took = module.pipeline("config/examples/cartpole.yaml", "CartPole", sets, seed=0, steps=10_000, first=2_000)
     assert took.steps_per_s > 0
     assert 0 < took.cpu_us <= took.all_cpu_us
     assert set(took.stages) == {"deciding", "stepping", "update"}
