@@ -37,6 +37,8 @@ class TrainerKind:
     extra_columns: tuple[str, ...] = ()
     """Names of decision columns that it always needs beyond actions, log_probs and action_masks; which it needs by its
     settings, `Hyperparameters.extra_columns` says."""
+    without_autograd: bool = False
+    """True if it can find the gradients of perceptrons on a CPU without torch's autograd."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict it, and why."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +49,7 @@ DEFAULT_TRAINER = "ppo"
 """`trainer_type` where the YAML has none, as in ML-Agents."""
 
 TRAINERS: dict[str, TrainerKind] = {
-    "ppo": TrainerKind("stages.trainer.ppo:PPOTrainer", PPOHyperparameters),
+    "ppo": TrainerKind("stages.trainer.ppo:PPOTrainer", PPOHyperparameters, without_autograd=True),
     "poca": TrainerKind("stages.trainer.poca:POCATrainer", POCAHyperparameters),
     "sac": TrainerKind("stages.trainer.sac:SACTrainer", SACHyperparameters, squashed=True, off_policy=True),
     "bc": TrainerKind(

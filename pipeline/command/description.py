@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from config import Curriculum, EnvironmentParameter, RunConfig
+from config import BehaviorSettings, Curriculum, EnvironmentParameter, RunConfig
 from config.environment_kinds import load_entry
+from config.trainers import declared_kind
 from pipeline.common.graph import GHOST, decides_centrally, offline_demonstrations, placements_after, route, shard_names
 
 ACTOR_STAGES = ("environment", "agent_processor")
@@ -91,6 +92,20 @@ def _parameter(parameter: EnvironmentParameter) -> str:
     return f"{parameter.sampler_type}, " + ", ".join(f"{name} {value}" for name, value in drawn.items())
 
 
+def _gradients(config: RunConfig, settings: BehaviorSettings) -> Sequence[str]:
+    """Describe how gradients are found, where there are two ways, as far as the configuration shows it."""
+    if not declared_kind(settings.trainer_type).without_autograd:
+        return []
+    torch_settings, network = config.torch_settings, settings.network_settings
+    if torch_settings.gradients == "autograd":
+        return ["  gradients by autograd, as torch_settings.gradients says"]
+    if torch_settings.device not in (None, "cpu"):
+        return [f"  gradients by autograd, on {torch_settings.device}"]
+    if network.memory is not None or network.network is not None:
+        return [f"  gradients by autograd, as it has a {'memory' if network.memory else 'network of its own'}"]
+    return ["  gradients by hand if it observes vectors alone and learns on a CPU, else by autograd"]
+
+
 def _decided(config: RunConfig, name: str, stages: Sequence[str]) -> Sequence[str]:
     """Describe a behaviour that does not learn."""
     settings = config.behavior_settings(name)
@@ -110,6 +125,7 @@ def _behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence
     return [
         f"behavior {name}: "
         + " → ".join(["actors", *middle, f"trainer {trainer} ({kind})", "publisher (main)", "actors"]),
+        *_gradients(config, settings),
         *([f"  replay buffer in {in_shards} ({config.pipeline.hosts.replay.kind})"] if shards else []),
         f"  max_steps {settings.max_steps}, time_horizon {settings.time_horizon}, "
         f"trajectory queue of {config.pipeline.queues.trajectories.maxlen}",

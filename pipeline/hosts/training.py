@@ -99,6 +99,7 @@ class TrainerHost(Host):
             # Of the behaviour alone, not of the host: a replay of its inlet gives the same weights again.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
+            autograd=self.config.torch_settings.gradients == "autograd",
             agents=_agents(self.config),
             folder=self.config.source_folder,
             statistics=statistics,

@@ -35,6 +35,8 @@ class TrainerContext:
     """Seed of all random draws."""
     device: str = "cpu"
     """The torch device to compute on."""
+    autograd: bool = False
+    """True if gradients are to be found by torch's autograd also where they could be found without."""
     agents: int = 1
     """Number of agents that act at a time, as far as the configuration shows: environments × actors."""
     folder: Path | None = None

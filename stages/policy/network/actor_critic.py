@@ -66,6 +66,10 @@ class ActorCritic:
             raise StageError(
                 f"network_settings.activation: {settings.activation!r} is not one of {', '.join(_ACTIVATIONS)}"
             )
+        self.activation = settings.activation
+        """Its name."""
+        self.layers = len(settings.widths)
+        """Hidden layers."""
         self._activation = _ACTIVATIONS[settings.activation]
         self._towers = 1 if shared_critic else 2
         initial = _initial_parameters(design, signals, self._towers, random)

@@ -61,7 +61,7 @@ class _Made:
     """What the gradient steps of one update have shown so far, on the device."""
 
     losses: list[Tensor] = field(default_factory=list)
-    """Of each minibatch all results of `losses`, one after the other."""
+    """Of each minibatch all results of `losses`, [k]."""
     shares: list[float] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
     """[k] norms of the parts of each gradient of the last epoch that was measured."""
@@ -162,7 +162,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
                 self._learn(minibatches, coefficients, weights, made, after_each)
                 if h.target_kl is not None and made.epochs and change_of(made.epochs[-1]).beyond(h.target_kl):
                     break
-            results = torch.stack(made.losses).view(-1, len(self.names) + len(self.measures))
+            results = torch.stack(made.losses)
             if self.replicas.size > 1:
                 results *= torch.tensor(made.shares, device=results.device)[:, None]
                 self.replicas.add_up(results)
@@ -187,33 +187,38 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         made.norms.clear()
         before = len(made.shares)
         for minibatch in minibatches:
-            losses = self.losses(minibatch, coefficients)
-            norms = self._descend(losses[: len(weights)], weights, minibatch.share, coefficients.learning_rate)
+            losses = self.find_gradients(minibatch, coefficients, weights)
+            norms = self._descend(coefficients.learning_rate)
             if self._measuring:
                 made.norms.append(torch.linalg.vector_norm(self.network.gradients)[None] if norms is None else norms)
             made.shares.append(minibatch.share)
-            made.losses.extend(loss.detach() for loss in losses)
+            made.losses.append(losses)
             if after_each is not None:
                 after_each(minibatch.rows if minibatch.together is None else minibatch.together)
         if self._log_ratios:
             made.epochs.append(measured(self._log_ratios, made.shares[before:], coefficients.epsilon, self.replicas))
 
-    def _descend(
-        self, losses: tuple[Tensor, ...], weights: Tensor, share: float, learning_rate: float
-    ) -> Tensor | None:
-        """One gradient step down the weighted losses of a minibatch, or of this replica's share of one.
+    def find_gradients(self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
+        """Set the gradients of the weighted losses of a minibatch, or of this replica's share of them.
+
+        Returns:
+            The results [k] of `losses`.
+        """
+        self.network.gradients.zero_()
+        # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
+        results = torch.stack(self.losses(minibatch, coefficients))
+        total = results[: len(weights)] @ weights
+        torch.autograd.backward(total if self.replicas.size == 1 else total * minibatch.share)
+        return results.detach()
+
+    def _descend(self, learning_rate: float) -> Tensor | None:
+        """One step down the gradients that were found.
 
         Returns:
             With `max_grad_norm` the norms [k] of the gradient's parts, before they were limited.
         """
         h, norms = self._settings, None
-        self.network.gradients.zero_()
-        # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
-        total = torch.stack(losses) @ weights
-        if self.replicas.size == 1:
-            torch.autograd.backward(total)
-        else:
-            torch.autograd.backward(total * share)
+        if self.replicas.size > 1:
             self.replicas.add_up(self.network.gradients)
         if self._parts is not None and h.max_grad_norm is not None:
             # Apart, as the value loss would take most of a norm that actor and critic share.

@@ -14,11 +14,20 @@ from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.on_policy.minibatches import Minibatch
 from stages.trainer.on_policy.update import VALUE_COEFFICIENT, Coefficients, OnPolicyUpdate, value_loss
+from stages.trainer.ppo.by_hand import PPOByHand
 from stages.trainer.replicas import ALONE, Replicas
 
 
 class PPOUpdate(OnPolicyUpdate[Minibatch]):
-    """Trains an actor and a critic that values single agents."""
+    """Trains an actor and a critic that values single agents.
+
+    Args:
+        network: the network to train.
+        spec: its actions.
+        hyperparameters: epochs, batch size and so on.
+        replicas: those that make the same update.
+        by_hand: finds the gradients; None: autograd does.
+    """
 
     names = ("policy loss", "value loss", "entropy")
     weights = (1.0, VALUE_COEFFICIENT)
@@ -29,13 +38,24 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
         spec: BehaviorSpec,
         hyperparameters: OnPolicyHyperparameters,
         replicas: Replicas = ALONE,
+        by_hand: PPOByHand | None = None,
     ) -> None:
         super().__init__(network, spec, hyperparameters, replicas)
         self._actor_critic = network
+        self._by_hand = by_hand
 
     def heads(self, inputs: Inputs) -> Tensor:
         """The actor's heads [B, H]."""
         return self._actor_critic.heads(inputs)
+
+    def find_gradients(self, minibatch: Minibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
+        """Set the gradients, by hand where that is possible."""
+        if self._by_hand is None:
+            return super().find_gradients(minibatch, coefficients, weights)
+        share = 1.0 if self.replicas.size == 1 else minibatch.share
+        losses, log_ratios = self._by_hand.find_gradients(minibatch, coefficients.epsilon, coefficients.beta, share)
+        self.keep_ratios(log_ratios)
+        return losses
 
     def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
         """Policy loss, value loss and entropy."""

@@ -1,0 +1,336 @@
+"""The gradient of the losses of an actor and a critic that are perceptrons, derived by hand, in NumPy.
+
+What autograd does for any network, written out for the one that most agents have (`ActorCritic`): no graph is recorded,
+and all that is large is written to buffers that were there before. Autograd stays the reference: tests compare the two
+for every combination of actions, heads and losses.
+
+Axis letters: R rows, T towers (actor and critic; one if the critic shares the actor's body), V inputs, U units, C
+continuous actions, H action heads (means, then the logits of each branch), S value heads, P columns of
+log-probabilities. What is done to heads is done head by head: they have their rows last.
+
+**Network** (`Perceptron`). A layer is y = f(z) with z = x·W + b, the heads are h = y₀·A + a and v = y₋₁·B + c. Given
+∂L/∂h and ∂L/∂v of a loss L, the chain rule is
+
+    ∂L/∂A = y₀ᵀ·∂L/∂h       ∂L/∂a = Σ_R ∂L/∂h       ∂L/∂y₀  = ∂L/∂h·Aᵀ
+    ∂L/∂B = y₋₁ᵀ·∂L/∂v      ∂L/∂c = Σ_R ∂L/∂v       ∂L/∂y₋₁ = ∂L/∂v·Bᵀ      (their sum where T = 1)
+
+and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z),
+
+    ∂L/∂W = xᵀ·δ            ∂L/∂b = Σ_R δ           ∂L/∂x   = δ·Wᵀ.
+
+**Actions** (`ActionLikelihood`). With g = ∂L/∂log π of a column, w = ∂L/∂(entropy) and 1ₐ = 1 at the choice, else 0,
+
+    Gaussian, d = (a - μ)/σ:    log π = -d²/2 - log σ - log(2π)/2    ∂L/∂μ = g·d/σ    ∂L/∂log σ = Σ_R g·(d² - 1) + w/C
+    categorical, p = softmax l: log π = log pₐ                       ∂L/∂l = g·(1ₐ - p) - w·p·(log p + h)/R
+
+where h = -Σ p·log p is the entropy of a row; that of a branch is its mean over rows, and that of the Gaussian the mean
+over dimensions of log σ + log(2πe)/2.
+
+**Losses** (`clipped_by_hand`, `squared_by_hand`). Of the clipped surrogate max(r·k, clip(r)·k), with r = π / π_old and
+the cost k = -advantage, the derivative by log π is r·k where the first is at least the second, else 0; of the squared
+error (v - return)², that by v is 2·(v - return). Both losses are means over rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import e, log, pi
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.specs import ActionSpec
+from stages.policy.network.actor_critic import ActorCritic
+
+Numbers = NDArray[np.floating[Any]]
+"""Of the network's own precision."""
+
+_HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
+_HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
+
+
+class _Layer:
+    """One hidden layer of all towers, and what its backward pass needs of its forward pass."""
+
+    def __init__(self, weight: Numbers, bias: Numbers, of_weight: Numbers, of_bias: Numbers) -> None:
+        self.weight, self.bias = weight, bias
+        self.of_weight, self.of_bias = of_weight, of_bias
+        self.output = self.delta = self.gate = np.empty(0, weight.dtype)
+
+    def make_room(self, rows: int, *, gated: bool) -> None:
+        """Make the buffers [T, R, U]."""
+        shape = len(self.weight), rows, self.weight.shape[2]
+        self.output = np.empty(shape, self.weight.dtype)
+        self.delta = np.empty_like(self.output)
+        self.gate = np.empty_like(self.output) if gated else self.gate
+
+
+class Perceptron:
+    """The forward and the backward pass of an `ActorCritic` on the CPU.
+
+    Args:
+        network: its parameters are read, and its `gradients` are written: not added to.
+
+    Attributes:
+        heads: [H, R] of the last forward pass.
+        values: [S, R] of it.
+        of_heads: [H, R] the loss's gradient by `heads`, for the backward pass; to be filled in.
+        of_values: [S, R] the same by `values`.
+    """
+
+    def __init__(self, network: ActorCritic) -> None:
+        weights = {name: leaf.detach().numpy() for name, leaf in network.parameters.items()}
+        gradients = {name: view.numpy() for name, view in network.named_views(network.gradients).items()}
+        self._forward, self._backward, self._gated = _ACTIVATIONS[network.activation]
+        self._layers = [
+            _Layer(*(of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")))
+            for i in range(network.layers)
+        ]
+        self._action, self._action_bias = weights["action.weight"], weights["action.bias"]
+        self._value, self._value_bias = weights["value.weight"], weights["value.bias"]
+        self._of_action, self._of_action_bias = gradients["action.weight"], gradients["action.bias"]
+        self._of_value, self._of_value_bias = gradients["value.weight"], gradients["value.bias"]
+        self._inputs = self._ones = np.empty(0, self._action.dtype)
+        self.heads = self.values = self.of_heads = self.of_values = self._ones
+
+    def forward(self, inputs: Numbers) -> None:
+        """Compute `heads` and `values` of rows [R, V]."""
+        if len(inputs) != len(self._ones):
+            self._make_room(len(inputs))
+        self._inputs = x = inputs
+        for layer in self._layers:
+            np.matmul(x, layer.weight, out=layer.output)
+            layer.output += layer.bias
+            self._forward(layer)
+            x = layer.output
+        np.matmul(self._action.T, x[0].T, out=self.heads)
+        np.matmul(self._value.T, x[-1].T, out=self.values)
+        self.heads += self._action_bias[:, None]
+        self.values += self._value_bias[:, None]
+
+    def backward(self) -> None:
+        """Write the gradients of all that `heads` and `values` depend on, by `of_heads` and `of_values`."""
+        last = self._layers[-1]
+        actor, critic = last.output[0], last.output[-1]
+        np.matmul(actor.T, self.of_heads.T, out=self._of_action)
+        np.matmul(critic.T, self.of_values.T, out=self._of_value)
+        np.matmul(self.of_heads, self._ones, out=self._of_action_bias)
+        np.matmul(self.of_values, self._ones, out=self._of_value_bias)
+        np.matmul(self.of_heads.T, self._action.T, out=last.delta[0])
+        if len(last.delta) == 1:
+            last.delta[0] += self.of_values.T @ self._value.T
+        elif len(self.values) == 1:  # an outer product, for which BLAS takes three times as long
+            np.multiply(self.of_values.T, self._value.T, out=last.delta[1])
+        else:
+            np.matmul(self.of_values.T, self._value.T, out=last.delta[1])
+        for i in range(len(self._layers) - 1, -1, -1):
+            layer = self._layers[i]
+            self._backward(layer)
+            x = self._layers[i - 1].output if i else self._inputs
+            np.matmul(x.swapaxes(-1, -2), layer.delta, out=layer.of_weight)
+            np.matmul(self._ones, layer.delta, out=layer.of_bias[:, 0])
+            if i:
+                np.matmul(layer.delta, layer.weight.swapaxes(-1, -2), out=self._layers[i - 1].delta)
+
+    def _make_room(self, rows: int) -> None:
+        kind = self._action.dtype
+        self._ones = np.ones(rows, kind)
+        for layer in self._layers:
+            layer.make_room(rows, gated=self._gated)
+        self.heads, self.of_heads = (np.empty((self._action.shape[1], rows), kind) for _ in range(2))
+        self.values, self.of_values = (np.empty((self._value.shape[1], rows), kind) for _ in range(2))
+
+
+class ActionLikelihood:
+    """The distributions of a behaviour's actions.
+
+    Args:
+        network: has the standard deviations; their gradient is written: not added to.
+        actions: the behaviour's.
+    """
+
+    def __init__(self, network: ActorCritic, actions: ActionSpec) -> None:
+        ends = list(accumulate(actions.discrete_branches, initial=actions.continuous_size))
+        self._branches = [slice(first, end) for first, end in pairwise(ends)]
+        self._continuous = actions.continuous_size
+        self._log_sigma = self._of_log_sigma = None
+        if network.log_sigma is not None:
+            self._log_sigma = network.log_sigma.detach().numpy()
+            self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
+        self._deviations = self._inverse_sigma = np.empty(0)
+        self._log_ps: list[Numbers] = []
+        self._ps: list[Numbers] = []
+        self._row_entropies: list[Numbers] = []
+        self._chosen: list[NDArray[np.int64]] = []
+        self._numbers = np.empty(0, np.int64)
+
+    def forward(
+        self, heads: Numbers, actions: Numbers, choices: Sequence[NDArray[np.int64]], penalties: Numbers
+    ) -> tuple[Numbers, float]:
+        """Return the log-probabilities [P, R], and the entropy.
+
+        Args:
+            heads: [H, R]
+            actions: [C, R]
+            choices: [R] of each branch.
+            penalties: [H - C, R] added to the logits; no rows without masks.
+        """
+        rows = heads.shape[1]
+        log_probs = np.empty((self._continuous + len(self._branches), rows), heads.dtype)
+        entropy = 0.0
+        if self._log_sigma is not None:
+            log_sigma = self._log_sigma[:, None]
+            self._inverse_sigma = np.exp(-log_sigma)
+            self._deviations = (actions - heads[: self._continuous]) * self._inverse_sigma
+            columns = log_probs[: self._continuous]
+            np.multiply(self._deviations, self._deviations, out=columns)
+            columns *= -0.5
+            columns -= log_sigma + _HALF_LOG_TWO_PI
+            entropy += _mean(self._log_sigma) + _HALF_LOG_TWO_PI_E
+        if not self._branches:
+            return log_probs, entropy
+        if len(self._numbers) != rows:
+            self._numbers = np.arange(rows)
+        self._log_ps, self._ps, self._row_entropies, self._chosen = [], [], [], []
+        for column, (branch, chosen) in enumerate(zip(self._branches, choices, strict=True), self._continuous):
+            logits = heads[branch]
+            if len(penalties):
+                logits = logits + penalties[branch.start - self._continuous : branch.stop - self._continuous]
+            log_p = logits - np.maximum.reduce(logits, axis=0)
+            p = np.exp(log_p)
+            log_p -= np.log(np.add.reduce(p, axis=0))
+            np.exp(log_p, out=p)
+            row_entropy = -np.add.reduce(p * log_p, axis=0)
+            at = chosen * rows + self._numbers
+            log_p.take(at, out=log_probs[column])
+            entropy += _mean(row_entropy)
+            self._log_ps.append(log_p)
+            self._ps.append(p)
+            self._row_entropies.append(row_entropy)
+            self._chosen.append(at)
+        return log_probs, entropy
+
+    def backward(self, of_log_probs: Numbers, of_entropy: float, of_heads: Numbers) -> None:
+        """Write the gradients of the heads [H, R] and of log σ, given those of the log-probabilities and the entropy.
+
+        Args:
+            of_log_probs: [P, R], or [1, R] where all columns have the same.
+            of_entropy: a number.
+            of_heads: [H, R] is written to.
+        """
+        if self._of_log_sigma is not None:
+            mine = of_log_probs[: self._continuous]
+            means, deviations = of_heads[: self._continuous], self._deviations
+            np.multiply(mine, deviations, out=means)
+            of_sigma = means * deviations
+            of_sigma -= mine
+            np.add.reduce(of_sigma, axis=1, out=self._of_log_sigma)
+            self._of_log_sigma += of_entropy / self._continuous
+            means *= self._inverse_sigma
+        rows = of_heads.shape[1]
+        for number, (branch, log_p, p, entropies, at) in enumerate(
+            zip(self._branches, self._log_ps, self._ps, self._row_entropies, self._chosen, strict=True)
+        ):
+            mine = of_log_probs[self._continuous + number if len(of_log_probs) > 1 else 0]
+            logits = of_heads[branch]
+            np.multiply(p, -mine, out=logits)
+            logits.reshape(-1)[at] += mine
+            if of_entropy:
+                log_p += entropies
+                log_p *= p
+                log_p *= of_entropy / rows
+                logits -= log_p
+
+
+def clipped_by_hand(log_ratios: Numbers, advantages: Numbers, epsilon: float) -> tuple[float, Numbers]:
+    """Return the clipped surrogate of log-ratios [P, R] and its gradient by them; see `ppo.update.clipped_policy_loss`.
+
+    Args:
+        log_ratios: [P, R]
+        advantages: [P, R] or [1, R].
+        epsilon: the clip range.
+    """
+    ratios = np.exp(log_ratios)
+    clipped = np.clip(ratios, 1.0 - epsilon, 1.0 + epsilon)
+    ratios *= advantages
+    clipped *= advantages
+    loss = -_mean(np.minimum(ratios, clipped))
+    ratios *= ratios <= clipped
+    ratios *= -1.0 / ratios.size
+    return loss, ratios
+
+
+def squared_by_hand(values: Numbers, returns: Numbers, weight: float, of_values: Numbers) -> float:
+    """Return the mean squared error of values [S, R], and write its gradient times a weight to `of_values`."""
+    np.subtract(values, returns, out=of_values)
+    loss = float(np.vdot(of_values, of_values)) / of_values.size
+    of_values *= 2.0 * weight / of_values.size
+    return loss
+
+
+def _mean(values: Numbers) -> float:
+    """As `values.mean()`, without its checks."""
+    return float(np.add.reduce(values, axis=None)) / values.size
+
+
+# Activations: forward, z in `output` becomes y; backward, ∂L/∂y in `delta` becomes ∂L/∂z, and `output` is spent. ------
+
+
+def _tanh(layer: _Layer) -> None:
+    np.tanh(layer.output, out=layer.output)
+
+
+def _tanh_backward(layer: _Layer) -> None:
+    """f′ = 1 - y²."""
+    np.multiply(layer.output, layer.output, out=layer.output)
+    np.subtract(1.0, layer.output, out=layer.output)
+    layer.delta *= layer.output
+
+
+def _relu(layer: _Layer) -> None:
+    np.maximum(layer.output, 0.0, out=layer.output)
+
+
+def _relu_backward(layer: _Layer) -> None:
+    """f′ = 1 where y > 0, else 0."""
+    np.sign(layer.output, out=layer.output)
+    layer.delta *= layer.output
+
+
+def _swish(layer: _Layer) -> None:
+    """The gate is σ(z), and y = z·σ(z)."""
+    np.negative(layer.output, out=layer.gate)
+    np.exp(layer.gate, out=layer.gate)
+    layer.gate += 1.0
+    np.reciprocal(layer.gate, out=layer.gate)
+    layer.output *= layer.gate
+
+
+def _swish_backward(layer: _Layer) -> None:
+    """f′ = σ + y·(1 - σ)."""
+    layer.delta *= layer.gate + layer.output * (1.0 - layer.gate)
+
+
+def _elu(layer: _Layer) -> None:
+    """The gate is e^z - 1 where z < 0, else 0."""
+    np.minimum(layer.output, 0.0, out=layer.gate)
+    np.expm1(layer.gate, out=layer.gate)
+    np.maximum(layer.output, layer.gate, out=layer.output)
+
+
+def _elu_backward(layer: _Layer) -> None:
+    """f′ = 1 where z > 0, else y + 1."""
+    np.minimum(layer.output, 0.0, out=layer.output)
+    layer.output += 1.0
+    layer.delta *= layer.output
+
+
+_ACTIVATIONS = {
+    "tanh": (_tanh, _tanh_backward, False),
+    "relu": (_relu, _relu_backward, False),
+    "swish": (_swish, _swish_backward, True),
+    "elu": (_elu, _elu_backward, True),
+}
+"""Both passes, and whether they need the gate."""

@@ -1,0 +1,52 @@
+"""PPO's losses and their gradients, without autograd; the derivation is in `stages.trainer.on_policy.by_hand`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from queues.specs import ActionSpec
+from stages.policy.network.actor_critic import ActorCritic
+from stages.trainer.on_policy.by_hand import ActionLikelihood, Perceptron, clipped_by_hand, squared_by_hand
+from stages.trainer.on_policy.minibatches import Minibatch
+from stages.trainer.on_policy.update import VALUE_COEFFICIENT
+
+
+class PPOByHand:
+    """The losses of `PPOUpdate` and their gradients, without autograd.
+
+    Args:
+        network: two perceptrons, or one with both heads.
+        actions: the behaviour's.
+        ratio_per_dimension: whether ratios are those of each action dimension and branch, or of the joint action.
+    """
+
+    def __init__(self, network: ActorCritic, actions: ActionSpec, ratio_per_dimension: bool) -> None:
+        self._perceptron = Perceptron(network)
+        self._likelihood = ActionLikelihood(network, actions)
+        self._joint = not ratio_per_dimension
+
+    def find_gradients(self, batch: Minibatch, epsilon: float, beta: float, share: float) -> tuple[Tensor, Tensor]:
+        """Write the gradients of `share` times the weighted losses; returns losses [3] and log-ratios [R, P]."""
+        network, actions = self._perceptron, self._likelihood
+        with np.errstate(all="ignore"):  # what is not finite is looked for when the update is over
+            network.forward(batch.inputs.vectors.numpy())
+            log_ratios, entropy = actions.forward(
+                network.heads,
+                batch.continuous.numpy().T,
+                [choices.numpy()[:, 0] for choices in batch.choices],
+                batch.penalties.numpy().T,
+            )
+            if self._joint and len(log_ratios) > 1:
+                log_ratios = np.add.reduce(log_ratios, axis=0, keepdims=True)
+            log_ratios -= batch.old_log_probs.numpy().T
+            policy, of_log_probs = clipped_by_hand(log_ratios, batch.advantages.numpy().T, epsilon)
+            value = squared_by_hand(
+                network.values, batch.returns.numpy().T, VALUE_COEFFICIENT * share, network.of_values
+            )
+            if share != 1.0:
+                of_log_probs *= share
+            actions.backward(of_log_probs, -beta * share, network.of_heads)
+            network.backward()
+        return torch.from_numpy(np.array([policy, value, entropy], log_ratios.dtype)), torch.from_numpy(log_ratios.T)
