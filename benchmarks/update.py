@@ -1,9 +1,9 @@
-"""What one update of PPO and POCA costs, with the pass of decoupled PPO and without it.
+"""What one update of PPO and POCA costs: without the pass of decoupled PPO, with it, and with gradients by autograd.
 
     OMP_NUM_THREADS=1 taskset -c 1 python benchmarks/update.py
 
-Buffers of random rows of the shapes of LunarLander, HalfCheetah and Pong, a policy with memory, and groups of four,
-with the hyperparameters of the examples. Both settings learn in turn; CPU time, so that a busy machine disturbs less.
+Buffers of random rows of the shapes of CartPole, LunarLander, HalfCheetah and Pong, a policy with memory, and groups of
+four, with the hyperparameters of the examples. The three learn in turn; CPU time, so that a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ from stages.trainer import Trainer, TrainerContext
 from stages.trainer.factory import make_trainer
 
 CASES: dict[str, tuple[str, tuple[int, ...], ActionSpec, dict[str, Any], dict[str, Any]]] = {
+    "CartPole": (
+        "ppo",
+        (4,),
+        ActionSpec(discrete_branches=(2,)),
+        {"buffer_size": 2048, "batch_size": 256, "num_epoch": 4, "max_grad_norm": 0.5},
+        {"hidden_units": 64, "activation": "tanh"},
+    ),
     "LunarLander": (
         "ppo",
         (8,),
@@ -113,7 +120,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=20)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{'ms of CPU per update':>22} {'coupled':>9} {'decoupled':>9} {'more':>7}")
+    print(f"{'ms of CPU per update':>22} {'coupled':>9} {'decoupled':>9} {'more':>7} {'autograd':>9} {'times':>6}")
     for case in asked.cases:
         kind, shape, actions, hyperparameters, network = CASES[case]
         observed = ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32")
@@ -121,16 +128,21 @@ def main() -> None:
         memory = network.get("memory", {}).get("memory_size", 0)
         batch = rows_of(spec, hyperparameters["buffer_size"], memory, np.random.default_rng(0))
         trainers = []
-        for decoupled in (False, True):
+        for decoupled, autograd in ((False, False), (True, False), (True, True)):
             block = {
                 "trainer_type": kind,
                 "hyperparameters": {**hyperparameters, "decoupled": decoupled},
                 "network_settings": network,
             }
-            trainers.append(make_trainer(TrainerContext(case, BehaviorSettings.model_validate(block), spec)))
+            settings = BehaviorSettings.model_validate(block)
+            trainers.append(make_trainer(TrainerContext(case, settings, spec, autograd=autograd)))
         took = [[learned_in(trainer, batch) for trainer in trainers] for _ in range(asked.updates)]
-        coupled, decoupled_ms = (median(column) for column in zip(*took, strict=True))
-        print(f"{case:>22} {coupled:>9.1f} {decoupled_ms:>9.1f} {decoupled_ms / coupled - 1:>7.1%}", flush=True)
+        coupled, decoupled_ms, by_autograd = (median(column) for column in zip(*took, strict=True))
+        more, times = decoupled_ms / coupled - 1, by_autograd / decoupled_ms
+        print(
+            f"{case:>22} {coupled:>9.1f} {decoupled_ms:>9.1f} {more:>7.1%} {by_autograd:>9.1f} {times:>6.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

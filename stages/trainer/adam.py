@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import sqrt
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.adam import adam
 
@@ -113,17 +116,39 @@ class Adam:
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}
 
 
-def clip_norms(gradients: Tensor, parts: Tensor, limit: float) -> Tensor:
-    """Scale each part of gradients [n] in place so that its norm is at most `limit`, as torch's `clip_grad_norm_` does.
+class GradientParts:
+    """The parts of a gradient, whose norms are limited apart.
 
     Args:
         gradients: [n]
         parts: [k, n] 1 for the elements of the part, 0 for others; each element is in one part.
-        limit: the largest norm of a part.
-
-    Returns:
-        [k] the parts' norms before.
     """
-    norms = torch.mv(parts, gradients.square()).sqrt_()
-    gradients.mul_(torch.mv(parts.t(), (limit / (norms + 1e-6)).clamp_(max=1.0)))
-    return norms
+
+    def __init__(self, gradients: Tensor, parts: Tensor) -> None:
+        self._gradients, self._parts = gradients, parts
+        # Of small networks the calls are what it costs, and of large ones that a product with the parts reads them all.
+        self._runs = [_runs(gradients, part) for part in parts] if gradients.device.type == "cpu" else None
+
+    def clip(self, limit: float) -> Tensor:
+        """Scale each part in place so that its norm is at most `limit`, as torch's `clip_grad_norm_` does.
+
+        Returns:
+            [k] the parts' norms before.
+        """
+        if self._runs is None:
+            norms = torch.mv(self._parts, self._gradients.square()).sqrt_()
+            self._gradients.mul_(torch.mv(self._parts.t(), (limit / (norms + 1e-6)).clamp_(max=1.0)))
+            return norms
+        found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]
+        with np.errstate(invalid="ignore"):  # what is not a number stays one
+            for runs, norm in zip(self._runs, found, strict=True):
+                if not norm <= limit:
+                    for run in runs:
+                        run *= limit / (norm + 1e-6)
+        return torch.from_numpy(np.array(found)).to(self._gradients.dtype)
+
+
+def _runs(gradients: Tensor, part: Tensor) -> list[NDArray[Any]]:
+    """Views of the stretches of gradients [n] in which a part [n] is 1."""
+    edges = np.flatnonzero(np.diff(part.numpy(), prepend=0, append=0))
+    return [gradients.numpy()[first:end] for first, end in edges.reshape(-1, 2)]

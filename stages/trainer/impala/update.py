@@ -19,7 +19,7 @@ from queues.specs import BehaviorSpec
 from stages.errors import NotFiniteError
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import ActorCriticNetwork
-from stages.trainer.adam import Adam, clip_norms
+from stages.trainer.adam import Adam, GradientParts
 from stages.trainer.impala.losses import divergence, log_probs_and_entropy
 from stages.trainer.impala.ratios import Ratios, ratios_of
 from stages.trainer.impala.unrolls import Unrolls
@@ -77,7 +77,7 @@ class ImpalaUpdate(NetworkUpdate):
         self._limits = Limits(h.rho_bar, h.c_bar, h.lambd)
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
-        self._parts = network.parts
+        self._parts = GradientParts(network.gradients, network.parts)
         self._of_critic = 1.0 - network.acting
 
     def heads(self, inputs: Inputs) -> Tensor:
@@ -232,7 +232,7 @@ class ImpalaUpdate(NetworkUpdate):
             if only_critic:
                 network.gradients.mul_(self._of_critic)
             limit = self._settings.max_grad_norm
-            norms = clip_norms(network.gradients, self._parts, float("inf") if limit is None else limit)
+            norms = self._parts.clip(float("inf") if limit is None else limit)
             self.adam.step(learning_rate)
             results = torch.cat([stacked.detach(), total.detach()[None], norms.square().sum().sqrt()[None]]).tolist()
             if not (np.isfinite(results).all() and bool(torch.isfinite(network.values).all())):

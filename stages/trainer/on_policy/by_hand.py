@@ -300,17 +300,21 @@ def _relu_backward(layer: _Layer) -> None:
 
 
 def _swish(layer: _Layer) -> None:
-    """The gate is σ(z), and y = z·σ(z)."""
-    np.negative(layer.output, out=layer.gate)
-    np.exp(layer.gate, out=layer.gate)
-    layer.gate += 1.0
-    np.reciprocal(layer.gate, out=layer.gate)
+    """The gate is σ(z) = (1 + tanh(z/2))/2, and y = z·σ(z)."""
+    np.multiply(layer.output, 0.5, out=layer.gate)
+    np.tanh(layer.gate, out=layer.gate)
+    layer.gate *= 0.5
+    layer.gate += 0.5
     layer.output *= layer.gate
 
 
 def _swish_backward(layer: _Layer) -> None:
-    """f′ = σ + y·(1 - σ)."""
-    layer.delta *= layer.gate + layer.output * (1.0 - layer.gate)
+    """f′ = σ + y·(1 - σ) = 1 + (y - 1)·(1 - σ)."""
+    np.subtract(1.0, layer.gate, out=layer.gate)
+    layer.output -= 1.0
+    layer.output *= layer.gate
+    layer.output += 1.0
+    layer.delta *= layer.output
 
 
 def _elu(layer: _Layer) -> None:

@@ -23,7 +23,7 @@ from stages.trainer.on_policy.minibatches import InputRows
 from stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts
 from stages.trainer.replicas import ALONE, Replicas
 
-_ROWS = 4096
+_ROWS = 512
 """Rows per forward pass: bounds memory, and stays in the processor's cache."""
 _ELEMENTS = 2**22
 """Elements of images and sets per forward pass, whose encoders need many times as much memory."""

@@ -22,7 +22,7 @@ from stages.errors import NotFiniteError
 from stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import TrainedActor
-from stages.trainer.adam import Adam, clip_norms
+from stages.trainer.adam import Adam, GradientParts
 from stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
 from stages.trainer.on_policy.policy_change import change_of, measured
 from stages.trainer.replicas import ALONE, Replicas
@@ -129,7 +129,9 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         self._continuous = spec.actions.continuous_size
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
-        self._parts = None if hyperparameters.max_grad_norm is None else network.parts
+        self._parts = None
+        if hyperparameters.max_grad_norm is not None:
+            self._parts = GradientParts(network.gradients, network.parts)
         self._measuring = False
         """True in epochs that are measured: the last one, or with `target_kl` all."""
         self._log_ratios: list[Tensor] = []
@@ -222,7 +224,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             self.replicas.add_up(self.network.gradients)
         if self._parts is not None and h.max_grad_norm is not None:
             # Apart, as the value loss would take most of a norm that actor and critic share.
-            norms = clip_norms(self.network.gradients, self._parts, h.max_grad_norm)
+            norms = self._parts.clip(h.max_grad_norm)
         self.adam.step(learning_rate)
         return norms
 

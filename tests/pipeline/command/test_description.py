@@ -47,3 +47,22 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
     hosts = {"replay": {"kind": "process", "replicas": replicas}}
     plain = {"behaviors": {"B": {"trainer_type": "sac"}}, "pipeline": {"hosts": hosts}}
     assert f"  replay buffer in {said} (process)" in describe(RunConfig.from_plain(plain)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("block", "torch_settings", "said"),
+    [
+        ({}, {}, "by hand if it observes vectors alone and learns on a CPU, else by autograd"),
+        ({}, {"gradients": "autograd"}, "by autograd, as torch_settings.gradients says"),
+        ({}, {"device": "cuda:1"}, "by autograd, on cuda:1"),
+        ({"network_settings": {"memory": {}}}, {}, "by autograd, as it has a memory"),
+        ({"network_settings": {"network": "mine:Net"}}, {}, "by autograd, as it has a network of its own"),
+    ],
+)
+def test_it_says_how_gradients_are_found(block, torch_settings, said):
+    config = RunConfig.from_plain({"behaviors": {"B": block}, "torch_settings": torch_settings})
+    assert f"  gradients {said}" in describe(config).splitlines()
+
+
+def test_where_there_is_one_way_to_find_gradients_it_says_nothing_of_it():
+    assert "gradients" not in describe(RunConfig.from_plain({"behaviors": {"B": {"trainer_type": "sac"}}}))

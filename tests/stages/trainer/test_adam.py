@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stages.errors import NotFiniteError
-from stages.trainer.adam import Adam, clip_norms
+from stages.trainer.adam import Adam, GradientParts
 
 
 def test_it_goes_the_way_of_torchs_adam():
@@ -59,11 +59,19 @@ def test_an_update_that_fails_changes_neither_parameters_nor_state():
 
 def test_long_parts_of_the_gradients_are_scaled_to_the_limit_and_short_ones_left_alone():
     gradients = torch.tensor([3.0, 0.3, 4.0, 0.4])
-    clip_norms(gradients, torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]]), 1.0)
+    norms = GradientParts(gradients, torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])).clip(1.0)
+    torch.testing.assert_close(norms, torch.tensor([5.0, 0.5]))
     torch.testing.assert_close(gradients, torch.tensor([0.6, 0.3, 0.8, 0.4]))
 
 
 def test_all_gradients_may_be_one_part():
     gradients = torch.tensor([3.0, 0.0, 4.0])
-    clip_norms(gradients, torch.ones(1, 3), 1.0)
+    GradientParts(gradients, torch.ones(1, 3)).clip(1.0)
     torch.testing.assert_close(gradients, torch.tensor([0.6, 0.0, 0.8]))
+
+
+def test_a_norm_that_is_not_a_number_stays_one():
+    gradients = torch.tensor([3.0, torch.nan, 4.0, torch.inf])
+    norms = GradientParts(gradients, torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]])).clip(1.0)
+    assert not torch.isfinite(norms).any()
+    assert not torch.isfinite(gradients).all()

@@ -66,10 +66,14 @@ def minibatch_of(case, random: np.random.Generator, columns: int) -> Minibatch:
         parts["penalties"].copy_(torch.from_numpy(np.where(forbidden, MASK_PENALTY, 0.0)))
     parts["old_log_probs"] -= 1.5 * max(1, len(choices))
     return Minibatch(
-        tuple(torch.from_numpy(chosen) for chosen in choices),
-        Inputs(parts["vectors"]),
-        *(parts[name] for name in ("continuous", "penalties", "old_log_probs", "advantages", "returns")),
-        torch.arange(rows),
+        choices=tuple(torch.from_numpy(chosen) for chosen in choices),
+        inputs=Inputs(parts["vectors"]),
+        continuous=parts["continuous"],
+        penalties=parts["penalties"],
+        old_log_probs=parts["old_log_probs"],
+        advantages=parts["advantages"],
+        returns=parts["returns"],
+        rows=torch.arange(rows),
     )
 
 
