@@ -8,7 +8,7 @@ Axis letters: R rows, T towers (actor and critic; one if the critic shares the a
 continuous actions, H action heads (means, then the logits of each branch), S value heads, P columns of
 log-probabilities. What is done to heads is done head by head: they have their rows last.
 
-**Network** (`Perceptron`). A layer is y = f(z) with z = x·W + b, the heads are h = y₀·A + a and v = y₋₁·B + c. Given
+**Network** (`PerceptronsByHand`). A layer is y = f(z) with z = x·W + b, the heads are h = y₀·A + a and v = y₋₁·B + c. Given
 ∂L/∂h and ∂L/∂v of a loss L, the chain rule is
 
     ∂L/∂A = y₀ᵀ·∂L/∂h       ∂L/∂a = Σ_R ∂L/∂h       ∂L/∂y₀  = ∂L/∂h·Aᵀ
@@ -51,7 +51,7 @@ _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
 
-class _Layer:
+class _HandLayer:
     """One hidden layer of all towers, and what its backward pass needs of its forward pass."""
 
     def __init__(self, weight: Numbers, bias: Numbers, of_weight: Numbers, of_bias: Numbers) -> None:
@@ -67,7 +67,7 @@ class _Layer:
         self.gate = np.empty_like(self.output) if gated else self.gate
 
 
-class Perceptron:
+class PerceptronsByHand:
     """The forward and the backward pass of an `ActorCritic` on the CPU.
 
     Args:
@@ -85,7 +85,7 @@ class Perceptron:
         gradients = {name: view.numpy() for name, view in network.named_views(network.gradients).items()}
         self._forward, self._backward, self._gated = _ACTIVATIONS[network.activation]
         self._layers = [
-            _Layer(*(of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")))
+            _HandLayer(*(of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")))
             for i in range(network.layers)
         ]
         self._action, self._action_bias = weights["action.weight"], weights["action.bias"]
@@ -278,28 +278,28 @@ def _mean(values: Numbers) -> float:
 # Activations: forward, z in `output` becomes y; backward, ∂L/∂y in `delta` becomes ∂L/∂z, and `output` is spent. ------
 
 
-def _tanh(layer: _Layer) -> None:
+def _tanh(layer: _HandLayer) -> None:
     np.tanh(layer.output, out=layer.output)
 
 
-def _tanh_backward(layer: _Layer) -> None:
+def _tanh_backward(layer: _HandLayer) -> None:
     """f′ = 1 - y²."""
     np.multiply(layer.output, layer.output, out=layer.output)
     np.subtract(1.0, layer.output, out=layer.output)
     layer.delta *= layer.output
 
 
-def _relu(layer: _Layer) -> None:
+def _relu(layer: _HandLayer) -> None:
     np.maximum(layer.output, 0.0, out=layer.output)
 
 
-def _relu_backward(layer: _Layer) -> None:
+def _relu_backward(layer: _HandLayer) -> None:
     """f′ = 1 where y > 0, else 0."""
     np.sign(layer.output, out=layer.output)
     layer.delta *= layer.output
 
 
-def _swish(layer: _Layer) -> None:
+def _swish(layer: _HandLayer) -> None:
     """The gate is σ(z) = (1 + tanh(z/2))/2, and y = z·σ(z)."""
     np.multiply(layer.output, 0.5, out=layer.gate)
     np.tanh(layer.gate, out=layer.gate)
@@ -308,7 +308,7 @@ def _swish(layer: _Layer) -> None:
     layer.output *= layer.gate
 
 
-def _swish_backward(layer: _Layer) -> None:
+def _swish_backward(layer: _HandLayer) -> None:
     """f′ = σ + y·(1 - σ) = 1 + (y - 1)·(1 - σ)."""
     np.subtract(1.0, layer.gate, out=layer.gate)
     layer.output -= 1.0
@@ -317,14 +317,14 @@ def _swish_backward(layer: _Layer) -> None:
     layer.delta *= layer.output
 
 
-def _elu(layer: _Layer) -> None:
+def _elu(layer: _HandLayer) -> None:
     """The gate is e^z - 1 where z < 0, else 0."""
     np.minimum(layer.output, 0.0, out=layer.gate)
     np.expm1(layer.gate, out=layer.gate)
     np.maximum(layer.output, layer.gate, out=layer.output)
 
 
-def _elu_backward(layer: _Layer) -> None:
+def _elu_backward(layer: _HandLayer) -> None:
     """f′ = 1 where z > 0, else y + 1."""
     np.minimum(layer.output, 0.0, out=layer.output)
     layer.output += 1.0

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from queues.specs import ActionSpec
 from stages.policy.network.actor_critic import ActorCritic
-from stages.trainer.on_policy.by_hand import ActionLikelihood, Perceptron, clipped_by_hand, squared_by_hand
+from stages.trainer.on_policy.by_hand import ActionLikelihood, PerceptronsByHand, clipped_by_hand, squared_by_hand
 from stages.trainer.on_policy.minibatches import Minibatch
 from stages.trainer.on_policy.update import VALUE_COEFFICIENT
 
@@ -23,7 +23,7 @@ class PPOByHand:
     """
 
     def __init__(self, network: ActorCritic, actions: ActionSpec, ratio_per_dimension: bool) -> None:
-        self._perceptron = Perceptron(network)
+        self._perceptron = PerceptronsByHand(network)
         self._likelihood = ActionLikelihood(network, actions)
         self._joint = not ratio_per_dimension
 
