@@ -8,8 +8,8 @@ Axis letters: R rows, T towers (actor and critic; one if the critic shares the a
 continuous actions, H action heads (means, then the logits of each branch), S value heads, P columns of
 log-probabilities. What is done to heads is done head by head: they have their rows last.
 
-**Network** (`PerceptronsByHand`). A layer is y = f(z) with z = x·W + b, the heads are h = y₀·A + a and v = y₋₁·B + c. Given
-∂L/∂h and ∂L/∂v of a loss L, the chain rule is
+**Network** (`PerceptronsByHand`). A layer is y = f(z) with z = x·W + b, the heads are h = y₀·A + a and v = y₋₁·B + c.
+Given ∂L/∂h and ∂L/∂v of a loss L, the chain rule is
 
     ∂L/∂A = y₀ᵀ·∂L/∂h       ∂L/∂a = Σ_R ∂L/∂h       ∂L/∂y₀  = ∂L/∂h·Aᵀ
     ∂L/∂B = y₋₁ᵀ·∂L/∂v      ∂L/∂c = Σ_R ∂L/∂v       ∂L/∂y₋₁ = ∂L/∂v·Bᵀ      (their sum where T = 1)
