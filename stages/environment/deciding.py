@@ -1,4 +1,4 @@
-"""The decisions of one tick for one behaviour id: each policy decides for the rows of its games, all get a stamp."""
+"""The decisions of one tick for one behaviour id: policies decide for the rows of their games, all get a stamp."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from queues.messages import ActionBatch, Array
 from stages.environment.lineup import Lineup, LineupPlayer
+from stages.policy.numpy_policy import NumpyPolicy, act_together
 from stages.policy.protocol import Decision, Recall
 
 LineupRows = list[tuple[Lineup, NDArray[np.intp] | None]]
@@ -38,7 +39,9 @@ def decide_rows(
     greedy: bool,
     recalls: Sequence[Recall | None],
 ) -> tuple[Decision, list[Recall | None]]:
-    """Call act() once per policy, and put the decisions for all `count` rows together in their order.
+    """Decide for all `count` rows, by each policy for its own.
+
+    Perceptrons decide together; of others act() is called once per policy.
 
     `recalls` are the memories of each player's rows.
 
@@ -48,6 +51,9 @@ def decide_rows(
     if len(players) == 1:
         decision = _act(players[0][0], observations, masks, random, greedy, recalls[0])
         return decision, [decision.recall]
+    if (together := _together(players, greedy)) is not None:
+        decision = act_together(together, observations, masks, random, greedy)
+        return _with_masks(decision, masks), [None] * len(players)
     columns: dict[str, Array] = {}
     continuous = discrete = None
     after = []
@@ -76,10 +82,26 @@ def _act(
     greedy: bool,
     recall: Recall | None,
 ) -> Decision:
-    decision = player.policy.act(observations, masks, random, greedy, recall)
+    return _with_masks(player.policy.act(observations, masks, random, greedy, recall), masks)
+
+
+def _with_masks(decision: Decision, masks: NDArray[np.bool_] | None) -> Decision:
     if masks is not None:
         return Decision(decision.actions, {**decision.columns, "action_masks": masks}, decision.recall)
     return decision
+
+
+def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDArray[np.intp]]] | None:
+    """The policies with their rows, if all can decide at once."""
+    first, parts = players[0][0].policy, []
+    if not isinstance(first, NumpyPolicy):
+        return None
+    for player, rows in players:
+        policy = player.policy
+        if rows is None or not isinstance(policy, NumpyPolicy) or not first.draws_like(policy, greedy):
+            return None
+        parts.append((policy, rows))
+    return parts
 
 
 class Stamp:

@@ -207,7 +207,9 @@ class Lineups:
         """Begin the next games of instances whose games have ended, under the current lineup."""
         for env_id, lineup in zip(env_ids, self._draw_games(len(env_ids)), strict=True):
             self.games[env_id] = lineup
-        if len(env_ids):
+        if self._slots is not None and not self._draws:
+            self._slots[env_ids] = 0  # the number of the current one
+        elif len(env_ids):
             self._slots = None
         if self._mixed or self._draws:
             self._mixed = any(lineup is not self.current for lineup in self.games)
@@ -257,8 +259,8 @@ class Lineups:
         return self.has_self_play(behavior_id) and behavior_team(behavior_id) == self.current.learning_team
 
     def _number_lineups(self) -> None:
-        """Number the lineups of running games and note each instance's: read in each tick, changed in few."""
-        distinct = {id(lineup): lineup for lineup in self.games}
+        """Number the current lineup, as 0, and those of running games, and note each instance's."""
+        distinct = {id(lineup): lineup for lineup in (self.current, *self.games)}
         numbers = {key: number for number, key in enumerate(distinct)}
         self._distinct = list(distinct.values())
         self._slots = np.array([numbers[id(lineup)] for lineup in self.games], np.intp)

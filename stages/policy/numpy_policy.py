@@ -6,7 +6,7 @@ is trained is a torch module; both follow `layout`, and a test compares their ou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from stages.policy.design import PolicyDesign
 from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, check_layout, policy_layout
 from stages.policy.normalizer import normalize
 from stages.policy.observations import ObservationLayout
-from stages.policy.protocol import Decision, Recall
+from stages.policy.protocol import ActingPolicy, Decision, Recall
 from stages.policy.sampling import ActionSampler, check_heads
 
 _HALF = np.float32(0.5)
@@ -60,6 +60,7 @@ class NumpyPolicy:
         self._scratch: list[Floats] = []
         self.version = -1
         """Version of the loaded weights; -1 before the first `load`."""
+        self._draws = (design.spec.actions, design.squashed, design.head_size, tuple(design.extra_columns))
 
     def load(self, update: PolicyUpdate) -> None:
         """See `ActingPolicy.load`."""
@@ -84,6 +85,12 @@ class NumpyPolicy:
     ) -> Decision:
         """See `ActingPolicy.act`."""
         return Decision(*self._sampler.sample(self.heads(observations), masks, random, deterministic))
+
+    def draws_like(self, other: ActingPolicy, deterministic: bool) -> bool:
+        """Whether `act_together` can draw the actions of both policies at once."""
+        if not isinstance(other, NumpyPolicy) or self._draws != other._draws:
+            return False
+        return deterministic or not (self._sampler.uniform or other._sampler.uniform)
 
     def heads(self, observations: tuple[Array, ...]) -> Floats:
         """The action heads [d, H] (see `PolicyDesign.head_size`): a view into a buffer, valid until the next call.
@@ -118,6 +125,34 @@ class NumpyPolicy:
             self._buffers = [np.empty((d, width), np.float32) for width in self._widths]
         self._views = [buffer[:d] for buffer in self._buffers]
         self._scratch = [np.empty_like(view) for view in self._views[1:-1]]
+
+
+def act_together(
+    parts: Sequence[tuple[NumpyPolicy, NDArray[np.intp]]],
+    observations: tuple[Array, ...],
+    masks: NDArray[np.bool_] | None,
+    random: np.random.Generator,
+    deterministic: bool = False,
+) -> Decision:
+    """Decide for the rows of several policies at once: each computes its heads, and all actions are drawn together.
+
+    Drawing is most of the cost of a decision for few rows, and is paid once here.
+
+    Args:
+        parts: policies that draw alike (`NumpyPolicy.draws_like`), and the rows of each; together all rows.
+        observations: of all rows; the arguments from here on are those of `ActingPolicy.act`.
+        masks: of all rows.
+        random: the source of all chance.
+        deterministic: whether the most likely actions are taken.
+    """
+    sampler, count = parts[0][0]._sampler, len(observations[0])
+    heads = np.empty((count, parts[0][0]._widths[-1]), np.float32)
+    log_sigma = np.empty((count, len(sampler.log_sigma)), np.float32)
+    for policy, rows in parts:
+        heads[rows] = policy.heads(tuple([o[rows] for o in observations]))
+        if log_sigma.size:
+            log_sigma[rows] = policy._sampler.log_sigma
+    return Decision(*sampler.sample(heads, masks, random, deterministic, log_sigma))
 
 
 def activation(name: str) -> Callable[[Floats, Floats], None]:

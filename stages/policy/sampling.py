@@ -45,7 +45,6 @@ class ActionSampler:
         self._gaussian_heads = design.head_size - self._actions.mask_size
         self._gives_heads = ACTION_HEADS in design.extra_columns
         self._log_sigma = np.zeros(0, np.float32)
-        self._sigma = np.ones(0, np.float32)
 
     def adopt(self, update: PolicyUpdate) -> None:
         """Sample for this policy from now on: uniformly, if its trainer has made no more than `random_steps` steps.
@@ -57,10 +56,24 @@ class ActionSampler:
     def load(self, log_sigma: Floats) -> None:
         """Load the log σ [C] of a Gaussian that is not squashed."""
         self._log_sigma = log_sigma
-        self._sigma = np.exp(log_sigma)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether samples are uniform now, whatever the heads."""
+        return self._uniform
+
+    @property
+    def log_sigma(self) -> Floats:
+        """[C] the log σ of a Gaussian that is not squashed."""
+        return self._log_sigma
 
     def sample(
-        self, heads: Floats, masks: NDArray[np.bool_] | None, random: np.random.Generator, deterministic: bool
+        self,
+        heads: Floats,
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool,
+        log_sigma: Floats | None = None,
     ) -> tuple[ActionBatch, dict[str, Array]]:
         """Decide for d agents.
 
@@ -69,6 +82,7 @@ class ActionSampler:
             masks: [d, sum of branches] true = allowed, or None.
             random: the source of all chance.
             deterministic: mean and most likely choice instead of a sample.
+            log_sigma: [d, C] where the rows are of policies that each have their own; by default that which was loaded.
 
         Returns:
             The environment's actions, and the columns of the decision; all of them new arrays except the masks.
@@ -77,22 +91,18 @@ class ActionSampler:
             StageError: if a mask forbids all choices of a branch.
         """
         d, c = len(heads), self._actions.continuous_size
+        log_sigma = self._log_sigma if log_sigma is None else log_sigma
         uniform = self._uniform and not deterministic
         log_probs = np.empty((d, self._actions.log_prob_size), np.float32)
         columns: dict[str, Array] = {}
         continuous = np.empty((d, 0), np.float32)
         discrete = np.empty((d, len(self._branches)), np.int32)
         if c:
-            drawn = self._sample_continuous(heads, random, deterministic, uniform, log_probs[:, :c])
+            drawn = self._sample_continuous(heads, log_sigma, random, deterministic, uniform, log_probs[:, :c])
             columns["continuous_actions"] = drawn
             continuous = environment_actions(self._actions, drawn, self._squashed)
         if self._branches:
-            logits = heads[:, self._gaussian_heads :]
-            if uniform:
-                logits = np.zeros_like(logits)
-            if masks is not None:
-                self._check_masks(masks)
-                logits = np.where(masks, logits, logits + MASK_PENALTY)
+            logits = self._logits(heads, masks, uniform)
             for index, branch in enumerate(self._branches):
                 choices, chosen = sample_categorical(logits[:, branch], random, deterministic)
                 discrete[:, index] = choices
@@ -102,11 +112,27 @@ class ActionSampler:
         if self._actions.masked:
             columns["action_masks"] = np.ones((d, self._actions.mask_size), np.bool_) if masks is None else masks
         if self._gives_heads:
-            columns[ACTION_HEADS] = self._action_heads(heads)
+            columns[ACTION_HEADS] = self._action_heads(heads, log_sigma)
         return ActionBatch(continuous, discrete), columns
 
+    def _logits(self, heads: Floats, masks: NDArray[np.bool_] | None, uniform: bool) -> Floats:
+        """The logits of all branches, [d, sum of branches], those of forbidden choices so low that none is drawn."""
+        logits = heads[:, self._gaussian_heads :]
+        if uniform:
+            logits = np.zeros_like(logits)
+        if masks is None:
+            return logits
+        self._check_masks(masks)
+        return np.where(masks, logits, logits + MASK_PENALTY)
+
     def _sample_continuous(
-        self, heads: Floats, random: np.random.Generator, deterministic: bool, uniform: bool, log_probs: Floats
+        self,
+        heads: Floats,
+        log_sigma: Floats,
+        random: np.random.Generator,
+        deterministic: bool,
+        uniform: bool,
+        log_probs: Floats,
     ) -> Floats:
         """Continuous actions [d, c] as the trainer learns from them; their log-probabilities go to `log_probs`."""
         c = self._actions.continuous_size
@@ -115,9 +141,9 @@ class ActionSampler:
             return np.float32(2.0) * random.random((len(heads), c), np.float32) - np.float32(1.0)
         if self._squashed:
             return sample_squashed(heads[:, :c], heads[:, c : 2 * c], random, deterministic, log_probs)
-        return self._sample_gaussian(heads[:, :c], random, deterministic, log_probs)
+        return sample_gaussian(heads[:, :c], log_sigma, random, deterministic, log_probs)
 
-    def _action_heads(self, heads: Floats) -> Floats:
+    def _action_heads(self, heads: Floats, log_sigma: Floats) -> Floats:
         """The column `action_heads` [d, 2·C + choices] of these heads; a new array."""
         c = self._actions.continuous_size
         if self._squashed or not c:
@@ -126,30 +152,9 @@ class ActionSampler:
             return given
         given = np.empty((len(heads), heads.shape[1] + c), np.float32)
         given[:, :c] = heads[:, :c]
-        given[:, c : 2 * c] = self._log_sigma
+        given[:, c : 2 * c] = log_sigma
         given[:, 2 * c :] = heads[:, c:]
         return given
-
-    def _sample_gaussian(
-        self, mu: Floats, random: np.random.Generator, deterministic: bool, log_probs: Floats
-    ) -> Floats:
-        """Raw actions [d, c]; their log-probabilities go to `log_probs` [d, c].
-
-        log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, of the action as it is stored, so that the trainer finds
-        the same number.
-        """
-        if deterministic:
-            actions = mu.copy()
-        else:
-            actions = random.standard_normal(mu.shape, np.float32)
-            actions *= self._sigma
-            actions += mu
-        np.subtract(actions, mu, out=log_probs)
-        log_probs /= self._sigma
-        np.square(log_probs, out=log_probs)
-        log_probs *= -_HALF
-        log_probs -= self._log_sigma + _HALF_LOG_TWO_PI
-        return actions
 
     def _check_masks(self, masks: NDArray[np.bool_]) -> None:
         for index, branch in enumerate(self._branches):
@@ -161,6 +166,29 @@ class ActionSampler:
                     f"{branch.stop - branch.start} choices of branch {index}; "
                     "an environment must leave at least one"
                 )
+
+
+def sample_gaussian(
+    mu: Floats, log_sigma: Floats, random: np.random.Generator, deterministic: bool, log_probs: Floats
+) -> Floats:
+    """Raw actions [d, c] of N(μ, σ), log σ being [c] or [d, c]; their log-probabilities go to `log_probs` [d, c].
+
+    log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, of the action as it is stored, so that the trainer finds the
+    same number.
+    """
+    sigma = np.exp(log_sigma)
+    if deterministic:
+        actions = mu.copy()
+    else:
+        actions = random.standard_normal(mu.shape, np.float32)
+        actions *= sigma
+        actions += mu
+    np.subtract(actions, mu, out=log_probs)
+    log_probs /= sigma
+    np.square(log_probs, out=log_probs)
+    log_probs *= -_HALF
+    log_probs -= log_sigma + _HALF_LOG_TWO_PI
+    return actions
 
 
 def sample_squashed(

@@ -273,7 +273,10 @@ def test_rows_are_split_by_the_lineups_of_their_games():
     parts = {lineup.generation: rows.tolist() for lineup, rows in made.rows_by_lineup(ids(0, 1, 2, 1, 0))}
     assert parts == {1: [0, 2, 4], 2: [1, 3]}
     assert made.rows_by_lineup(ids(2, 0)) == [(first, None)]
-    made.restart_games(ids(0, 2))
+    made.restart_games(ids(2))
+    parts = {lineup.generation: rows.tolist() for lineup, rows in made.rows_by_lineup(ids(0, 1, 2))}
+    assert parts == {1: [0], 2: [1, 2]}
+    made.restart_games(ids(0))
     assert made.rows_by_lineup(ids(0, 1, 2)) == [(made.current, None)]
 
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, p
 from stages.policy.layout import MASK_PENALTY, branch_slices
 from stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
 from stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
+from stages.policy.numpy_policy import act_together
 
 OBSERVATIONS = (ObservationSpec("a", (3,)), ObservationSpec("b", (2,), "int64"))
 SMALL = {"hidden_units": 16}
@@ -259,3 +261,53 @@ def _root():
     from pathlib import Path
 
     return Path(__file__).parents[3]
+
+
+def drawn(actions, seed=0, squashed=False, **design):
+    """A policy of random weights."""
+    made = replace(design_for(actions, squashed), **design)
+    random = np.random.default_rng(seed)
+    tensors = {name: random.normal(size=shape).astype(np.float32) for name, shape in policy_layout(made)}
+    return policy_of(made, tensors)
+
+
+KINDS = {
+    "discrete": (ActionSpec(discrete_branches=(3, 2)), False),
+    "Gaussian": (ActionSpec(continuous_size=2), False),
+    "squashed": (ActionSpec(continuous_size=2), True),
+    "both": (ActionSpec(continuous_size=1, discrete_branches=(3,)), False),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_policies_that_act_together_draw_as_one_would_for_all_rows(kind):
+    actions, squashed = KINDS[kind]
+    policy, copy = (drawn(actions, squashed=squashed) for _ in range(2))
+    seen, rows = observations(9), (np.array([0, 2, 3, 8]), np.array([1, 4, 5, 6, 7]))
+    alone = policy.act(seen, None, np.random.default_rng(3))
+    together = act_together([(policy, rows[0]), (copy, rows[1])], seen, None, np.random.default_rng(3))
+    assert together.columns.keys() == alone.columns.keys()
+    for name, column in alone.columns.items():
+        np.testing.assert_allclose(together.columns[name], column, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_of_the_policies_that_act_together_decides_for_its_rows(kind):
+    actions, squashed = KINDS[kind]
+    policies = [drawn(actions, seed, squashed) for seed in (0, 1)]
+    seen, rows = observations(9), (np.array([0, 2, 3, 8]), np.array([1, 4, 5, 6, 7]))
+    random = np.random.default_rng(3)
+    together = act_together(list(zip(policies, rows, strict=True)), seen, None, random, deterministic=True)
+    for policy, some in zip(policies, rows, strict=True):
+        alone = policy.act(tuple(o[some] for o in seen), None, random, deterministic=True)
+        for name, column in alone.columns.items():
+            np.testing.assert_allclose(together.columns[name][some], column, rtol=1e-5, atol=1e-6)
+
+
+def test_policies_that_draw_otherwise_do_not_act_together():
+    three, two = (drawn(ActionSpec(discrete_branches=(n,))) for n in (3, 2))
+    learned, fresh = (drawn(ActionSpec(continuous_size=2), squashed=True, random_steps=steps) for steps in (0, 10))
+    assert three.draws_like(three, deterministic=False)
+    assert not three.draws_like(two, deterministic=True)
+    assert not learned.draws_like(fresh, deterministic=False)  # that one still draws uniformly
+    assert learned.draws_like(fresh, deterministic=True)
