@@ -20,6 +20,7 @@ from pipeline.common.errors import RunError, RunFailed
 from pipeline.common.loop_watch import LoopWatch
 from pipeline.common.seeds import choose_seed
 from pipeline.common.versions import version_information
+from pipeline.hosts.child_process import started_early
 from pipeline.hosts.runtime import ACTOR
 from pipeline.main.coordinator import Coordinator
 from pipeline.main.named_code import in_place
@@ -138,7 +139,8 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
         raise TypeError(f"no part of a run: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     try:
         loaded = config if isinstance(config, RunConfig) else load_config(config)
-        return await _run(loaded, replace(options or RunOptions(), **parts))
+        with started_early(loaded):
+            return await _run(loaded, replace(options or RunOptions(), **parts))
     except Exception:
         raise
     except BaseException as error:  # code that is named in the configuration must not end its caller

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import importlib
+import os
 import signal
+import socket
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgpack
@@ -16,7 +22,11 @@ from pipeline.hosts.lifeline import HostLifeline, die_with
 from pipeline.hosts.links import ProcessEdges
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.serve import serve
+from queues.handing import take_over
 from queues.platform import open_socket
+
+LINK = ("socket", "segment")
+"""Where a link's tickets have those of a socket and of memory."""
 
 
 async def run_child(birth: dict[str, Any], lifeline: HostLifeline) -> int:
@@ -42,12 +52,40 @@ def leave_signals_to_main() -> None:
     default_in_forks(numbers)
 
 
+def import_early(modules: Sequence[str]) -> None:
+    """Import modules while nothing else is to be done; nobody collects garbage, of which imports leave none."""
+    gc.disable()
+    for module in modules:
+        with suppress(Exception):  # whoever needs it will say what is wrong, or find it where main does
+            importlib.import_module(module)
+    gc.freeze()
+    gc.enable()
+
+
+def receive_birth() -> dict[str, Any]:
+    """Wait for the birth message, with the tickets that are good here.
+
+    Raises:
+        EOFError, ValueError: if main dies before it has sent all of it.
+    """
+    if sys.platform == "win32":
+        data, own = sys.stdin.buffer.read(), {}
+    else:
+        with socket.socket(fileno=os.dup(sys.stdin.fileno())) as sock:
+            data, own = take_over(sock)
+    birth: dict[str, Any] = msgpack.unpackb(data, raw=False, strict_map_key=False)
+    for tickets, names in ((birth, ("orders", "reports", "lifeline")), *((t, LINK) for t in birth["links"].values())):
+        tickets.update((name, own.get(tickets[name], tickets[name])) for name in names)
+    return birth
+
+
 def main() -> int:
     """Read the birth message and serve."""
     leave_signals_to_main()
+    import_early(sys.argv[2:])
     try:
-        birth = msgpack.unpackb(sys.stdin.buffer.read(), raw=False, strict_map_key=False)
-    except ValueError:  # cut short: main has died while it wrote
+        birth = receive_birth()
+    except (ValueError, EOFError):  # cut short: main has died while it wrote
         return 1
     die_with(birth["parent"])
     sys.path[:] = birth["path"]  # so that what main can import can be imported here

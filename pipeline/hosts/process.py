@@ -1,8 +1,8 @@
 """Process hosts: a host in a process of its own, started without fork or pickle.
 
-The child is `python -m pipeline.hosts.child`; its plan, and tickets for its control sockets and links, reach it as one
-msgpack message on its standard input. It ends when it has no work left, when main's end of the control channel closes,
-or at once when main is gone (`lifeline`): so nothing stays behind when main is killed.
+The child is `python -m pipeline.hosts.child` (`child_process`); its plan, its control sockets and its links reach it
+with one msgpack message on its standard input. It ends when it has no work left, when main's end of the control channel
+closes, or at once when main is gone (`lifeline`): so nothing stays behind when main is killed.
 """
 
 from __future__ import annotations
@@ -13,27 +13,21 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import msgpack
 
 from config import RunConfig
 from pipeline.common.errors import RunError
 from pipeline.common.graph import actor_names, decides_centrally
-from pipeline.common.threads import use_one_thread
 from pipeline.control.channel import SocketControl
 from pipeline.control.messages import OpenEdge
-from pipeline.hosts.leftovers import end_group, new_mark, watch_host
+from pipeline.hosts.child_process import ChildProcess, take_child
 from pipeline.hosts.lifeline import MainLifeline
 from pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
-from pipeline.hosts.sweeper import VARIABLE
 from queues.ends import Inlet, Outlet
-from queues.links import LinkEnd, child_options_of
+from queues.links import LinkEnd
 from queues.platform import write_ticket
 from queues.shared_receiver import SharedReceiver
 from queues.shared_sender import SharedSender
@@ -57,7 +51,7 @@ class ProcessHost:
         plan: HostPlan,
         control: SocketControl,
         lifeline: MainLifeline,
-        process: asyncio.subprocess.Process,
+        process: ChildProcess,
         links: HostLinks,
     ) -> None:
         self.plan = plan
@@ -110,9 +104,7 @@ class ProcessHost:
 
     async def wait(self) -> int:
         """Wait for the process's end; its exit status, negative for a signal."""
-        status = await self._process.wait()
-        end_group(self._process.pid)
-        return status
+        return await self._process.wait()
 
     async def describe(self) -> str:
         """Say what the host is doing, with its stack."""
@@ -120,8 +112,7 @@ class ProcessHost:
 
     def kill(self) -> None:
         """Kill the process; what it has started is ended then (`leftovers`)."""
-        with suppress(ProcessLookupError):  # it was quicker
-            self._process.kill()
+        self._process.kill()
 
     def close(self) -> None:
         """Close the control channel, the lifeline and all of main's handles of links."""
@@ -229,21 +220,8 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
     orders, their_orders = socket.socketpair()
     reports, their_reports = socket.socketpair()
     lifeline, their_lifeline = socket.socketpair()
-    ends = list(links.born_with.values())
-    mark = new_mark(plan.name)
     with their_orders, their_reports, their_lifeline:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # the working directory does not come first, where a `pipeline` of the user's may lie
-            "-m",
-            "pipeline.hosts.child",
-            plan.name,  # for people: so that a list of processes says which one it is
-            stdin=asyncio.subprocess.PIPE,
-            env={**child_environment(), VARIABLE: mark},
-            start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
-            **child_options_of(ends, their_orders, their_reports, their_lifeline),
-        )
-        watch_host(process.pid, mark)
+        process, ends = take_child(plan.name), links.born_with.values()
         birth: dict[str, Any] = {
             "plan": plan.to_plain(),
             "parent": os.getpid(),
@@ -253,11 +231,8 @@ async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
             "lifeline": write_ticket(their_lifeline, process.pid),
             "links": {name: end.ticket(process.pid) for name, end in links.born_with.items()},
         }
-        assert process.stdin is not None, "asked for with PIPE"
-        process.stdin.write(msgpack.packb(birth, use_bin_type=True))
-        with suppress(ConnectionError):  # it died already, as its exit status shows
-            await process.stdin.drain()
-        process.stdin.close()
+        things = [their_orders, their_reports, their_lifeline]
+        await process.be(birth, [*things, *(each for end in ends for each in (end.sock, end.segment))])
     control = await SocketControl.open(reports, orders)
     return ProcessHost(plan, control, MainLifeline(lifeline, process.pid), process, links)
 
@@ -272,13 +247,3 @@ def describe_limit() -> str:
         f"the limit of {limit} open files is reached. Main needs some 100 for each actor and 50 more: raise the limit "
         f"(`ulimit -n`{allowed}), or let fewer actors run"
     )
-
-
-def child_environment() -> dict[str, str]:
-    """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
-    environment = dict(os.environ)
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    use_one_thread(environment)
-    return environment

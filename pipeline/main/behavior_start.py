@@ -16,6 +16,7 @@ from config import BehaviorSettings
 from pipeline.common.errors import RunError
 from pipeline.common.graph import GHOST
 from pipeline.common.seeds import derive_seed
+from pipeline.hosts.child_process import dismiss_early
 from pipeline.hosts.stages import LOCAL_BOUND, Runner, StageHost
 from pipeline.main.behavior import BehaviorState
 from pipeline.main.broadcast import Broadcaster
@@ -128,8 +129,10 @@ class BehaviorStarter:
 
         So if it has announced any, those that nobody has announced by now are not there.
         """
-        if self.self_play is not None and slot.source in self._announced:
-            self.self_play.all_announced()
+        if slot.source in self._announced:
+            dismiss_early()  # learners of behaviours that are not there
+            if self.self_play is not None:
+                self.self_play.all_announced()
 
     async def _open(self, spec: BehaviorSpec) -> None:
         """A behaviour name is new: start its trainer, or what stands in its place."""

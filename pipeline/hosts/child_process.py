@@ -1,0 +1,173 @@
+"""Child processes of main: each is started empty, imports what it will need, and waits for what it is to be.
+
+Most of a start is importing, so children are started before main has imported what it needs itself, as soon as the
+configuration says which there will be (`started_early`); they import side by side. A host that nobody reckoned with
+gets a child when it is started. Nothing is forked from a process with threads or libraries: a child is a new
+interpreter, the same wherever and whenever it was started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from config import RunConfig
+from config.trainers import TRAINERS
+from pipeline.common.graph import actor_names, learner_name, offline_demonstrations
+from pipeline.common.threads import use_one_thread
+from pipeline.hosts.leftovers import end_group, new_mark, watch_host
+from pipeline.hosts.sweeper import VARIABLE
+from queues.handing import hand_over
+from queues.platform import Segment
+
+_early: dict[str, ChildProcess] = {}
+"""Children that are nobody yet, by the name of the host that each is meant for; a run takes its own by name, and of two
+runs in one process either may take the other's, as they are alike."""
+
+
+class ChildProcess:
+    """A child of this process.
+
+    Args:
+        name: of the host that it will be.
+        modules: what it imports while it waits.
+    """
+
+    def __init__(self, name: str, modules: Sequence[str] = ()) -> None:
+        mark = new_mark(name)
+        self._birth, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",  # the working directory does not come first, where a `pipeline` of the user's may lie
+                    "-m",
+                    "pipeline.hosts.child",
+                    name,  # for people: so that a list of processes says which one it is
+                    *modules,
+                ],
+                stdin=subprocess.PIPE if sys.platform == "win32" else theirs.fileno(),
+                env={**child_environment(), VARIABLE: mark},
+                start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
+            )
+        watch_host(self._process.pid, mark)
+        self._ended: asyncio.Future[int] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True until it has ended."""
+        return self._process.poll() is None
+
+    async def be(self, birth: dict[str, Any], things: Sequence[socket.socket | Segment]) -> None:
+        """Tell it what it is, once; a child that has died meanwhile shows by its exit status.
+
+        Args:
+            birth: plain data, with tickets.
+            things: what the tickets mean.
+        """
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        try:
+            with suppress(ConnectionError):
+                if self._process.stdin is not None:
+                    self._process.stdin.write(msgpack.packb(birth, use_bin_type=True))
+                    self._process.stdin.close()
+                else:
+                    await hand_over(self._birth, things, msgpack.packb(birth, use_bin_type=True))
+        except BaseException:
+            self.dismiss()
+            raise
+        self._birth.close()
+        threading.Thread(target=self._await_end, args=(loop,), name=f"end of {self.pid}", daemon=True).start()
+
+    async def wait(self) -> int:
+        """Wait for the end of what it is; the exit status, negative for a signal."""
+        assert self._ended is not None, "it is somebody"
+        status = await asyncio.shield(self._ended)
+        end_group(self.pid)
+        return status
+
+    def _await_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        status, ended = self._process.wait(), self._ended
+        assert ended is not None, "it is somebody"
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(ended.set_result, status)
+
+    def kill(self) -> None:
+        """Kill it; what it has started is ended then (`leftovers`)."""
+        with suppress(ProcessLookupError):  # it was quicker
+            self._process.kill()
+
+    def dismiss(self) -> None:
+        """End it, as nobody needs it."""
+        self._birth.close()
+        self.kill()
+        self._process.wait()
+
+
+def take_child(name: str) -> ChildProcess:
+    """Return the child that was started for a host, or else a new one."""
+    child = _early.pop(name, None)
+    if child is not None and not child.alive:  # it was killed while it waited
+        child.dismiss()
+        child = None
+    return child or ChildProcess(name)
+
+
+@contextmanager
+def started_early(config: RunConfig) -> Iterator[None]:
+    """Start the children that a run will surely need; those that it never took are ended at the end."""
+    try:
+        with suppress(OSError):  # at a limit of the system, which whoever starts the host will name
+            for name, modules in _expected(config):
+                if name not in _early:
+                    _early[name] = ChildProcess(name, modules)
+        yield
+    finally:
+        dismiss_early()
+
+
+def dismiss_early() -> None:
+    """End the children that were not taken: a behaviour that an environment does not have needs none."""
+    while _early:
+        _early.popitem()[1].dismiss()
+
+
+def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
+    """Yield the names of hosts in processes, and what each will import: learners first, which need longest."""
+    hosts = config.pipeline.hosts
+    if hosts.learners.kind == "process" and not config.checkpoint_settings.inference:
+        for behavior, settings in config.behaviors.items():
+            if settings.learns:
+                trainer = TRAINERS.get(settings.trainer_type)
+                own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
+                yield learner_name(behavior), ["torch", "pipeline.hosts.learner", *own]
+    if hosts.actors.kind == "process":
+        replays = config.replay is not None or offline_demonstrations(config)
+        for name in actor_names(config):
+            yield name, ["pipeline.hosts.replay" if replays else "pipeline.hosts.actor"]
+
+
+def child_environment() -> dict[str, str]:
+    """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
+    environment = dict(os.environ)
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    use_one_thread(environment)
+    return environment

@@ -1,0 +1,81 @@
+"""Hands sockets and shared memory to a process that was started before they were there.
+
+`queues.platform.child_options` is the other way, for what is there when the process is started. Windows needs neither:
+its tickets are good for any process at any time.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import errno
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+
+from queues.platform import Segment, Ticket, write_ticket
+
+AT_ONCE = 200
+"""Descriptors in one message; systems take about 250."""
+_COUNT = struct.Struct("<I")
+_WAITS = {errno.EAGAIN, getattr(errno, "ETOOMANYREFS", errno.EAGAIN)}
+"""Too many descriptors are on their way to processes that have not taken them."""
+_AGAIN_S = 0.01
+_CHUNK = 1 << 16
+
+
+async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segment], data: bytes) -> None:
+    """Send data, and the things whose tickets are in it. It waits while the system takes no more.
+
+    Args:
+        sock: a stream of this kind of system, to a process that calls `take_over`; the data end when it is closed.
+        things: they may be closed here afterwards.
+        data: any.
+
+    Raises:
+        ConnectionError: if the process is gone.
+    """
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    descriptors = [int(write_ticket(thing, 0)) for thing in things]
+    await loop.sock_sendall(sock, _COUNT.pack(len(descriptors)))
+    for start in range(0, len(descriptors), AT_ONCE):
+        some = array.array("i", descriptors[start : start + AT_ONCE])
+        while not _sent(sock, some):  # noqa: ASYNC110 - nobody tells when the system takes more
+            await asyncio.sleep(_AGAIN_S)
+    await loop.sock_sendall(sock, data)
+
+
+def _sent(sock: socket.socket, descriptors: array.array[int]) -> bool:
+    try:
+        socket.send_fds(sock, [descriptors.tobytes()], descriptors.tolist())
+    except OSError as error:
+        if error.errno in _WAITS:
+            return False
+        raise
+    return True
+
+
+def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
+    """Receive what `hand_over` sent, to its end: the data, and this process's tickets by those that are in the data.
+
+    Raises:
+        EOFError: if the sender died in the midst of it.
+    """
+    head = sock.recv(_COUNT.size)
+    if len(head) < _COUNT.size:
+        raise EOFError("nothing was handed over")
+    left, own = _COUNT.unpack(head)[0], dict[Ticket, Ticket]()
+    while left:
+        size = min(left, AT_ONCE)
+        theirs, ours, _, _ = socket.recv_fds(sock, size * array.array("i").itemsize, size)
+        if not theirs:
+            raise EOFError("not everything was handed over")
+        if len(ours) != size:  # the system drops what there is no room for
+            raise OSError(errno.EMFILE, "too many open files: not everything that was handed over could be taken")
+        own.update(zip(array.array("i", theirs), ours, strict=True))
+        left -= size
+    data = bytearray()
+    while chunk := sock.recv(_CHUNK):
+        data += chunk
+    return bytes(data), own

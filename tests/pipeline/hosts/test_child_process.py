@@ -1,0 +1,147 @@
+"""Children that are started early: which ones, what becomes of them, and what they import."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import pytest
+from run_configs import INLINE, cartpole
+from runs import run_here
+
+from config import RunConfig
+from pipeline.hosts import child_process
+from pipeline.hosts.child_process import ChildProcess, started_early, take_child
+
+
+class Idle:
+    """In place of a child: nothing is started."""
+
+    def __init__(self, name, modules=()):
+        self.name, self.modules = name, modules
+        self.alive, self.dismissed = True, False
+
+    def dismiss(self):
+        self.dismissed = True
+
+
+@pytest.fixture
+def made(monkeypatch):
+    children = []
+
+    def make(name, modules=()):
+        children.append(Idle(name, modules))
+        return children[-1]
+
+    monkeypatch.setattr(child_process, "ChildProcess", make)
+    return children
+
+
+def config(**changes):
+    return RunConfig.from_plain(cartpole(**changes))
+
+
+def test_learners_come_first_and_import_torch_and_actors_do_not(made):
+    with started_early(config(pipeline__hosts__actors__replicas=2)):
+        assert [child.name for child in made] == ["learner-CartPole", "actor-0", "actor-1"]
+        learner, actor, _ = made
+        assert learner.modules == ["torch", "pipeline.hosts.learner", "stages.trainer.ppo"]
+        assert actor.modules == ["pipeline.hosts.actor"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        (INLINE, []),
+        ({"pipeline__hosts__learners__kind": "inline"}, ["actor-0"]),
+        ({"pipeline__hosts__actors__kind": "inline"}, ["learner-CartPole"]),
+        ({"pipeline__deterministic": True}, []),
+        ({"checkpoint_settings__inference": True}, ["actor-0"]),
+    ],
+)
+def test_only_what_runs_in_a_process_is_started(made, changes, names):
+    with started_early(config(**changes)):
+        assert [child.name for child in made] == names
+
+
+def test_a_child_is_taken_once_and_what_is_left_is_dismissed_at_the_end(made):
+    with started_early(config()):
+        learner = take_child("learner-CartPole")
+        with started_early(config()):  # by the command, and by the run that it makes
+            assert learner is made[0]
+    assert [(child.name, child.dismissed) for child in made] == [
+        ("learner-CartPole", False),
+        ("actor-0", True),
+        ("learner-CartPole", True),
+    ]
+
+
+def test_one_that_was_killed_while_it_waited_is_replaced(made):
+    with started_early(config()):
+        made[0].alive = False
+        assert take_child("learner-CartPole") is made[-1]
+    assert [child.dismissed for child in made] == [True, True, False]
+
+
+def test_a_dismissed_child_is_no_more():
+    child = ChildProcess("nobody", ["this_module_is_not_there"])
+    child.dismiss()
+    assert not child.alive
+
+
+def test_a_child_that_dies_before_its_birth_shows_by_its_exit_status():
+    child = ChildProcess("nobody")
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+    async def live():
+        await child.be({}, [])
+        return await child.wait()
+
+    assert asyncio.run(live()) == -9
+
+
+@pytest.mark.lengthy
+def test_the_learner_of_a_behaviour_that_is_not_there_does_not_stay(tmp_path, monkeypatch):
+    started, dismissed = [], []
+
+    class Watched(ChildProcess):
+        def __init__(self, name, modules=()):
+            started.append(name)
+            super().__init__(name)
+
+        def dismiss(self):
+            dismissed.append((self, self.alive))
+            super().dismiss()
+
+    monkeypatch.setattr(child_process, "ChildProcess", Watched)
+    plain = cartpole(behaviors__CartPole__max_steps=500, environment__behavior="CartPole")
+    plain["behaviors"]["Ghost"] = plain["behaviors"]["CartPole"]
+    run_here(plain, tmp_path, "run")
+    assert sorted(started) == ["actor-0", "learner-CartPole", "learner-Ghost"]
+    assert [alive for _, alive in dismissed] == [True]
+
+
+ACTOR = """
+import sys
+import pipeline.hosts.child, pipeline.hosts.actor
+print(*sorted({name.partition(".")[0] for name in sys.modules} | {name for name in sys.modules if "." in name}))
+"""
+
+
+def test_an_actor_imports_neither_torch_nor_old_files_nor_reports():
+    done = subprocess.run([sys.executable, "-c", ACTOR], env={**os.environ}, capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    unused = {
+        "torch",
+        "grpc",
+        "gymnasium",
+        "matplotlib",
+        "tensorboard",
+        "config.legacy",
+        "pipeline.run",
+        "pipeline.main",
+    }
+    assert not imported & unused

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+import pytest
+
+from queues import handing
+from queues.handing import hand_over, take_over
+from queues.platform import create_segment, open_segment, open_socket, write_ticket
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there a ticket is good for any process at any time")
+
+
+def handed(things, data=b"data"):
+    ours, theirs = socket.socketpair()
+
+    async def give():
+        await hand_over(ours, things, data)
+        ours.close()
+
+    async def both():
+        return (await asyncio.gather(asyncio.to_thread(take_over, theirs), give()))[0]
+
+    with ours, theirs:
+        return asyncio.run(both())
+
+
+def test_what_is_handed_over_works_where_it_is_taken_after_it_is_closed_where_it_came_from():
+    near, far = socket.socketpair()
+    segment = create_segment(4096)
+    segment.map()[:5] = b"pages"
+    tickets = write_ticket(far, 0), write_ticket(segment, 0)
+    data, own = handed([far, segment])
+    far.close()
+    segment.close()
+    with near, open_socket(own[tickets[0]]) as taken:
+        taken.sendall(b"hello")
+        assert near.recv(5) == b"hello"
+    there = open_segment(own[tickets[1]], 4096)
+    assert there.map()[:5] == b"pages"
+    there.close()
+    assert data == b"data"
+
+
+@pytest.mark.parametrize("count", [0, 1, handing.AT_ONCE, handing.AT_ONCE + 1])
+def test_any_number_of_things_arrives_in_order_and_any_amount_of_data(count):
+    things = [create_segment(8) for _ in range(count)]
+    for number, segment in enumerate(things):
+        segment.map()[:2] = number.to_bytes(2, "little")
+    data, own = handed(things, b"x" * 3_000_000)
+    found = [open_segment(own[write_ticket(each, 0)], 8) for each in things]
+    assert [int.from_bytes(each.map()[:2], "little") for each in found] == [*range(count)]
+    assert len(data) == 3_000_000
+    for each in (*things, *found):
+        each.close()
+
+
+def test_a_system_that_takes_no_more_for_now_is_asked_again(monkeypatch):
+    tried = []
+    send = socket.send_fds
+
+    def send_fds(*arguments):
+        tried.append(1)
+        if len(tried) < 3:
+            raise OSError(handing.errno.ETOOMANYREFS, "too many on the way")
+        return send(*arguments)
+
+    monkeypatch.setattr(socket, "send_fds", send_fds)
+    near, far = socket.socketpair()
+    ticket = write_ticket(near, 0)
+    with near, far:
+        _, own = handed([near])
+        open_socket(own[ticket]).close()
+    assert len(tried) == 3
+
+
+def test_what_was_handed_over_in_part_is_an_end_of_file():
+    for part in (b"", b"\2\0", b"\2\0\0\0"):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.sendall(part)
+            ours.close()
+            with pytest.raises(EOFError):
+                take_over(theirs)
