@@ -1,8 +1,8 @@
-"""The gradient of the losses of an actor and a critic that are perceptrons, derived by hand, in NumPy.
+"""The gradient of the losses of an actor and a critic that are perceptrons, derived by hand.
 
 What autograd does for any network, written out for the one that most agents have (`ActorCritic`): no graph is recorded,
 and all that is large is written to buffers that were there before. Autograd stays the reference: tests compare the two
-for every combination of actions, heads and losses.
+for every combination of actions, heads, losses and sizes.
 
 Axis letters: R rows, T towers (actor and critic; one if the critic shares the actor's body), V inputs, U units, C
 continuous actions, H action heads (means, then the logits of each branch), S value heads, P columns of
@@ -39,32 +39,19 @@ from math import e, log, pi
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from queues.specs import ActionSpec
 from stages.policy.network.actor_critic import ActorCritic
+from stages.trainer.on_policy.layers_by_hand import make_layers
 
 Numbers = NDArray[np.floating[Any]]
 """Of the network's own precision."""
 
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
-
-
-class _HandLayer:
-    """One hidden layer of all towers, and what its backward pass needs of its forward pass."""
-
-    def __init__(self, weight: Numbers, bias: Numbers, of_weight: Numbers, of_bias: Numbers) -> None:
-        self.weight, self.bias = weight, bias
-        self.of_weight, self.of_bias = of_weight, of_bias
-        self.output = self.delta = self.gate = np.empty(0, weight.dtype)
-
-    def make_room(self, rows: int, *, gated: bool) -> None:
-        """Make the buffers [T, R, U]."""
-        shape = len(self.weight), rows, self.weight.shape[2]
-        self.output = np.empty(shape, self.weight.dtype)
-        self.delta = np.empty_like(self.output)
-        self.gate = np.empty_like(self.output) if gated else self.gate
 
 
 class PerceptronsByHand:
@@ -81,64 +68,53 @@ class PerceptronsByHand:
     """
 
     def __init__(self, network: ActorCritic) -> None:
-        weights = {name: leaf.detach().numpy() for name, leaf in network.parameters.items()}
-        gradients = {name: view.numpy() for name, view in network.named_views(network.gradients).items()}
-        self._forward, self._backward, self._gated = _ACTIVATIONS[network.activation]
-        self._layers = [
-            _HandLayer(*(of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")))
-            for i in range(network.layers)
-        ]
-        self._action, self._action_bias = weights["action.weight"], weights["action.bias"]
-        self._value, self._value_bias = weights["value.weight"], weights["value.bias"]
-        self._of_action, self._of_action_bias = gradients["action.weight"], gradients["action.bias"]
-        self._of_value, self._of_value_bias = gradients["value.weight"], gradients["value.bias"]
-        self._inputs = self._ones = np.empty(0, self._action.dtype)
-        self.heads = self.values = self.of_heads = self.of_values = self._ones
+        weights = {name: leaf.detach() for name, leaf in network.parameters.items()}
+        gradients = network.named_views(network.gradients)
+        self._layers = make_layers(network.activation, weights, gradients, network.layers)
+        heads = [f"{head}.{what}" for head in ("action", "value") for what in ("weight", "bias")]
+        self._action, self._action_bias, self._value, self._value_bias = (weights[name].numpy() for name in heads)
+        self._of_action, self._of_action_bias, self._of_value, self._of_value_bias = (
+            gradients[name].numpy() for name in heads
+        )
+        self._inputs = torch.empty(0)
+        self.heads = self.values = self.of_heads = self.of_values = np.empty((0, 0), self._action.dtype)
 
-    def forward(self, inputs: Numbers) -> None:
+    def forward(self, inputs: Tensor) -> None:
         """Compute `heads` and `values` of rows [R, V]."""
-        if len(inputs) != len(self._ones):
+        if len(inputs) != self.heads.shape[1]:
             self._make_room(len(inputs))
-        self._inputs = x = inputs
+        self._inputs = inputs
+        before = None
         for layer in self._layers:
-            np.matmul(x, layer.weight, out=layer.output)
-            layer.output += layer.bias
-            self._forward(layer)
-            x = layer.output
-        np.matmul(self._action.T, x[0].T, out=self.heads)
-        np.matmul(self._value.T, x[-1].T, out=self.values)
+            layer.forward(inputs, before)
+            before = layer
+        last = self._layers[-1].outputs
+        np.matmul(self._action.T, last[0].T, out=self.heads)
+        np.matmul(self._value.T, last[-1].T, out=self.values)
         self.heads += self._action_bias[:, None]
         self.values += self._value_bias[:, None]
 
     def backward(self) -> None:
         """Write the gradients of all that `heads` and `values` depend on, by `of_heads` and `of_values`."""
-        last = self._layers[-1]
-        actor, critic = last.output[0], last.output[-1]
-        np.matmul(actor.T, self.of_heads.T, out=self._of_action)
-        np.matmul(critic.T, self.of_values.T, out=self._of_value)
-        np.matmul(self.of_heads, self._ones, out=self._of_action_bias)
-        np.matmul(self.of_values, self._ones, out=self._of_value_bias)
-        np.matmul(self.of_heads.T, self._action.T, out=last.delta[0])
-        if len(last.delta) == 1:
-            last.delta[0] += self.of_values.T @ self._value.T
+        last, deltas = self._layers[-1].outputs, self._layers[-1].deltas
+        np.matmul(last[0].T, self.of_heads.T, out=self._of_action)
+        np.matmul(last[-1].T, self.of_values.T, out=self._of_value)
+        np.add.reduce(self.of_heads, axis=1, out=self._of_action_bias)
+        np.add.reduce(self.of_values, axis=1, out=self._of_value_bias)
+        np.matmul(self.of_heads.T, self._action.T, out=deltas[0])
+        if len(deltas) == 1:
+            deltas[0] += self.of_values.T @ self._value.T
         elif len(self.values) == 1:  # an outer product, for which BLAS takes three times as long
-            np.multiply(self.of_values.T, self._value.T, out=last.delta[1])
+            np.multiply(self.of_values.T, self._value.T, out=deltas[1])
         else:
-            np.matmul(self.of_values.T, self._value.T, out=last.delta[1])
+            np.matmul(self.of_values.T, self._value.T, out=deltas[1])
         for i in range(len(self._layers) - 1, -1, -1):
-            layer = self._layers[i]
-            self._backward(layer)
-            x = self._layers[i - 1].output if i else self._inputs
-            np.matmul(x.swapaxes(-1, -2), layer.delta, out=layer.of_weight)
-            np.matmul(self._ones, layer.delta, out=layer.of_bias[:, 0])
-            if i:
-                np.matmul(layer.delta, layer.weight.swapaxes(-1, -2), out=self._layers[i - 1].delta)
+            self._layers[i].backward(self._inputs, self._layers[i - 1] if i else None)
 
     def _make_room(self, rows: int) -> None:
-        kind = self._action.dtype
-        self._ones = np.ones(rows, kind)
         for layer in self._layers:
-            layer.make_room(rows, gated=self._gated)
+            layer.make_room(rows)
+        kind = self._action.dtype
         self.heads, self.of_heads = (np.empty((self._action.shape[1], rows), kind) for _ in range(2))
         self.values, self.of_values = (np.empty((self._value.shape[1], rows), kind) for _ in range(2))
 
@@ -273,68 +249,3 @@ def squared_by_hand(values: Numbers, returns: Numbers, weight: float, of_values:
 def _mean(values: Numbers) -> float:
     """As `values.mean()`, without its checks."""
     return float(np.add.reduce(values, axis=None)) / values.size
-
-
-# Activations: forward, z in `output` becomes y; backward, ∂L/∂y in `delta` becomes ∂L/∂z, and `output` is spent. ------
-
-
-def _tanh(layer: _HandLayer) -> None:
-    np.tanh(layer.output, out=layer.output)
-
-
-def _tanh_backward(layer: _HandLayer) -> None:
-    """f′ = 1 - y²."""
-    np.multiply(layer.output, layer.output, out=layer.output)
-    np.subtract(1.0, layer.output, out=layer.output)
-    layer.delta *= layer.output
-
-
-def _relu(layer: _HandLayer) -> None:
-    np.maximum(layer.output, 0.0, out=layer.output)
-
-
-def _relu_backward(layer: _HandLayer) -> None:
-    """f′ = 1 where y > 0, else 0."""
-    np.sign(layer.output, out=layer.output)
-    layer.delta *= layer.output
-
-
-def _swish(layer: _HandLayer) -> None:
-    """The gate is σ(z) = (1 + tanh(z/2))/2, and y = z·σ(z)."""
-    np.multiply(layer.output, 0.5, out=layer.gate)
-    np.tanh(layer.gate, out=layer.gate)
-    layer.gate *= 0.5
-    layer.gate += 0.5
-    layer.output *= layer.gate
-
-
-def _swish_backward(layer: _HandLayer) -> None:
-    """f′ = σ + y·(1 - σ) = 1 + (y - 1)·(1 - σ)."""
-    np.subtract(1.0, layer.gate, out=layer.gate)
-    layer.output -= 1.0
-    layer.output *= layer.gate
-    layer.output += 1.0
-    layer.delta *= layer.output
-
-
-def _elu(layer: _HandLayer) -> None:
-    """The gate is e^z - 1 where z < 0, else 0."""
-    np.minimum(layer.output, 0.0, out=layer.gate)
-    np.expm1(layer.gate, out=layer.gate)
-    np.maximum(layer.output, layer.gate, out=layer.output)
-
-
-def _elu_backward(layer: _HandLayer) -> None:
-    """f′ = 1 where z > 0, else y + 1."""
-    np.minimum(layer.output, 0.0, out=layer.output)
-    layer.output += 1.0
-    layer.delta *= layer.output
-
-
-_ACTIVATIONS = {
-    "tanh": (_tanh, _tanh_backward, False),
-    "relu": (_relu, _relu_backward, False),
-    "swish": (_swish, _swish_backward, True),
-    "elu": (_elu, _elu_backward, True),
-}
-"""Both passes, and whether they need the gate."""

@@ -31,7 +31,7 @@ class PPOByHand:
         """Write the gradients of `share` times the weighted losses; returns losses [3] and log-ratios [R, P]."""
         network, actions = self._perceptron, self._likelihood
         with np.errstate(all="ignore"):  # what is not finite is looked for when the update is over
-            network.forward(batch.inputs.vectors.numpy())
+            network.forward(batch.inputs.vectors)
             log_ratios, entropy = actions.forward(
                 network.heads,
                 batch.continuous.numpy().T,

@@ -27,7 +27,7 @@ CASES = st.fixed_dictionaries(
     {
         "actions": ACTIONS,
         "activation": st.sampled_from(["tanh", "relu", "swish", "elu"]),
-        "hidden_units": st.integers(1, 9),
+        "hidden_units": st.integers(1, 9) | st.integers(127, 129),
         "num_layers": st.integers(1, 3),
         "vector": st.integers(1, 5),
         "signals": st.integers(1, 3),

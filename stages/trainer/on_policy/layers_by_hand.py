@@ -1,0 +1,207 @@
+"""Hidden layers whose gradients are derived by hand: by NumPy where they are narrow, by torch where they are wide.
+
+The equations are in `by_hand`, and so are the axis letters: R rows, T towers, V inputs, U units.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+FEWEST_OF_TORCH = 128
+"""Units of the widest layer from which on torch computes the layers: below, its calls take longer than NumPy's."""
+
+
+class HandLayer(ABC):
+    """One hidden layer of all towers, by NumPy or by torch.
+
+    Attributes:
+        outputs: y [T, R, U] of the last forward pass.
+        deltas: [T, R, U] ∂L/∂y, which the backward pass makes δ.
+    """
+
+    outputs: NDArray[Any]
+    deltas: NDArray[Any]
+
+    @abstractmethod
+    def make_room(self, rows: int) -> None:
+        """Make the buffers."""
+
+    @abstractmethod
+    def forward(self, inputs: Tensor, before: Any) -> None:
+        """Compute `outputs` of those of the layer `before`, or of the first layer's inputs [R, V]."""
+
+    @abstractmethod
+    def backward(self, inputs: Tensor, before: Any) -> None:
+        """Write ∂L/∂W and ∂L/∂b, and the `deltas` of the layer `before`."""
+
+
+class _NarrowLayer(HandLayer):
+    """By NumPy, whose calls cost less."""
+
+    def __init__(self, activation: str, *parameters: Tensor) -> None:
+        self._weight, self._bias, self._of_weight, self._of_bias = (each.numpy() for each in parameters)
+        self._activate, self._slope, self._gated = _OF_NUMPY[activation]
+
+    def make_room(self, rows: int) -> None:
+        shape, kind = (len(self._weight), rows, self._weight.shape[2]), self._weight.dtype
+        self.outputs, self.deltas = np.empty(shape, kind), np.empty(shape, kind)
+        self.gates = np.empty(shape if self._gated else 0, kind)
+        self._ones = np.ones(rows, kind)
+
+    def forward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
+        np.matmul(inputs.numpy() if before is None else before.outputs, self._weight, out=self.outputs)
+        self.outputs += self._bias
+        self._activate(self)
+
+    def backward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
+        x = inputs.numpy() if before is None else before.outputs
+        self._slope(self)
+        np.matmul(x.swapaxes(-1, -2), self.deltas, out=self._of_weight)
+        np.matmul(self._ones, self.deltas, out=self._of_bias[:, 0])
+        if before is not None:
+            np.matmul(self.deltas, self._weight.swapaxes(-1, -2), out=before.deltas)
+
+
+class _WideLayer(HandLayer):
+    """By torch, whose products are faster and include the bias, and whose slopes are one pass."""
+
+    def __init__(self, activation: str, *parameters: Tensor) -> None:
+        self._weight, self._bias, self._of_weight, self._of_bias = parameters
+        self._activate, self._slope = _OF_TORCH[activation]
+
+    def make_room(self, rows: int) -> None:
+        towers, _, units = self._weight.shape
+        self.z, self.y, self.delta = (torch.empty((towers, rows, units), dtype=self._weight.dtype) for _ in range(3))
+        self.outputs, self.deltas = self.y.numpy(), self.delta.numpy()
+        self._ones = torch.ones((towers, 1, rows), dtype=self._weight.dtype)
+
+    def forward(self, inputs: Tensor, before: _WideLayer | None) -> None:
+        x = inputs.expand(len(self.y), *inputs.shape) if before is None else before.y
+        torch.baddbmm(self._bias, x, self._weight, out=self.z)
+        self._activate(self.z, out=self.y)
+
+    def backward(self, inputs: Tensor, before: _WideLayer | None) -> None:
+        x = inputs.expand(len(self.y), *inputs.shape) if before is None else before.y
+        self._slope(self)
+        torch.bmm(x.transpose(1, 2), self.delta, out=self._of_weight)
+        torch.bmm(self._ones, self.delta, out=self._of_bias)
+        if before is not None:
+            torch.bmm(self.delta, self._weight.transpose(1, 2), out=before.delta)
+
+
+def make_layers(
+    activation: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], count: int
+) -> Sequence[HandLayer]:
+    """Make the layers of a body, from the first to the last, for parameters and gradients by their names."""
+    of_layer = [
+        [of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")] for i in range(count)
+    ]
+    wide = max(weight.shape[2] for weight, *_ in of_layer) >= FEWEST_OF_TORCH
+    kind = _WideLayer if wide else _NarrowLayer
+    return [kind(activation, *parameters) for parameters in of_layer]
+
+
+# Activations by NumPy: z in `outputs` becomes y; then ∂L/∂y in `deltas` becomes δ, and `outputs` are spent. -----------
+
+
+def _tanh(layer: _NarrowLayer) -> None:
+    np.tanh(layer.outputs, out=layer.outputs)
+
+
+def _tanh_backward(layer: _NarrowLayer) -> None:
+    """f′ = 1 - y²."""
+    np.multiply(layer.outputs, layer.outputs, out=layer.outputs)
+    np.subtract(1.0, layer.outputs, out=layer.outputs)
+    layer.deltas *= layer.outputs
+
+
+def _relu(layer: _NarrowLayer) -> None:
+    np.maximum(layer.outputs, 0.0, out=layer.outputs)
+
+
+def _relu_backward(layer: _NarrowLayer) -> None:
+    """f′ = 1 where y > 0, else 0."""
+    np.sign(layer.outputs, out=layer.outputs)
+    layer.deltas *= layer.outputs
+
+
+def _swish(layer: _NarrowLayer) -> None:
+    """The gate is σ(z) = (1 + tanh(z/2))/2, and y = z·σ(z)."""
+    np.multiply(layer.outputs, 0.5, out=layer.gates)
+    np.tanh(layer.gates, out=layer.gates)
+    layer.gates *= 0.5
+    layer.gates += 0.5
+    layer.outputs *= layer.gates
+
+
+def _swish_backward(layer: _NarrowLayer) -> None:
+    """f′ = σ + y·(1 - σ) = 1 + (y - 1)·(1 - σ)."""
+    np.subtract(1.0, layer.gates, out=layer.gates)
+    layer.outputs -= 1.0
+    layer.outputs *= layer.gates
+    layer.outputs += 1.0
+    layer.deltas *= layer.outputs
+
+
+def _elu(layer: _NarrowLayer) -> None:
+    """The gate is e^z - 1 where z < 0, else 0."""
+    np.minimum(layer.outputs, 0.0, out=layer.gates)
+    np.expm1(layer.gates, out=layer.gates)
+    np.maximum(layer.outputs, layer.gates, out=layer.outputs)
+
+
+def _elu_backward(layer: _NarrowLayer) -> None:
+    """f′ = 1 where z > 0, else y + 1."""
+    np.minimum(layer.outputs, 0.0, out=layer.outputs)
+    layer.outputs += 1.0
+    layer.deltas *= layer.outputs
+
+
+_OF_NUMPY: dict[str, tuple[Callable[[_NarrowLayer], None], Callable[[_NarrowLayer], None], bool]] = {
+    "tanh": (_tanh, _tanh_backward, False),
+    "relu": (_relu, _relu_backward, False),
+    "swish": (_swish, _swish_backward, True),
+    "elu": (_elu, _elu_backward, True),
+}
+"""Both passes, and whether they need the gate."""
+
+
+# Activations by torch: y of `z`; then ∂L/∂y in `delta` becomes δ, by the operators that autograd calls. ---------------
+
+_ATEN = torch.ops.aten
+
+
+def _tanh_of_torch(layer: _WideLayer) -> None:
+    """f′ = 1 - y²."""
+    _ATEN.tanh_backward.grad_input(layer.delta, layer.y, grad_input=layer.delta)
+
+
+def _relu_of_torch(layer: _WideLayer) -> None:
+    """f′ = 1 where y > 0, else 0."""
+    _ATEN.threshold_backward.grad_input(layer.delta, layer.y, 0, grad_input=layer.delta)
+
+
+def _swish_of_torch(layer: _WideLayer) -> None:
+    """f′ = σ(z)·(1 + z·(1 - σ(z)))."""
+    _ATEN.silu_backward.grad_input(layer.delta, layer.z, grad_input=layer.delta)
+
+
+def _elu_of_torch(layer: _WideLayer) -> None:
+    """f′ = 1 where y > 0, else y + 1."""
+    _ATEN.elu_backward.grad_input(layer.delta, 1.0, 1.0, 1.0, True, layer.y, grad_input=layer.delta)
+
+
+_OF_TORCH: dict[str, tuple[Callable[..., Any], Callable[[_WideLayer], None]]] = {
+    "tanh": (torch.tanh, _tanh_of_torch),
+    "relu": (_ATEN.relu.out, _relu_of_torch),
+    "swish": (_ATEN.silu.out, _swish_of_torch),
+    "elu": (_ATEN.elu.out, _elu_of_torch),
+}
+"""f, and its backward pass."""
