@@ -14,7 +14,9 @@ actors and snapshots and a longer horizon cost.
 Contestants of a workload run one after the other, round by round, in another order each time; a ratio is taken within a
 round, and the median of the rounds is told: by the clock, which needs a quiet machine, and in CPU time per step of the
 busiest process, which other work disturbs less. Above 1, ours is faster. Start-up and the first fifth of the steps are
-left out; stages are told by the clock, over the whole run. What is not installed or not named is skipped by name.
+left out. The pipeline's stages are told by the clock, over its whole run, those of the references in CPU time. What is
+not installed or not named is skipped by name. Memory is the resident memory of all processes, so shared pages count in
+each.
 """
 
 from __future__ import annotations

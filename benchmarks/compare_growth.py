@@ -131,20 +131,23 @@ def table(name: str, found: Mapping[int, Sequence[Measured]]) -> list[str]:
 
 
 def draw(found: Mapping[str, Mapping[int, Sequence[Measured]]], path: Any) -> None:
-    """One picture: steps per second and memory against each size, on logarithmic axes."""
+    """One picture: steps per second and memory against each size, on logarithmic axes that are the same for all."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, (len(found) + 1) // 2, figsize=(12, 6), squeeze=False, layout="constrained")
+    runs = [run for by_size in found.values() for some in by_size.values() for run in some]
     for axis, (name, by_size) in zip(axes.ravel(), found.items(), strict=False):
         sizes = list(by_size)
         memory = axis.twinx()
         for side, what, colour in ((axis, "steps_per_s", "#1f6fb4"), (memory, "memory_mb", "#c44e2b")):
             values = [median(getattr(run, what) for run in by_size[size]) for size in sizes]
             side.loglog(sizes, values, "o-", color=colour)
-            side.tick_params(axis="y", which="both", colors=colour)
+            side.set_ylim(min(getattr(run, what) for run in runs) / 2, 2 * max(getattr(run, what) for run in runs))
+            side.yaxis.set_major_formatter("{x:,.0f}")
+            side.tick_params(axis="y", colors=colour)
         axis.set_xlabel(name)
         axis.set_xticks(sizes, [str(size) for size in sizes])
         axis.minorticks_off()

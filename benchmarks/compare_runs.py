@@ -44,7 +44,7 @@ class Measured:
     all_cpu_us: float
     """CPU time per step of all processes."""
     stages: Mapping[str, float] = field(default_factory=dict)
-    """Microseconds per step by the clock, by stage."""
+    """Microseconds per step by stage: of the pipeline by the clock, of programs in CPU time."""
     score: float = float("nan")
     """Mean return of the last training episodes."""
     solved_at: int | None = None

@@ -173,21 +173,21 @@ def main() -> None:
             mark = (step, time.perf_counter(), time.process_time())
             stages = dict.fromkeys(stages, 0.0)
         for tick in range(TICKS):
-            t0 = time.perf_counter()
+            t0 = time.process_time()
             obs[tick] = envs.observations
             out = net.forward(obs[tick])
             log_p, values[tick] = log_softmax(out[0]), out[1, :, 0]
             actions = (np.exp(log_p[:, 0]) < random.random(ENVS, F)).astype(np.int64)
             log_probs[tick], taken[tick] = log_p[which, actions], both[actions]
-            t1 = time.perf_counter()
+            t1 = time.process_time()
             fallen, late, last = envs.step(actions)
             ended[tick] = fallen | late
             rewards[tick] = 1.0
             stages["deciding"] += t1 - t0
-            stages["stepping"] += time.perf_counter() - t1
+            stages["stepping"] += time.process_time() - t1
             if late.any():  # cut, not ended: what comes after is worth what the critic says
                 rewards[tick, late] += F(GAMMA) * net.forward(last)[1, late, 0]
-        t0 = time.perf_counter()
+        t0 = time.process_time()
         values[TICKS] = net.forward(envs.observations)[1, :, 0]
         goes_on = (1 - ended) * F(GAMMA)
         deltas, running = rewards[:-1] + goes_on[:-1] * values[1:] - values[:-1], np.zeros(ENVS, F)
@@ -202,7 +202,7 @@ def main() -> None:
                 slope = slope_of(out, flat_taken[rows], flat_old[rows], flat_advantages[rows], returns[rows])
                 net.backward(BATCH, slope)
                 net.descend()
-        stages["update"] += time.perf_counter() - t0
+        stages["update"] += time.process_time() - t0
         step += ENVS * TICKS
         if solved is None and len(envs.finished) == 100 and np.mean(envs.finished) >= SOLVED:
             solved = step

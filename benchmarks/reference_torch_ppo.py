@@ -92,21 +92,21 @@ def main() -> None:
             stages = dict.fromkeys(stages, 0.0)
         with torch.no_grad():
             for tick in range(TICKS):
-                t0 = time.perf_counter()
+                t0 = time.process_time()
                 observations[tick] = torch.from_numpy(envs.observations)
                 distribution, values[tick] = agent(observations[tick])
                 actions[tick] = distribution.sample()
                 log_probs[tick] = distribution.log_prob(actions[tick])
-                t1 = time.perf_counter()
+                t1 = time.process_time()
                 fallen, late, last = envs.step(actions[tick].numpy())
                 ended[tick] = torch.from_numpy(fallen | late)
                 rewards[tick] = 1.0
                 stages["deciding"] += t1 - t0
-                stages["stepping"] += time.perf_counter() - t1
+                stages["stepping"] += time.process_time() - t1
                 if late.any():  # cut, not ended: what comes after is worth what the critic says
                     cut = torch.from_numpy(late)
                     rewards[tick][cut] += GAMMA * agent.values(torch.from_numpy(last))[cut, 0]
-            t0 = time.perf_counter()
+            t0 = time.process_time()
             values[TICKS] = agent.values(torch.from_numpy(envs.observations))[:, 0]
             goes_on, running = (1 - ended) * GAMMA, torch.zeros(ENVS)
             deltas = rewards + goes_on * values[1:] - values[:-1]
@@ -122,7 +122,7 @@ def main() -> None:
         for _ in range(EPOCHS):
             for chosen in torch.randperm(ENVS * TICKS).split(BATCH):
                 learn(agent, adam, {name: column[chosen] for name, column in rows.items()})
-        stages["update"] += time.perf_counter() - t0
+        stages["update"] += time.process_time() - t0
         step += ENVS * TICKS
         if solved is None and len(envs.finished) == 100 and np.mean(envs.finished) >= SOLVED:
             solved = step
