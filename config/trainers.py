@@ -68,6 +68,7 @@ TRAINERS: dict[str, TrainerKind] = {
     "impala": TrainerKind(
         "stages.trainer.impala:ImpalaTrainer",
         ImpalaHyperparameters,
+        without_autograd=True,
         without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 }

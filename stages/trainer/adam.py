@@ -138,8 +138,8 @@ class GradientParts:
             norms = torch.mv(self._parts, self._gradients.square()).sqrt_()
             self._gradients.mul_(torch.mv(self._parts.t(), (limit / (norms + 1e-6)).clamp_(max=1.0)))
             return norms
-        found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]
-        with np.errstate(invalid="ignore"):  # what is not a number stays one
+        with np.errstate(all="ignore"):  # what is not finite stays so
+            found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]
             for runs, norm in zip(self._runs, found, strict=True):
                 if not norm <= limit:
                     for run in runs:

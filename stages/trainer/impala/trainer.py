@@ -21,6 +21,7 @@ from queues.messages import Array, TrajectoryBatch
 from stages.policy.extra_columns import ACTION_HEADS
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.factory import make_actor_critic
+from stages.trainer.impala.by_hand import ImpalaByHand
 from stages.trainer.impala.replay import UnrollReplay
 from stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
 from stages.trainer.impala.update import ImpalaUpdate, Learned
@@ -122,8 +123,10 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     def _make_update(self) -> ImpalaUpdate:
         shared, device = self._hyperparameters.shared_critic, self.context.device
         network = make_actor_critic(self._design, len(self._signals.names), shared, self._random, device)
+        perceptrons = self._perceptrons(network)
+        by_hand = None if perceptrons is None else ImpalaByHand(perceptrons, self._spec.actions)
         gammas = self._signals.gammas
-        return ImpalaUpdate(network, self._spec, self._hyperparameters, gammas, self.context.replicas)
+        return ImpalaUpdate(network, self._spec, self._hyperparameters, gammas, self.context.replicas, by_hand)
 
     def _make_buffer(self) -> RolloutBuffer:
         h = self._hyperparameters

@@ -6,6 +6,7 @@ replayed rows alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +21,7 @@ from stages.errors import NotFiniteError
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.adam import Adam, GradientParts
+from stages.trainer.impala.by_hand import ImpalaByHand
 from stages.trainer.impala.losses import divergence, log_probs_and_entropy
 from stages.trainer.impala.ratios import Ratios, ratios_of
 from stages.trainer.impala.unrolls import Unrolls
@@ -58,6 +60,7 @@ class ImpalaUpdate(NetworkUpdate):
         hyperparameters: costs and limits.
         gammas: [S] discount of each reward signal.
         replicas: those that make the same update, each from its part of the trajectories.
+        by_hand: finds the gradients; None: autograd does, and for a critic alone in any case.
     """
 
     def __init__(
@@ -67,11 +70,13 @@ class ImpalaUpdate(NetworkUpdate):
         hyperparameters: ImpalaHyperparameters,
         gammas: NDArray[np.float64],
         replicas: Replicas = ALONE,
+        by_hand: ImpalaByHand | None = None,
     ) -> None:
         h = hyperparameters
         betas = (h.adam_beta1, h.adam_beta2)
         super().__init__(network, Adam(network.values, network.gradients, h.adam_epsilon, betas), replicas)
         self._actor_critic = network
+        self._by_hand = by_hand
         self._settings = h
         self._gammas = gammas
         self._limits = Limits(h.rho_bar, h.c_bar, h.lambd)
@@ -97,30 +102,38 @@ class ImpalaUpdate(NetworkUpdate):
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
         h = self._settings
-        heads, values, final_values = self._outputs(unrolls)
-        log_sigma = self.network.log_sigma
-        log_probs, entropy = log_probs_and_entropy(
-            heads, log_sigma, unrolls.continuous, unrolls.choices, self._branches
-        )
+        n = len(unrolls)
+        if self._by_hand is not None:
+            heads, both, log_probs, entropy = self._by_hand.forward(unrolls)
+            values, final_values = both[:n], both[n:]
+        else:
+            heads, values, final_values = self._outputs(unrolls)
+            log_probs, entropy = log_probs_and_entropy(
+                heads, self.network.log_sigma, unrolls.continuous, unrolls.choices, self._branches
+            )
         log_ratios = _on_host(log_probs) - unrolls.acted
         found, of_critic = self._vtrace(unrolls, log_ratios, values, final_values, self._limits)
         weights = found.advantages.sum(axis=1)
         if h.clip_advantage is not None:
             weights = np.clip(weights, -h.clip_advantage, h.clip_advantage)
-        device, n = values.device, len(unrolls)
-        policy_gradient = -(log_probs @ _tensor(weights, device))
+        policy_gradient = -(log_probs @ _tensor(weights, values))
         baseline = self._baseline(values, found)
         cloning = self._cloning(unrolls, heads, values)
         losses = [policy_gradient, baseline, -n * entropy, *cloning]
         costs = [1.0, h.baseline_cost, beta, h.policy_cloning_cost, h.value_cloning_cost]
+        counts: tuple[int, ...] = (1, 1, 1, 1, 1)
         if h.loss_reduction == "mean":
             everywhere, replayed = unrolls.all_rows, max(1, unrolls.all_rows - unrolls.all_fresh)
             counts = (everywhere, everywhere, everywhere, replayed, replayed)
             losses = [loss / rows for loss, rows in zip(losses, counts, strict=True)]
-        norm, reduced = self._step(losses, costs, learning_rate, step, unrolls.here.weight)
+        backward: Callable[[float], None] | None = None
+        if self._by_hand is not None:
+            each = [cost / rows for cost, rows in zip(costs, counts, strict=True)]
+            backward = partial(self._by_hand.backward, unrolls, weights, found.targets, each)
+        norm, reduced = self._step(losses, costs, learning_rate, step, unrolls.here.weight, backward=backward)
         (mean_entropy,) = self._of_all(unrolls, [float(entropy.detach())])
         of_all = partial(self._of_all, unrolls)
-        ratios = ratios_of(log_ratios, self._limits, of_all, self.replicas, device)
+        ratios = ratios_of(log_ratios, self._limits, of_all, self.replicas, values.device)
         return Learned(reduced, norm, mean_entropy, ratios, *self._rows_of_all(unrolls, of_critic, found.targets))
 
     def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> Learned:
@@ -188,7 +201,7 @@ class ImpalaUpdate(NetworkUpdate):
 
     def _baseline(self, values: Tensor, found: VTrace) -> Tensor:
         """Half the squared errors, summed."""
-        return 0.5 * (values - _tensor(found.targets, values.device)).square().sum()
+        return 0.5 * (values - _tensor(found.targets, values)).square().sum()
 
     def _cloning(self, unrolls: Unrolls, heads: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over replayed rows: divergence from the policy that acted, squared difference from recorded values."""
@@ -209,8 +222,11 @@ class ImpalaUpdate(NetworkUpdate):
         step: int,
         weight: float = 1.0,
         only_critic: bool = False,
+        backward: Callable[[float], None] | None = None,
     ) -> tuple[float, dict[str, float]]:
         """Make the gradient step; returns the gradient's norm, and the losses by name.
+
+        Without autograd `backward` writes the gradients of the weighted losses, times a number.
 
         Raises:
             NotFiniteError: see `learn`.
@@ -221,11 +237,12 @@ class ImpalaUpdate(NetworkUpdate):
             stacked = torch.stack(losses)
             factors = torch.tensor(costs, device=stacked.device)
             total = stacked @ factors
-            network.gradients.zero_()
-            if self.replicas.size == 1:
-                torch.autograd.backward(total)
+            if backward is not None:
+                backward(1.0 if self.replicas.size == 1 else weight)
             else:
-                torch.autograd.backward(total * weight)
+                network.gradients.zero_()
+                torch.autograd.backward(total if self.replicas.size == 1 else total * weight)
+            if self.replicas.size > 1:
                 stacked = stacked.detach() * weight
                 self.replicas.add_up(network.gradients, stacked)
                 total = stacked @ factors
@@ -256,6 +273,5 @@ def _on_host(tensor: Tensor) -> NDArray[np.float64]:
     return found
 
 
-def _tensor(numbers: NDArray[np.float64], device: torch.device) -> Tensor:
-    with np.errstate(over="ignore"):  # what becomes infinite is found in the losses
-        return torch.from_numpy(numbers.astype(np.float32)).to(device)
+def _tensor(numbers: NDArray[np.float64], like: Tensor) -> Tensor:
+    return torch.from_numpy(numbers).to(like)

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from config import ImpalaHyperparameters, OnPolicyHyperparameters
 from queues.messages import Array, TrajectoryBatch
 from stages.policy.extra_columns import require_columns
+from stages.policy.network.actor_critic import ActorCritic
+from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.builtin import BuiltinTrainer
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake
@@ -136,6 +138,20 @@ class RolloutTrainer(BuiltinTrainer, Generic[Settings, Update]):
 
     def _acting_tensors(self) -> Mapping[str, Array]:
         return self._network.acting_tensors()
+
+    def _perceptrons(self, network: ActorCriticNetwork) -> ActorCritic | None:
+        """Return the network if its gradients are to be found by hand; else say why they are not."""
+        device = network.values.device.type
+        if self.context.autograd:
+            why = "torch_settings.gradients says so"
+        elif not isinstance(network, ActorCritic):
+            why = "its network is more than perceptrons over vectors"
+        elif device != "cpu":
+            why = f"it learns on {device}"
+        else:
+            return network
+        log.info("%s: gradients by autograd, which takes longer than by hand: %s.", self.context.behavior, why)
+        return None
 
     @abstractmethod
     def _make_update(self) -> Update:

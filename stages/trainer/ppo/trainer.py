@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import cast
 
 import torch
 
 from config import PPOHyperparameters
 from queues.messages import TrajectoryBatch
-from stages.policy.network.actor_critic import ActorCritic
 from stages.policy.network.factory import make_actor_critic
-from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.agent_table import Chains
 from stages.trainer.intake import with_group_rewards
 from stages.trainer.on_policy.critic_values import CriticValues, evaluate_rows, evaluate_sequences, rows_per_pass
@@ -20,8 +17,6 @@ from stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceC
 from stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
 from stages.trainer.ppo.by_hand import PPOByHand
 from stages.trainer.ppo.update import PPOUpdate
-
-log = logging.getLogger(__name__)
 
 
 class PPOTrainer(OnPolicyTrainer[Minibatch]):
@@ -36,20 +31,11 @@ class PPOTrainer(OnPolicyTrainer[Minibatch]):
     def _make_update(self) -> PPOUpdate:
         signals, device = len(self._signals.names), self.context.device
         self._critic = network = make_actor_critic(self._design, signals, self._shares_body, self._random, device)
+        perceptrons = self._perceptrons(network)
         by_hand = None
-        if why := self._why_autograd(network):
-            log.info("%s: gradients by autograd, which takes longer than by hand: %s.", self.context.behavior, why)
-        elif isinstance(network, ActorCritic):
-            by_hand = PPOByHand(network, self.context.spec.actions, self._hyperparameters.ratio_per_dimension)
+        if perceptrons is not None:
+            by_hand = PPOByHand(perceptrons, self.context.spec.actions, self._hyperparameters.ratio_per_dimension)
         return PPOUpdate(network, self.context.spec, self._hyperparameters, self.context.replicas, by_hand)
-
-    def _why_autograd(self, network: ActorCriticNetwork) -> str:
-        if self.context.autograd:
-            return "torch_settings.gradients says so"
-        if not isinstance(network, ActorCritic):
-            return "its network is more than perceptrons over vectors"
-        device = network.values.device.type
-        return "" if device == "cpu" else f"it learns on {device}"
 
     def _critic_memory_size(self) -> int:
         # A critic that shares the actor's body shares the actor's memories as well, which are recorded.
