@@ -74,7 +74,7 @@ class TorchSettings(Settings):
     gradients: Literal["auto", "autograd"] = Field(
         "auto",
         description="How trainers find gradients: `auto` without torch's autograd where that is built, which is for "
-        "perceptrons of PPO and IMPALA on a CPU and takes a third to two thirds of the time; `autograd` always with it.",
+        "PPO's and IMPALA's perceptrons on a CPU and takes a third to two thirds of the time; `autograd` never.",
     )
 
 

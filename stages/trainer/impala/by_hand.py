@@ -1,13 +1,13 @@
 """The actor–learner's gradients, without autograd; network and actions are in `stages.trainer.on_policy.by_hand`.
 
 Axis letters: N rows, of which those from F on are replayed; K trajectories; C continuous actions, H heads, S signals.
-With the advantages w and targets G of V-trace, which are constants, m and v' what was recorded of replayed rows, and the
-weights c of the losses, which here include the division by their rows, the loss is
+With the advantages w and targets G of V-trace, which are constants, m and v' what was recorded of replayed rows, and
+the weights c of the losses, which here include the division by their rows, the loss is
 
     L = -c₀ Σ w·log π + c₁ Σ (v - G)²/2 - c₂·N·entropy + c₃ Σ_replayed KL(m ‖ π) + c₄ Σ_replayed (v - v')²
 
 so that g = ∂L/∂log π = -c₀·w and ∂L/∂v = c₁·(v - G) + 2·c₄·(v - v'). The entropy is that of the joint distribution: of
-the Gaussian the sum over dimensions. Of the divergence, with means μ and m, log-spreads log σ and s, and logits l and q,
+the Gaussian the sum over dimensions. Of the divergence, with means μ and m, log-spreads log σ and s, logits l and q,
 
     ∂KL/∂μ = (μ - m)/σ²     ∂KL/∂log σ = 1 - (e^(2s) + (m - μ)²)/σ²     ∂KL/∂l = softmax l - softmax q.
 
