@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import importlib
 import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgpack
 
+from pipeline.common.imports import import_early
 from pipeline.common.signals import default_in_forks
 from pipeline.control.channel import SocketControl
 from pipeline.hosts.control_log import log_to_main
@@ -50,16 +47,6 @@ def leave_signals_to_main() -> None:
         if sys.platform != "win32":
             signal.siginterrupt(number, False)  # calls into C go on as if nothing had come
     default_in_forks(numbers)
-
-
-def import_early(modules: Sequence[str]) -> None:
-    """Import modules while nothing else is to be done; nobody collects garbage, of which imports leave none."""
-    gc.disable()
-    for module in modules:
-        with suppress(Exception):  # whoever needs it will say what is wrong, or find it where main does
-            importlib.import_module(module)
-    gc.freeze()
-    gc.enable()
 
 
 def receive_birth() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import Any
 import msgpack
 
 from config import RunConfig
+from config.host_kinds import HOST_KINDS
 from config.trainers import TRAINERS
 from pipeline.common.graph import actor_names, learner_name, offline_demonstrations
 from pipeline.common.threads import use_one_thread
@@ -151,16 +152,33 @@ def dismiss_early() -> None:
 def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
     """Yield the names of hosts in processes, and what each will import: learners first, which need longest."""
     hosts = config.pipeline.hosts
-    if hosts.learners.kind == "process" and not config.checkpoint_settings.inference:
-        for behavior, settings in config.behaviors.items():
-            if settings.learns:
-                trainer = TRAINERS.get(settings.trainer_type)
-                own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
-                yield learner_name(behavior), ["torch", "pipeline.hosts.learner", *own]
+    if hosts.learners.kind == "process":
+        for behavior in learners_of(config):
+            yield learner_name(behavior), modules_of_learner(config, behavior)
     if hosts.actors.kind == "process":
         replays = config.replay is not None or offline_demonstrations(config)
         for name in actor_names(config):
             yield name, ["pipeline.hosts.replay" if replays else "pipeline.hosts.actor"]
+
+
+def imported_in_main(config: RunConfig) -> list[str]:
+    """Return what hosts in main will import."""
+    in_main = HOST_KINDS[config.pipeline.hosts.learners.kind].in_main
+    return [module for each in learners_of(config) for module in modules_of_learner(config, each)] if in_main else []
+
+
+def learners_of(config: RunConfig) -> list[str]:
+    """Return the listed behaviours that a run teaches."""
+    if config.checkpoint_settings.inference:
+        return []
+    return [behavior for behavior, settings in config.behaviors.items() if settings.learns]
+
+
+def modules_of_learner(config: RunConfig, behavior: str) -> list[str]:
+    """Return what a behaviour's learner imports, as far as it is ours."""
+    trainer = TRAINERS.get(config.behaviors[behavior].trainer_type)
+    own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
+    return ["torch", "pipeline.hosts.learner", *own]
 
 
 def child_environment() -> dict[str, str]:

@@ -13,7 +13,7 @@ from runs import run_here
 
 from config import RunConfig
 from pipeline.hosts import child_process
-from pipeline.hosts.child_process import ChildProcess, started_early, take_child
+from pipeline.hosts.child_process import ChildProcess, imported_in_main, started_early, take_child
 
 
 class Idle:
@@ -64,6 +64,11 @@ def test_learners_come_first_and_import_torch_and_actors_do_not(made):
 def test_only_what_runs_in_a_process_is_started(made, changes, names):
     with started_early(config(**changes)):
         assert [child.name for child in made] == names
+
+
+def test_main_imports_what_learners_in_it_need():
+    assert imported_in_main(config(**INLINE)) == ["torch", "pipeline.hosts.learner", "stages.trainer.ppo"]
+    assert imported_in_main(config()) == []
 
 
 def test_a_child_is_taken_once_and_what_is_left_is_dismissed_at_the_end(made):
