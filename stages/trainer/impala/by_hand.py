@@ -127,6 +127,6 @@ class ImpalaByHand:
 
 def _softmax(logits: Numbers) -> Numbers:
     """Of each column [H, N]."""
-    p = np.exp(logits - np.maximum.reduce(logits, axis=0))
+    p: Numbers = np.exp(logits - np.maximum.reduce(logits, axis=0))
     p /= np.add.reduce(p, axis=0)
     return p
