@@ -73,8 +73,8 @@ class TorchSettings(Settings):
     )
     gradients: Literal["auto", "autograd"] = Field(
         "auto",
-        description="How trainers find gradients: `autograd` by torch's; `auto` without it where that is built, which is "
-        "for PPO's and IMPALA's perceptrons on a CPU and takes a third to two thirds of the time.",
+        description="How trainers find gradients: `autograd` by torch's; `auto` without it where that is built, which "
+        "is for PPO's and IMPALA's perceptrons on a CPU and takes a third to two thirds of the time.",
     )
 
 
