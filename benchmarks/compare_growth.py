@@ -146,8 +146,9 @@ def draw(found: Mapping[str, Mapping[int, Sequence[Measured]]], path: Any) -> No
             values = [median(getattr(run, what) for run in by_size[size]) for size in sizes]
             side.loglog(sizes, values, "o-", color=colour)
             side.set_ylim(min(getattr(run, what) for run in runs) / 2, 2 * max(getattr(run, what) for run in runs))
-            side.yaxis.set_major_formatter("{x:,.0f}")
-            side.tick_params(axis="y", colors=colour)
+            for formats in (side.yaxis.set_major_formatter, side.yaxis.set_minor_formatter):
+                formats("{x:,.0f}")
+            side.tick_params(axis="y", which="both", colors=colour)
         axis.set_xlabel(name)
         axis.set_xticks(sizes, [str(size) for size in sizes])
         axis.minorticks_off()
