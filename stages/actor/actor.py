@@ -15,7 +15,8 @@ from functools import partial
 from typing import NamedTuple
 
 from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
-from queues.specs import BehaviorSpec, behavior_name
+from queues.specs import BehaviorSpec
+from stages.actor.credit_account import CreditAccount
 from stages.actor.credit_gate import CreditGate
 from stages.actor.resets import Resets
 from stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
@@ -65,9 +66,6 @@ class Actor(Source[Item]):
             derived from the run's seed and the checkpoint's number, so that a resumed run equals an uninterrupted one.
         resumed_at: number of the checkpoint that the run resumes from, -1 for a fresh run.
         clock: seconds, for the restart limits.
-
-    Attributes:
-        acting: by behaviour name: (steps, version): its learning steps after so many are by that version or newer ones.
     """
 
     may_block = True
@@ -86,6 +84,7 @@ class Actor(Source[Item]):
         self._environment = environment
         self._processor = processor
         self._gate = gate
+        self._account = CreditAccount(environment, processor, gate)
         self._port = port
         self._resets = Resets(environment, processor, restarts or RestartBudget(0, 0, 60.0), resumed_at, clock)
         self._resets_at_checkpoints = resets_at_checkpoints
@@ -104,14 +103,13 @@ class Actor(Source[Item]):
         # Environments: the turn of the last decisions, the behaviours.
         self._turns = 0
         self._known: set[str] = set()
-        self._names: tuple[str, ...] = ()
-        # Credits: used ones, behaviours that need some, and those for which they were requested.
-        self._used: dict[str, int] = {}
-        self.acting: dict[str, tuple[int, int]] = {}
-        self._untold = False
-        self._learners: tuple[str, ...] = ()
+        # Behaviours that had agents when credits were last asked for at a checkpoint.
         self._players: tuple[str, ...] = ()
-        self._asked_for: tuple[str, ...] | None = None
+
+    @property
+    def acting(self) -> Mapping[str, tuple[int, int]]:
+        """(steps, version) by behaviour name: learning steps after so many are by that version or newer ones."""
+        return self._account.acting
 
     @property
     def source(self) -> int:
@@ -151,11 +149,7 @@ class Actor(Source[Item]):
 
     def renew(self, source: int) -> None:
         """Go on as another source: its credits are counted anew, and those of steps that it holds are spent there."""
-        processor = self._processor
-        self._gate.renew({name: int(processor.emitted(name)) for name in self._names})
-        processor.renew(source)
-        self.acting.clear()
-        self._asked_for = None
+        self._account.renew(source)
         self._wake.set()
 
     def hold(self, held: bool) -> None:
@@ -240,7 +234,7 @@ class Actor(Source[Item]):
             Act.RESET: _Work(self._processor.close_all, self._reset),
             Act.STEP: _Work(self._before_step, self._advance),
             Act.STAND_STILL: _Work(self._stand_still, self._sleep),
-            Act.ASK: _Work(self._ask, self._sleep),
+            Act.ASK: _Work(self._account.ask, self._sleep),
             Act.RESUME: _Work(self._decide_again, self._advance, ask),
             Act.RENEW: _Work(None, self._renew),
             Act.CLOSE: _Work(self._close, self._sleep),
@@ -258,20 +252,12 @@ class Actor(Source[Item]):
         """True if commands are followed now: deterministic runs follow them only where they stand still."""
         if not self._resets_at_checkpoints or self._state in STANDS_STILL:
             return True
-        return not self._gate.bounds(self._learning(self._deciding()))
+        return not self._account.bounded()
 
     def _credits_missing(self) -> bool:
         """True if credits are used up, or a grant came before the policy that it was made for; or if it is held."""
-        lineups, gate = self._environment.lineups, self._gate
-        self._used = self._count_used()
-        players = self._players if self._state is State.CHECKPOINT else self._deciding()
-        self._learners = learners = self._learning(players)
-        held = self._held and self._obeys()
-        return (
-            held
-            or bool(gate.closed(self._used, learners))
-            or any(lineups.newest_version(name) < gate.needed_version(name) for name in learners)
-        )
+        missing = self._account.missing(self._players if self._state is State.CHECKPOINT else self._account.deciding())
+        return missing or (self._held and self._obeys())
 
     # Acts. ---------------------------------------------------------------------------------------------------------
 
@@ -313,7 +299,7 @@ class Actor(Source[Item]):
         # A policy that arrives while a batch waits for room has not decided this tick.
         adopted, self._adopted = self._adopted, {}
         self._changed = False
-        versions = self._newest_versions() if adopted else {}
+        versions = self._account.newest_versions() if adopted else {}
         self._end_turn()
         began = time.perf_counter()
         steps = self._environment.decide()
@@ -325,7 +311,7 @@ class Actor(Source[Item]):
         # credits for the next one, so the trainer can't be ahead by more than its window.
         for behavior_id, version in adopted.items():
             yield from self._processor.cut_older_than(behavior_id, version - 1)
-        self._note_versions(versions, {})
+        self._account.note_versions(versions, {})
 
     def _end_turn(self) -> None:
         """End learning from the decisions of the turn before, if another team's turn has begun.
@@ -346,16 +332,15 @@ class Actor(Source[Item]):
             for step in self._environment.decide_again():
                 self._processor.replace_decisions(step)
             self._adopted.clear()
-            known = {name: self._gate.needed_version(name) for name in self._names}  # nothing is left of older grants
-            self._note_versions(self._newest_versions(), known)
+            known = self._account.needed_versions()  # nothing is left of older grants
+            self._account.note_versions(self._account.newest_versions(), known)
             self._catch_up()
 
     def _before_step(self) -> Iterable[TrajectoryBatch]:
         # Not before it is known that the actor goes on: one that stands still emits these with all else, in one batch.
         yield from self._processor.emit_full()
         if not self._resets_at_checkpoints:  # there, when an answer comes must not show
-            self._gate.look_ahead(self._used, self._learners, self._untold)
-            self._untold = False
+            self._account.look_ahead()
 
     async def _advance(self) -> None:
         began = time.perf_counter()
@@ -378,20 +363,12 @@ class Actor(Source[Item]):
 
     def _stand_still(self) -> Iterable[TrajectoryBatch]:
         yield from self._processor.flush()
-        self._asked_for = None
-        self._ask()
+        self._account.ask_anew()
 
     def _close(self) -> Iterable[TrajectoryBatch]:
         """Emit all that was made, and give back what it leaves to other actors."""
         yield from self._processor.close_all()
-        self._learners = ()
-        self._ask()
-
-    def _ask(self) -> None:
-        """Ask for credits while standing still, once more if other behaviours learn than at the last request."""
-        if self._learners != self._asked_for:
-            self._asked_for = self._learners
-            self._gate.wait(self._count_used(), self._learners)
+        self._account.give_back()
 
     async def _sleep(self) -> None:
         self._asleep = True
@@ -410,10 +387,9 @@ class Actor(Source[Item]):
         # and so under the policies and the assignment that follow from everything before the barrier.
         number = self._begin_checkpoint()
         self._resets.reach_checkpoint(number)
-        self._players = self._deciding() or self._players
+        self._players = self._account.deciding() or self._players
         closed = self._processor.close_all()
-        self._learners, self._asked_for = self._learning(self._players), None
-        self._ask()
+        self._account.ask_for(self._players)
         yield from closed
         yield Barrier(number, self._processor.source)
 
@@ -438,36 +414,13 @@ class Actor(Source[Item]):
         """Report that the environments have ended in order."""
         why = str(end)
         self._context.log.info("%s.", why[:1].upper() + why[1:])
-        self._asked_for = None
+        self._account.forget_request()
         self._port.ended(why)
         return State.ENDED
-
-    def _count_used(self) -> dict[str, int]:
-        """Learning steps that were emitted or are held, by behaviour name."""
-        processor = self._processor
-        return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
-
-    def _newest_versions(self) -> dict[str, int]:
-        return {name: self._environment.lineups.newest_version(name) for name in self._names}
-
-    def _note_versions(self, versions: Mapping[str, int], known: Mapping[str, int]) -> None:
-        """Note which versions have made all open decisions and will make those that follow; the ledger knows some."""
-        for name, version in versions.items():
-            if version > self.acting.get(name, (0, -1))[1]:
-                self._untold |= version > known.get(name, 0)
-                self.acting[name] = (self._processor.emitted(name) + self._processor.pending(name), version)
-
-    def _deciding(self) -> tuple[str, ...]:
-        """Behaviours whose agents have open decisions."""
-        return tuple(name for name in self._names if self._processor.open_agents(name))
-
-    def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of some behaviours that are learned from now: only these need credits and their newest policies."""
-        return tuple(name for name in names if self._environment.lineups.learns(name))
 
     def _announce(self) -> None:
         for behavior_id, spec in self._environment.specs.items():
             if behavior_id not in self._known:
                 self._known.add(behavior_id)
                 self._port.announce(spec)
-        self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
+        self._account.adopt_behaviors()
