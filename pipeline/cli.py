@@ -225,24 +225,25 @@ def _to_demo(source: str, target: str) -> int:
 
 def _run(config: RunConfig, details: bool) -> int:
     use_one_thread(os.environ)  # before NumPy is imported
-    from pipeline.common.imports import import_early
-    from pipeline.hosts.child_process import imported_in_main, started_early
+    from pipeline.hosts.child_process import started_early
     from pipeline.hosts.leftovers import watch_this_process
 
     watch_this_process()
     with started_early(config):  # first of all: what follows is imported here while children import what they need
-        import_early(["pipeline.run", *imported_in_main(config)])
         return _run_to_status(config, details)
 
 
 def _run_to_status(config: RunConfig, details: bool) -> int:
     from pipeline.common.errors import RunError, RunFailed, RunFolderError
+    from pipeline.common.imports import import_early
     from pipeline.common.loop_watch import Interrupted
+    from pipeline.hosts.child_process import imported_in_main
     from pipeline.reporting.console import configure_logging
     from pipeline.run_folder.checkpoint import CheckpointError
 
     configure_logging(config.debug, details=details)
     try:
+        import_early(["pipeline.run", *imported_in_main(config)])
         return asyncio.run(_run_with_signals(config))
     except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
         return _refuse(error)
