@@ -2,6 +2,7 @@
 
     python benchmarks/self_play_cost.py [--games 64] [--seconds 30]
     python benchmarks/self_play_cost.py --set behaviors.Volley.self_play.swap_steps=5000
+    python benchmarks/self_play_cost.py --policies 1 2 4 8 16    # only what one decision of so many costs
 
 Both ways an actor's tick is the same: two policies decide, the agent processor collects, all games are stepped. With
 self-play the opponents change as often as in config/examples/volley.yaml, each game plays on with whom it began until
@@ -28,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from config import load_config
 from queues.messages import Matchup, TrajectoryBatch
 from stages.agent import AgentProcessor
-from stages.environment.lineup import Lineups, no_behavior
+from stages.environment.deciding import PlayerRows, decide_rows
+from stages.environment.lineup import LineupPlayer, Lineups, no_behavior
 from stages.environment.stage import EnvironmentStage
 from stages.games.volley import VolleyGroup
 from stages.ghost.controller import GhostController
@@ -68,7 +70,8 @@ class Side:
         self._processor.start(StageContext("agent_processor"))
         asyncio.run(self._environment.reset(1))
         self._ids = list(self._environment.specs)
-        spec = self._environment.specs[self._ids[0]]
+        self.spec = spec = self._environment.specs[self._ids[0]]
+        self._settings = settings
         self._policy = replace(PPOTrainer(TrainerContext(BEHAVIOR, settings, spec, seed=3)).policy(), version=0, step=0)
         self._every = settings.hyperparameters.buffer_size
         self._learned = 0
@@ -88,6 +91,13 @@ class Side:
     def seconds_per_tick(self) -> float:
         """CPU seconds per tick over the next stretch."""
         return asyncio.run(self._play()) / TICKS
+
+    def policies(self, count: int) -> list[LineupPlayer]:
+        """So many policies, of equal weights."""
+        made = [make_policy(design_of(self.spec, self._settings)) for _ in range(count)]
+        for policy in made:
+            policy.load(self._policy)
+        return [LineupPlayer(policy) for policy in made]
 
     @property
     def changes(self) -> int:
@@ -140,13 +150,36 @@ class Side:
         self._lineups.assign(matchup.assignment)
 
 
+def decision_cost(policies: int, agents: int) -> float:
+    """Median CPU seconds of one decision for so many agents of Volley, shared out at random among so many policies."""
+    side = Side(agents, self_play=False)
+    made, random = side.policies(policies), np.random.default_rng(1)
+    owners = random.integers(0, policies, agents)
+    players: PlayerRows = [(player, np.flatnonzero(owners == i)) for i, player in enumerate(made)]
+    seen = tuple(random.normal(size=(agents, *o.shape)).astype(o.dtype) for o in side.spec.observations)
+    seconds, turns = [], 100
+    for _ in range(50):
+        began = time.process_time()
+        for _ in range(turns):
+            decide_rows(players, agents, seen, None, random, False, [None] * policies)
+        seconds.append((time.process_time() - began) / turns)
+    return median(seconds)
+
+
 def main() -> None:
     """Measure in turns and print both, and what self-play costs; fails if it is more than the bar."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=30.0, help="to measure for")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes")
+    parser.add_argument("--policies", type=int, nargs="+", default=[], help="only measure decisions of so many")
     asked = parser.parse_args()
+    for count in asked.policies:
+        print(
+            f"{count:3} policies, {asked.games} agents: {1e6 * decision_cost(count, asked.games):6.1f} µs per decision"
+        )
+    if asked.policies:
+        return
     plain, playing = (Side(asked.games, self_play, asked.changes) for self_play in (False, True))
     _ = plain.seconds_per_tick(), playing.seconds_per_tick()  # buffers grow, snapshots are made, games come out of step
     pairs: list[tuple[float, float]] = []

@@ -98,7 +98,7 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
         return None
     for player, rows in players:
         policy = player.policy
-        if rows is None or not isinstance(policy, NumpyPolicy) or not first.draws_like(policy, greedy):
+        if rows is None or not isinstance(policy, NumpyPolicy) or not first.joins(policy, greedy):
             return None
         parts.append((policy, rows))
     return parts

@@ -82,4 +82,5 @@ def normalize(
     """Write the normalised `rows` [n, size] into `out`, which may be `rows` itself."""
     np.subtract(rows, mean, out=out)
     np.multiply(out, inverse_std, out=out)
-    np.clip(out, -NORMALIZED_LIMIT, NORMALIZED_LIMIT, out=out)
+    np.maximum(out, -NORMALIZED_LIMIT, out=out)  # these two cost a quarter of np.clip where rows are few
+    np.minimum(out, NORMALIZED_LIMIT, out=out)

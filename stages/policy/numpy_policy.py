@@ -7,6 +7,7 @@ is trained is a torch module; both follow `layout`, and a test compares their ou
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +45,18 @@ class NumpyPolicy:
                 f"{design.spec.behavior_id}: NumpyPolicy runs perceptrons over vectors only, without goals and memory; "
                 "use stages.policy.factory.make_policy"
             )
+        self._design = design
         self._behavior_id = design.spec.behavior_id
         self._layout = policy_layout(design)
         self._observations = ObservationLayout(design.spec)
         self._activation = activation(design.settings.activation)
         self._sampler = ActionSampler(design)
-        self._body: list[tuple[Floats, Floats]] = []
-        self._normalizer: tuple[Floats, Floats] | None = None
+        self._normalizes = any(name == NORMALIZER_MEAN for name, _ in self._layout)
+        self._weights: list[Floats] = []
+        self._vectors = np.empty(0, np.float32)
+        """All that belongs to columns, side by side: the normaliser's mean and 1/std, then the bias of each layer."""
+        self._own: list[Floats] = []
+        """The same, one by one."""
         self._widths = [
             self._observations.vector_size,
             *(shape[1] for name, shape in self._layout if name.endswith(".weight")),
@@ -60,16 +66,17 @@ class NumpyPolicy:
         self._scratch: list[Floats] = []
         self.version = -1
         """Version of the loaded weights; -1 before the first `load`."""
-        self._draws = (design.spec.actions, design.squashed, design.head_size, tuple(design.extra_columns))
 
     def load(self, update: PolicyUpdate) -> None:
         """See `ActingPolicy.load`."""
         check_layout(update, self._layout)
         tensors = {name: tensor.copy() for name, tensor in update.tensors().items()}
         layers = [name.removesuffix(".weight") for name, _ in self._layout if name.endswith(".weight")]
-        self._body = [(tensors[f"{layer}.weight"], tensors[f"{layer}.bias"]) for layer in layers]
-        if NORMALIZER_MEAN in tensors:
-            self._normalizer = (tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD])
+        self._weights = [tensors[f"{layer}.weight"] for layer in layers]
+        vectors = [tensors[name] for name in (NORMALIZER_MEAN, NORMALIZER_INVERSE_STD) if self._normalizes]
+        vectors += [tensors[f"{layer}.bias"] for layer in layers]
+        self._vectors = np.concatenate(vectors)
+        self._own = self._split(self._vectors)
         if "log_sigma" in tensors:
             self._sampler.load(tensors["log_sigma"])
         self._sampler.adopt(update)
@@ -86,9 +93,9 @@ class NumpyPolicy:
         """See `ActingPolicy.act`."""
         return Decision(*self._sampler.sample(self.heads(observations), masks, random, deterministic))
 
-    def draws_like(self, other: ActingPolicy, deterministic: bool) -> bool:
-        """Whether `act_together` can draw the actions of both policies at once."""
-        if not isinstance(other, NumpyPolicy) or self._draws != other._draws:
+    def joins(self, other: ActingPolicy, deterministic: bool) -> bool:
+        """Return True if `act_together` can decide for both: two of one design, of which none draws uniformly."""
+        if not isinstance(other, NumpyPolicy) or self._design != other._design:
             return False
         return deterministic or not (self._sampler.uniform or other._sampler.uniform)
 
@@ -99,26 +106,44 @@ class NumpyPolicy:
             NotFiniteError: if they are NaN or infinite.
             StageError: if no policy was loaded yet.
         """
-        if not self._body:
-            raise StageError(f"{self._behavior_id}: no policy was loaded to act with")
+        return self._forward((self,), (len(observations[0]),), observations)
+
+    def _forward(
+        self, policies: Sequence[NumpyPolicy], counts: Sequence[int], observations: tuple[Array, ...]
+    ) -> Floats:
+        """The heads of the rows of several policies, those of the first one first, in this policy's buffers."""
+        for policy in policies:
+            if not policy._weights:
+                raise StageError(f"{self._behavior_id}: no policy was loaded to act with")
         d = len(observations[0])
         if not self._views or len(self._views[0]) != d:
             self._resize(d)
-        x = self._views[0]
+        x, layers = self._views[0], len(self._weights)
+        parts, vectors = _ALL, self._own
+        if len(policies) > 1:
+            parts = _slices(counts)
+            vectors = self._split(np.repeat([policy._vectors for policy in policies], counts, axis=0))
         with np.errstate(over="ignore", invalid="ignore"):
             self._observations.write_vectors(observations, x)
-            if self._normalizer is not None:
-                normalize(x, *self._normalizer, x)
-            last = len(self._body) - 1
-            for layer, (weight, bias) in enumerate(self._body):
+            if self._normalizes:
+                normalize(x, vectors[0], vectors[1], x)
+            for layer, bias in enumerate(vectors[-layers:]):
                 out = self._views[layer + 1]
-                np.matmul(x, weight, out=out)
+                for policy, rows in zip(policies, parts, strict=True):
+                    np.matmul(x[rows], policy._weights[layer], out=out[rows])
                 out += bias
-                if layer < last:
+                if layer < layers - 1:
                     self._activation(out, self._scratch[layer])
                 x = out
-        check_heads(self._behavior_id, self.version, x, observations)
+        if not np.isfinite(x).all():
+            for policy, rows in zip(policies, parts, strict=True):
+                check_heads(self._behavior_id, policy.version, x[rows], tuple(o[rows] for o in observations))
         return x
+
+    def _split(self, vectors: Floats) -> list[Floats]:
+        """Views of `_vectors` [sum of widths], or of such rows [d, sum of widths], one by one."""
+        widths = [*self._widths[:1] * (2 * self._normalizes), *self._widths[1:]]
+        return [vectors[..., end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
 
     def _resize(self, d: int) -> None:
         if not self._buffers or len(self._buffers[0]) < d:
@@ -134,25 +159,36 @@ def act_together(
     random: np.random.Generator,
     deterministic: bool = False,
 ) -> Decision:
-    """Decide for the rows of several policies at once: each computes its heads, and all actions are drawn together.
+    """Decide for the rows of several policies in one pass: of what is done, only the products are made for each policy.
 
-    Drawing is most of the cost of a decision for few rows, and is paid once here.
+    For few rows the cost of a decision is that of its operations, whatever their size. The heads are those of each
+    policy alone, to the bit, and all actions are drawn together.
 
     Args:
-        parts: policies that draw alike (`NumpyPolicy.draws_like`), and the rows of each; together all rows.
+        parts: policies of one design (`NumpyPolicy.joins` the first one), and the rows of each; together all rows.
         observations: of all rows; the arguments from here on are those of `ActingPolicy.act`.
         masks: of all rows.
         random: the source of all chance.
         deterministic: whether the most likely actions are taken.
     """
-    sampler, count = parts[0][0]._sampler, len(observations[0])
-    heads = np.empty((count, parts[0][0]._widths[-1]), np.float32)
-    log_sigma = np.empty((count, len(sampler.log_sigma)), np.float32)
-    for policy, rows in parts:
-        heads[rows] = policy.heads(tuple([o[rows] for o in observations]))
-        if log_sigma.size:
-            log_sigma[rows] = policy._sampler.log_sigma
+    first, policies, counts = parts[0][0], [policy for policy, _ in parts], [len(rows) for _, rows in parts]
+    sampler, order = first._sampler, np.concatenate([rows for _, rows in parts])
+    forward = first._forward(policies, counts, tuple([o[order] for o in observations]))
+    heads = np.empty_like(forward)
+    heads[order] = forward
+    log_sigma = np.empty((len(order), len(sampler.log_sigma)), np.float32)
+    if log_sigma.size:
+        log_sigma[order] = np.repeat([policy._sampler.log_sigma for policy in policies], counts, axis=0)
     return Decision(*sampler.sample(heads, masks, random, deterministic, log_sigma))
+
+
+def _slices(counts: Sequence[int]) -> list[slice]:
+    """The rows of each part, where parts of so many rows follow each other."""
+    parts, at = [], 0
+    for count in counts:
+        parts.append(slice(at, at + count))
+        at += count
+    return parts
 
 
 def activation(name: str) -> Callable[[Floats, Floats], None]:
@@ -188,6 +224,8 @@ def _elu(x: Floats, scratch: Floats) -> None:
     np.expm1(scratch, out=scratch)
     np.maximum(x, scratch, out=x)
 
+
+_ALL = [slice(None)]
 
 _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
     "swish": _swish,

@@ -238,16 +238,17 @@ def sample_categorical(
     Returns:
         Choices [d] (the most likely ones if `deterministic`) and their log-probabilities [d].
     """
-    shifted = logits - logits.max(axis=1, keepdims=True)
+    shifted = logits.T.copy()  # [choices, d]: passes over few long rows cost less than those over many short ones
+    shifted -= np.maximum.reduce(shifted, axis=0)
     cumulated = np.exp(shifted)
-    np.cumsum(cumulated, axis=1, out=cumulated)
-    total = cumulated[:, -1]
+    np.add.accumulate(cumulated, axis=0, out=cumulated)
+    total = cumulated[-1]
     if deterministic:
-        choices = shifted.argmax(axis=1)
+        choices = shifted.argmax(axis=0)
     else:
         drawn = (np.float32(1.0) - random.random(len(logits), np.float32)) * total
-        choices = (cumulated < drawn[:, None]).sum(axis=1)
-    return choices, shifted[np.arange(len(logits)), choices] - np.log(total)
+        choices = np.add.reduce(cumulated < drawn, axis=0, dtype=np.intp)
+    return choices, shifted[choices, np.arange(len(logits))] - np.log(total)
 
 
 def check_heads(behavior_id: str, version: int, heads: Floats, observations: Sequence[Array]) -> None:

@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -304,10 +305,35 @@ def test_each_of_the_policies_that_act_together_decides_for_its_rows(kind):
             np.testing.assert_allclose(together.columns[name][some], column, rtol=1e-5, atol=1e-6)
 
 
-def test_policies_that_draw_otherwise_do_not_act_together():
+def test_policies_of_other_designs_or_that_draw_uniformly_do_not_act_together():
     three, two = (drawn(ActionSpec(discrete_branches=(n,))) for n in (3, 2))
-    learned, fresh = (drawn(ActionSpec(continuous_size=2), squashed=True, random_steps=steps) for steps in (0, 10))
-    assert three.draws_like(three, deterministic=False)
-    assert not three.draws_like(two, deterministic=True)
-    assert not learned.draws_like(fresh, deterministic=False)  # that one still draws uniformly
-    assert learned.draws_like(fresh, deterministic=True)
+    learned, fresh = (drawn(ActionSpec(continuous_size=2), squashed=True, random_steps=10) for _ in range(2))
+    layout = policy_layout(replace(design_for(ActionSpec(continuous_size=2), True), random_steps=10))
+    weights = np.zeros(sum(math.prod(shape) for _, shape in layout), np.float32)
+    learned.load(PolicyUpdate("Test", 8, weights, layout, step=20))
+    assert three.joins(three, deterministic=False)
+    assert not three.joins(two, deterministic=True)
+    assert not learned.joins(fresh, deterministic=False)  # that one still draws uniformly
+    assert learned.joins(fresh, deterministic=True)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_heads_of_policies_that_act_together_are_those_of_each_alone_to_the_bit(normalize):
+    design = design_for(ActionSpec(3), normalize=normalize)
+    policies = [make(ActionSpec(3), seed, normalize=normalize)[0] for seed in range(4)]
+    seen, owners = observations(40), np.random.default_rng(1).integers(0, 4, 40)
+    parts = [(policy, np.flatnonzero(owners == i)) for i, policy in enumerate(policies)]
+    together = act_together(parts, seen, None, np.random.default_rng(2), deterministic=True)
+    for policy, rows in parts:
+        alone = policy.heads(tuple(o[rows] for o in seen))[:, : design.spec.actions.continuous_size]
+        np.testing.assert_array_equal(together.columns["continuous_actions"][rows], alone)
+
+
+def test_of_policies_that_act_together_the_one_whose_heads_are_not_finite_is_named():
+    design = design_for(ActionSpec(2))
+    _, _, tensors = make(ActionSpec(2))
+    lost = policy_of(design, tensors, version=8)
+    lost._weights[0][:] = np.nan
+    parts = [(policy_of(design, tensors), np.array([0, 2, 4])), (lost, np.array([1, 3]))]
+    with pytest.raises(NotFiniteError, match="policy version 8 gives .* for row 0 of 2 agents"):
+        act_together(parts, observations(5), None, np.random.default_rng(0))
