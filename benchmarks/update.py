@@ -1,9 +1,10 @@
-"""What one update of PPO and POCA costs: without the pass of decoupled PPO, with it, and with gradients by autograd.
+"""What one update of PPO, POCA and IMPALA costs: without decoupled PPO's pass, with it, and by autograd's gradients.
 
     OMP_NUM_THREADS=1 taskset -c 1 python benchmarks/update.py
 
-Buffers of random rows of the shapes of CartPole, LunarLander, HalfCheetah and Pong, a policy with memory, and groups of
-four, with the hyperparameters of the examples. The three learn in turn; CPU time, so that a busy machine disturbs less.
+Buffers of random rows of the shapes of CartPole, LunarLander, HalfCheetah and Pong, a policy with memory, groups of
+four and unrolls of CartPole, with the hyperparameters of the examples. The three learn in turn; CPU time, so that a
+busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ CASES: dict[str, tuple[str, tuple[int, ...], ActionSpec, dict[str, Any], dict[st
         {"buffer_size": 2048, "batch_size": 256, "num_epoch": 3},
         {"hidden_units": 64},
     ),
+    "unrolls": (
+        "impala",
+        (4,),
+        ActionSpec(discrete_branches=(2,)),
+        {"unroll_length": 128, "batch_size": 16},
+        {"hidden_units": 64, "activation": "tanh"},
+    ),
     "Pong": (
         "ppo",
         (4, 84, 84),
@@ -67,7 +75,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], ActionSpec, dict[str, Any], dict[st
     ),
 }
 """Trainer, shape of the observation, actions, hyperparameters and network of each."""
-LENGTH = 128
+LENGTH, ROWS = 128, 2048
 AGENTS = 4
 
 
@@ -126,12 +134,12 @@ def main() -> None:
         observed = ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32")
         spec = BehaviorSpec(case, (observed,), actions, grouped=kind == "poca")
         memory = network.get("memory", {}).get("memory_size", 0)
-        batch = rows_of(spec, hyperparameters["buffer_size"], memory, np.random.default_rng(0))
+        batch = rows_of(spec, hyperparameters.get("buffer_size", ROWS), memory, np.random.default_rng(0))
         trainers = []
         for decoupled, autograd in ((False, False), (True, False), (True, True)):
             block = {
                 "trainer_type": kind,
-                "hyperparameters": {**hyperparameters, "decoupled": decoupled},
+                "hyperparameters": hyperparameters | ({} if kind == "impala" else {"decoupled": decoupled}),
                 "network_settings": network,
             }
             settings = BehaviorSettings.model_validate(block)
