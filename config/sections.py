@@ -76,6 +76,12 @@ class TorchSettings(Settings):
         description="How trainers find gradients: `autograd` by torch's; `auto` without it where that is built, which "
         "is for PPO's and IMPALA's perceptrons on a CPU and takes a third to two thirds of the time.",
     )
+    precision: Literal["float32", "bf16", "auto"] = Field(
+        "float32",
+        description="Precision in which trainers compute hidden products (convolutions of images, and wide layers of "
+        "SAC and of networks with images): `auto` is `bf16` on devices that have it fast (AMX, AVX512-bf16, a GPU from "
+        "Ampere on), `float32` elsewhere. Weights, policies and files are float32 in any case.",
+    )
 
 
 class Sections(Settings):

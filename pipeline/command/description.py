@@ -36,6 +36,9 @@ def describe(config: RunConfig) -> str:
     for name, settings in config.behaviors.items():
         together = f", {hosts.learners.replicas} replicas" if hosts.learners.replicas > 1 else ""
         lines += _behavior(config, name, settings.trainer_type, hosts.learners.kind + together)
+    if config.torch_settings.precision != "float32":
+        faster = " where the learners' device has it fast" if config.torch_settings.precision == "auto" else ""
+        lines.append(f"hidden products of learners: bf16{faster}; policies and files stay float32")
     if config.evaluation is not None:
         played = config.evaluation
         lines.append(f"evaluation every {played.every} steps, {played.episodes} episodes against {played.opponents}")

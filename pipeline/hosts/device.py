@@ -1,4 +1,4 @@
-"""The torch device that trainers compute on: the configured one, if it is there."""
+"""The torch device that trainers compute on, if it is there, and the precision of what they compute on it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,25 @@ def choose_device(configured: str | None) -> tuple[str, str]:
             f"{', '.join(_available())}, or no --torch-device, which takes the first CUDA device if there is one"
         ) from error
     return configured, "as torch_settings.device says"
+
+
+def choose_precision(configured: str, device: str) -> tuple[bool, str, bool]:
+    """Whether hidden products are computed in bfloat16 on a device; in words, with the reason; whether that is slow."""
+    if configured == "float32":
+        return False, "float32", False
+    from stages.policy.network.products import fast_bf16
+
+    by = fast_bf16(device)
+    if configured == "auto":
+        return (
+            (True, f"bf16 ({device} has {by})", False) if by else (False, f"float32 (bf16 is slow on {device})", False)
+        )
+    if by:
+        return True, f"bf16 ({by})", False
+    slow = (
+        f"bf16, which {device} computes more slowly than float32; torch_settings.precision: auto takes the faster one"
+    )
+    return True, slow, True
 
 
 def _available() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from logging import INFO, WARNING
 from typing import Any
 
 from pipeline.common.graph import TRAINER
@@ -21,7 +22,7 @@ from pipeline.control.messages import (
     SetHyperparameter,
     Stop,
 )
-from pipeline.hosts.device import choose_device
+from pipeline.hosts.device import choose_device, choose_precision
 from pipeline.hosts.followers import Followers, check_agreement
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
@@ -66,7 +67,11 @@ class LearnerHost(TrainerHost):
         replicas = self.config.pipeline.hosts.learners.replicas
         device, why = choose_device(self.config.torch_settings.device)
         together = f", in {replicas} replicas" if replicas > 1 else ""
-        self.stages.context(TRAINER).log.info("%s learns on %s (%s)%s.", self.plan.behavior, device, why, together)
+        log = self.stages.context(TRAINER).log
+        log.info("%s learns on %s (%s)%s.", self.plan.behavior, device, why, together)
+        if (configured := self.config.torch_settings.precision) != "float32":
+            _, words, slow = choose_precision(configured, device)
+            log.log(WARNING if slow else INFO, "%s: hidden products in %s.", self.plan.behavior, words)
         if replicas == 1:
             await self._train(ALONE, device)
             return

@@ -12,6 +12,7 @@ from pipeline.common.graph import TRAINER, learner_name, part_name, shard_names,
 from pipeline.common.lessons import kept_returns
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
+from pipeline.hosts.device import choose_precision
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host
@@ -100,6 +101,7 @@ class TrainerHost(Host):
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
             autograd=self.config.torch_settings.gradients == "autograd",
+            bf16=choose_precision(self.config.torch_settings.precision, device)[0],
             agents=_agents(self.config),
             folder=self.config.source_folder,
             statistics=statistics,

@@ -30,6 +30,9 @@ class PolicyDesign:
     """Path of the settings in the behaviour's block of the YAML, for messages: reward signals have their own."""
     extra_columns: tuple[str, ...] = ()
     """Names of the columns that the trainer asks for: keys of `EXTRA_COLUMNS`."""
+    bf16: bool = False
+    """The learner computes wide hidden products and convolutions in bfloat16 (`torch_settings.precision`); acting and
+    exported policies never do."""
     random_steps: int = 0
     """Trainer steps below which an acting policy draws its actions uniformly, unless asked for the most likely ones."""
 

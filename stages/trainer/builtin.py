@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 
 from queues.messages import Array, PolicyUpdate
 from stages.errors import StageError
@@ -28,7 +29,7 @@ class BuiltinTrainer(Trainer):
         if not context.spec.actions.log_prob_size:
             raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
         self._spec = context.spec
-        self._design = design_of(context.spec, context.settings, context.folder)
+        self._design = replace(design_of(context.spec, context.settings, context.folder), bf16=context.bf16)
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
         self._step = 0

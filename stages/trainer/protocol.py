@@ -37,6 +37,8 @@ class TrainerContext:
     """The torch device to compute on."""
     autograd: bool = False
     """True if gradients are to be found by torch's autograd also where they could be found without."""
+    bf16: bool = False
+    """Whether wide hidden products and convolutions are computed in bfloat16."""
     agents: int = 1
     """Number of agents that act at a time, as far as the configuration shows: environments × actors."""
     folder: Path | None = None

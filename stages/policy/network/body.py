@@ -12,7 +12,7 @@ from stages.policy.network.custom import CustomNetwork
 from stages.policy.network.encoding import Encoders
 from stages.policy.network.goals import HyperLayer
 from stages.policy.network.inputs import Inputs
-from stages.policy.network.layers import ACTIVATIONS, linear
+from stages.policy.network.layers import ACTIVATIONS, hidden_linear
 from stages.policy.network.memory import Memory
 
 
@@ -47,7 +47,7 @@ class NetworkBody(nn.Module):
         activation = ACTIVATIONS[settings.activation]
         layers: list[nn.Module] = []
         for units in hidden[:-1] if goals else hidden:
-            layers += [linear(width, units), activation()]
+            layers += [hidden_linear(width, units, design.bf16), activation()]
             width = units
         self.layers = nn.Sequential(*layers)
         self.hyper: HyperLayer | None = None

@@ -6,12 +6,21 @@ from math import sqrt
 
 from torch import Tensor, nn
 
+from stages.policy.network.products import WIDE, HiddenLinear
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {"swish": nn.SiLU, "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
 def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
     """A layer with ML-Agents' initial weights: normal with std gain / sqrt(fan_in), biases 0."""
     return _normal(nn.Linear(inputs, outputs), gain / sqrt(max(1, inputs)))
+
+
+def hidden_linear(inputs: int, outputs: int, bf16: bool) -> nn.Linear:
+    """A hidden layer with the weights of `linear`; with `bf16` a wide one multiplies in bfloat16."""
+    if not bf16 or min(inputs, outputs) < WIDE:
+        return linear(inputs, outputs)
+    return _normal(HiddenLinear(inputs, outputs), 1.0 / sqrt(inputs))
 
 
 def attention_linear(inputs: int, outputs: int) -> nn.Linear:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from stages.policy.design import PolicyDesign
 from stages.policy.network.body import NetworkBody
+from stages.policy.network.products import HiddenProducts
 
 _aten: Any = torch.ops.aten
 
@@ -54,8 +55,9 @@ class Perceptron:
         layers = [*(layer for layer in body.layers if isinstance(layer, nn.Linear)), head]
         self._parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
         activation = design.settings.activation
-        self._learning = _Pass(self._parameters, activation, frozen=False)
-        self._frozen = _Pass(self._parameters, activation, frozen=True)
+        products = HiddenProducts(design.bf16)
+        self._learning = _Pass(self._parameters, activation, products, frozen=False)
+        self._frozen = _Pass(self._parameters, activation, products, frozen=True)
 
     def __call__(self, x: Tensor, frozen: bool = False) -> Tensor:
         """Outputs [B, out] of inputs [B, in]; with `frozen`, gradients go to the inputs only."""
@@ -69,9 +71,10 @@ class Perceptron:
 class _Pass:
     """A pass through alternating weights [out, in] and biases [out], forward and backward."""
 
-    def __init__(self, parameters: list[Tensor], activation: str, frozen: bool) -> None:
+    def __init__(self, parameters: list[Tensor], activation: str, products: HiddenProducts, frozen: bool) -> None:
         self._weights, self._biases = parameters[0::2], parameters[1::2]
         self._forward, self._backward = _FORWARD[activation], _BACKWARD[activation]
+        self._products = products
         self._keeps_given = activation == "swish"
         self._learns = not frozen
         self._x = torch.empty(0)
@@ -86,7 +89,7 @@ class _Pass:
         for weight, bias, given, result in zip(
             self._weights[:-1], self._biases[:-1], self._given, self._results, strict=True
         ):
-            torch.addmm(bias, x, weight.t(), out=given)
+            self._products.layer(bias, x, weight, given)
             self._forward(given, result)
             x = result
         return torch.addmm(self._biases[-1], x, self._weights[-1].t())
@@ -104,7 +107,7 @@ class _Pass:
             if below.shape[1] <= _FEW:
                 weight.add_((below.t() @ gradient).t())
             else:
-                weight.addmm_(gradient.t(), below)
+                self._products.add_gradient(weight, gradient, below)
             if layer:
                 kept = self._given[layer - 1] if self._keeps_given else below
                 gradient = self._below(gradient, layer, kept)
@@ -131,7 +134,7 @@ class _Pass:
 
     def _below(self, gradient: Tensor, layer: int, kept: Tensor) -> Tensor:
         """The gradient [n, hidden] of the input of the activation below a layer; a new tensor."""
-        below = gradient @ self._weights[layer]
+        below = self._products.below(gradient, self._weights[layer])
         self._backward(below, kept)
         return below
 

@@ -1,0 +1,127 @@
+"""Hidden products in bfloat16: weights, gradients and results stay float32, the factors of a product are rounded.
+
+bfloat16 has float32's range with 8 of its 24 bits, so nothing needs to be scaled. CPUs with AMX or AVX512-bf16 multiply
+it several times as fast and add up in float32. Small products, first layers over observations and heads stay float32:
+there rounding costs accuracy, and nothing is gained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WIDE = 128
+"""Rows and columns of a weight from which its products are worth rounding."""
+_CPU_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-bf16", "bf16": "the ARM bf16 extension"}
+"""What CPUs that multiply bfloat16 fast call it (in Linux, and the first two in torch), the fastest first."""
+
+
+def fast_bf16(device: str) -> str | None:
+    """What makes products in bfloat16 fast on a torch device, in words; None where they are slower than float32's."""
+    if device.startswith("cuda"):
+        # From Ampere on; older ones have no unit for it, but torch calls it supported.
+        return "tensor cores" if torch.cuda.get_device_capability(device)[0] >= 8 else None
+    if device != "cpu":
+        return None
+    found = _cpu_flags()
+    return next((words for flag, words in _CPU_FLAGS.items() if flag in found), None)
+
+
+def is_wide(weight: Tensor) -> bool:
+    """True if products with this weight [out, in] are worth rounding."""
+    return min(weight.shape) >= WIDE
+
+
+class HiddenLinear(nn.Linear):
+    """A linear layer whose product is computed in bfloat16, forwards and backwards; its bias is added in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [B, in] to [B, out], both float32."""
+        product = nn.functional.linear(x.bfloat16(), self.weight.bfloat16())
+        return product.float() + self.bias
+
+
+class HiddenProducts:
+    """Products of a perceptron without autograd, in float32 or with factors that are rounded to bfloat16.
+
+    On a CPU whose oneDNN rounds by itself it is told to, for the time of a product: the process' other products are
+    none of ours. Elsewhere factors are rounded here.
+
+    Args:
+        bf16: whether wide products are rounded.
+    """
+
+    def __init__(self, bf16: bool) -> None:
+        self._bf16 = bf16
+        self._onednn = _onednn_setting() if bf16 and fast_bf16("cpu") else None
+
+    def layer(self, bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """Write x [B, in] @ weight [out, in] transposed + bias into `out`."""
+        if not self._rounds(weight):
+            torch.addmm(bias, x, weight.t(), out=out)
+        elif self._onednn is not None and x.is_cpu:
+            with _rounding(self._onednn):
+                torch.addmm(bias, x, weight.t(), out=out)
+        else:
+            torch.add(x.bfloat16() @ weight.t().bfloat16(), bias, out=out)
+
+    def below(self, gradient: Tensor, weight: Tensor) -> Tensor:
+        """The gradient of a layer's input: gradient [B, out] @ weight [out, in]."""
+        if not self._rounds(weight):
+            return gradient @ weight
+        if self._onednn is not None and gradient.is_cpu:
+            with _rounding(self._onednn):
+                return gradient @ weight
+        return (gradient.bfloat16() @ weight.bfloat16()).float()
+
+    def add_gradient(self, total: Tensor, gradient: Tensor, x: Tensor) -> None:
+        """Add the gradient of a weight, gradient [B, out] transposed @ x [B, in], to `total`."""
+        if not self._rounds(total):
+            total.addmm_(gradient.t(), x)
+        elif self._onednn is not None and x.is_cpu:
+            with _rounding(self._onednn):
+                total.addmm_(gradient.t(), x)
+        else:
+            total.add_(gradient.t().bfloat16() @ x.bfloat16())
+
+    def _rounds(self, weight: Tensor) -> bool:
+        return self._bf16 and is_wide(weight)
+
+
+def encoding_in(bf16: bool, device: torch.device) -> Any:
+    """A context in which convolutions and linear layers of torch modules are computed in bfloat16, if asked for."""
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
+
+
+@contextmanager
+def _rounding(setting: Any) -> Iterator[None]:
+    before = setting.fp32_precision
+    setting.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        setting.fp32_precision = before
+
+
+def _onednn_setting() -> Any | None:
+    """Torch's setting of the precision of oneDNN's products; None in versions of torch before 2.9, without one."""
+    setting = getattr(torch.backends.mkldnn, "matmul", None)
+    return setting if torch.backends.mkldnn.is_available() and hasattr(setting, "fp32_precision") else None
+
+
+def _cpu_flags() -> set[str]:
+    """The CPU's features by name: those that torch knows, or else the system."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        known = {name for name, there in torch.cpu.get_capabilities().items() if there is True}
+        if known:
+            return known
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        return set()
+    return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()[2:]}
