@@ -110,8 +110,10 @@ def _rounding(setting: Any) -> Iterator[None]:
 
 def _onednn_setting() -> Any | None:
     """Torch's setting of the precision of oneDNN's products; None in versions of torch before 2.9, without one."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return None
     setting = getattr(torch.backends.mkldnn, "matmul", None)
-    return setting if torch.backends.mkldnn.is_available() and hasattr(setting, "fp32_precision") else None
+    return setting if hasattr(setting, "fp32_precision") else None
 
 
 def _cpu_flags() -> set[str]:
