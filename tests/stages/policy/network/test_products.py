@@ -54,8 +54,8 @@ def test_small_products_are_not_rounded(shape):
 def network(bf16, observation, make, **settings):
     """A network of 256 units, with the same weights in both precisions."""
     spec = BehaviorSpec("Test", (observation,), ActionSpec(2))
-    settings = NetworkSettings(hidden_units=256, num_layers=2, **settings)
-    design = PolicyDesign(spec, settings, squashed=True, bf16=bf16)
+    sizes = NetworkSettings(hidden_units=256, num_layers=2, **settings)
+    design = PolicyDesign(spec, sizes, squashed=True, bf16=bf16)
     return seeded(np.random.default_rng(1), lambda: make(design))
 
 
