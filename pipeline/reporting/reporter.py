@@ -92,12 +92,17 @@ class Reporter:
             self._queues.setdefault(key, _QueueWatch(key)).update(counts, self._clock())
 
     def record_report(self, report: TrainerReport) -> None:
-        """Record a trainer's progress, and write the summaries that are due with it."""
+        """Record a trainer's progress, and write the summary that is due with it.
+
+        Where it goes beyond several summaries at once there is one, as in ML-Agents: the others would have nothing to say.
+        """
         behavior = self._behaviors[report.behavior]
         behavior.record(report, self._clock())
-        while report.step >= behavior.next_summary:
-            self._summarize(behavior, behavior.next_summary)
-            behavior.next_summary += behavior.summary_freq
+        if report.step >= behavior.next_summary:
+            beyond = (report.step - behavior.next_summary) // behavior.summary_freq
+            due = behavior.next_summary + beyond * behavior.summary_freq
+            behavior.next_summary = due + behavior.summary_freq
+            self._summarize(behavior, due)
 
     def record_evaluation(self, message: Evaluated) -> None:
         """Log and write the evaluation of a policy, at its own step."""

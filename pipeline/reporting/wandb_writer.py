@@ -46,8 +46,9 @@ class WandbWriter:
         import wandb
 
         self._wandb: Any = wandb
+        asked = {} if mode is None else {"mode": mode}
         settings = wandb.Settings(
-            mode=mode, console="off", silent=True, init_timeout=_INIT_S, finish_timeout=_FINISH_S, disable_git=True
+            console="off", silent=True, init_timeout=_INIT_S, finish_timeout=_FINISH_S, disable_git=True, **asked
         )
         effective = mode or wandb.setup().settings.mode
         if effective == "online" and not wandb.api.api_key:

@@ -88,6 +88,13 @@ def test_max_steps_between_two_summaries_are_all_told_of():
     assert [step for step, _ in run.writer.points] == [100, 155]
 
 
+def test_a_report_beyond_several_summaries_makes_one():
+    run = Run()
+    for step, reward in ((350, 2.0), (410, 3.0), (500, 4.0)):
+        run.reach(step, reward)
+    assert run.writer.points == [(300, 2.0), (400, 3.0), (500, 4.0)]
+
+
 def test_a_resumed_run_goes_on_behind_the_last_summary():
     run = Run(step=170)
     assert run.writer.rewound == [("Ball", 170)], "a last summary of steps that are lost does not stay"
