@@ -128,8 +128,8 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
     except RuntimeError:
         return asyncio.run(run_async(config, options, **parts))
     raise RunError(
-        "run() can't run where an event loop runs already. In a notebook write `await run_async(…)`; in a file that a run "
-        "imports, such as for its environment, put the call under `if __name__ == '__main__':`"
+        "run() can't run where an event loop runs already. In a notebook write `await run_async(…)`; in a file that a "
+        "run imports, such as for its environment, put the call under `if __name__ == '__main__':`"
     )
 
 

@@ -69,6 +69,7 @@ def test_a_yaml_without_the_late_behavior_is_told_its_name(behind_processor, tmp
 
 def test_a_replay_host_that_is_killed_ends_the_run_by_name(behind_processor, start):
     replay = start(late(replay__speed=0.01), "--replay", behind_processor)
+    replay.until(lambda: "Connected new brain" in replay.output, "a behaviour of the recording")
     os.kill(replay.pid_of("actor-0"), signal.SIGKILL)
     assert replay.wait() == 1
     assert "the process of actor-0 was killed by signal 9" in replay.output
