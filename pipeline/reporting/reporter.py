@@ -94,7 +94,7 @@ class Reporter:
     def record_report(self, report: TrainerReport) -> None:
         """Record a trainer's progress, and write the summary that is due with it.
 
-        Where it goes beyond several summaries at once there is one, as in ML-Agents: the others would have nothing to say.
+        Where it goes beyond several at once there is one, as in ML-Agents: the others would have nothing to say.
         """
         behavior = self._behaviors[report.behavior]
         behavior.record(report, self._clock())
