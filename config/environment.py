@@ -75,13 +75,18 @@ class ObservationSettings(Settings):
 
 
 class WrapperSettings(Settings):
-    """A wrapper round each single environment."""
+    """A wrapper round each single environment. Short: only its `use`."""
 
     use: Reference = Field(
         description="`module:callable` that takes an environment first, such as "
         "`gymnasium.wrappers:TimeAwareObservation`; modules beside the YAML and in the working directory are found."
     )
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: object) -> object:
+        return {"use": given} if isinstance(given, str) else given
 
 
 class RoleSettings(Settings):

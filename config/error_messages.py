@@ -29,6 +29,21 @@ _MOVED = {
 }
 """Keys of ML-Agents' older formats, and their places today."""
 
+_OF_PEERS = {
+    "n_steps": "'hyperparameters.buffer_size', of all environments together (and 'time_horizon')",
+    "n_envs": "'environment.num_envs'",
+    "n_epochs": "'hyperparameters.num_epoch'",
+    "clip_range": "'hyperparameters.epsilon'",
+    "ent_coef": "'hyperparameters.beta' (sac: 'init_entcoef')",
+    "gae_lambda": "'hyperparameters.lambd'",
+    "lr": "'hyperparameters.learning_rate'",
+    "net_arch": "'network_settings', with 'hidden_units' and 'num_layers'",
+    "policy_kwargs": "'network_settings'",
+    "total_timesteps": "'max_steps' of the behaviour",
+    "learning_starts": "'hyperparameters.buffer_init_steps'",
+}
+"""Names of Stable-Baselines3, and what they are called here."""
+
 _EXPECTED = {
     "bool_type": "true or false",
     "dict_type": "a map of keys and values",
@@ -129,6 +144,8 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     known = sorted({name for model in models for name in fields_of(model)})
     if key in _MOVED:
         return f"unknown key, from an older format of ML-Agents; its place now is {_MOVED[key]}"
+    if key in _OF_PEERS and key not in known:
+        return f"unknown key; Stable-Baselines3's '{key}' is {_OF_PEERS[key]} here"
     others = _other_trainers(top, path, data)
     if others:
         *words, last = [f"'{word}'" for word in others]

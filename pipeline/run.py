@@ -34,7 +34,7 @@ from pipeline.policies.ml_agents import left_steps
 from pipeline.reporting.pictures import write_run_picture
 from pipeline.reporting.progress import Progress, ProgressSnapshot
 from pipeline.reporting.run_log import logged_to
-from pipeline.run_folder.changed_settings import changed_settings
+from pipeline.run_folder.changed_settings import changed_settings, other_run
 from pipeline.run_folder.checkpoint import Checkpoint
 from pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
 from pipeline.run_folder.recovery import choose_checkpoint
@@ -205,6 +205,8 @@ def _open_folder(config: RunConfig) -> RunFolder:
         resume = (settings.resume or settings.inference) and (path.is_dir() or not plays_given_models(config))
         kept = path / CONFIGURATION
         before = kept.read_text(encoding="utf-8", errors="replace") if resume and kept.is_file() else ""
+        if settings.resume and (other := other_run(before, config)):
+            raise RunError(f"{path} can't be resumed: {other}")
         folder = RunFolder.create(
             settings.results_dir,
             settings.run_id,

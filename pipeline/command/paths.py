@@ -46,7 +46,7 @@ def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
     if len(others) > 1:
         raise CommandError(
             f"expected one configuration file, got {len(others)}: {', '.join(others)}; "
-            "an environment is given with --env, and the value of an option follows it directly"
+            "an environment is given with --env, and the value of an option follows it directly: --monitor=8080"
         )
     return Paths(Path(others[0]) if others else None, environments[0] if environments else None)
 

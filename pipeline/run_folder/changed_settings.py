@@ -36,6 +36,25 @@ def changed_settings(before: str, config: RunConfig) -> str:
     return ", ".join(changes[:_SHOWN]) + more
 
 
+def other_run(before: str, config: RunConfig) -> str:
+    """Say why a run can't go on with this configuration: it has none of the run's behaviours; empty if it can.
+
+    Args:
+        before: the text of the run's `configuration.yaml`.
+        config: the configuration with which it would be resumed.
+    """
+    try:
+        learned = yaml.safe_load(before).get("behaviors") or {}
+    except (yaml.YAMLError, AttributeError):
+        return ""
+    if not learned or not config.behaviors or learned.keys() & config.behaviors.keys():
+        return ""
+    return (
+        f"it is a run of {', '.join(map(str, learned))}, and the configuration has {', '.join(config.behaviors)}: "
+        "resume it with its own file, or give this one a run of its own with another --run-id"
+    )
+
+
 def _differences(was: Any, now: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any, Any]]:
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for key in dict.fromkeys([*was, *now]):

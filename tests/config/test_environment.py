@@ -19,6 +19,11 @@ def test_there_are_no_wrappers_and_observations_are_what_they_look_like(load):
     assert (environment.wrappers, environment.observations) == ((), {})
 
 
+def test_a_wrapper_without_arguments_is_its_name_alone(load):
+    (wrapper,) = environment_of(load, "wrappers: ['a:B']").wrappers
+    assert (wrapper.use, wrapper.with_) == ("a:B", {})
+
+
 def test_wrappers_have_arguments_and_an_order(load):
     environment = environment_of(load, "wrappers: [{use: 'a:B'}, {use: 'c.d:E', with: {size: 3}}]")
     assert [(wrapper.use, wrapper.with_) for wrapper in environment.wrappers] == [("a:B", {}), ("c.d:E", {"size": 3})]

@@ -142,6 +142,12 @@ MISTAKES = [
     ("sac", "entropy_coefficient: fix", "entropy_coefficient: 'fix' is not known; expected 'auto' or 'fixed'; did you"),
     ("sac", "taw: 0.1", "taw: unknown key; did you mean 'tau'?"),
     ("sac", "jumps: 1", "jumps: unknown key; expected one of adam_epsilon, batch_size,"),
+    (
+        "ppo",
+        "n_steps: 32",
+        "n_steps: unknown key; Stable-Baselines3's 'n_steps' is 'hyperparameters.buffer_size', of all",
+    ),
+    ("sac", "lr: 0.1", "lr: unknown key; Stable-Baselines3's 'lr' is 'hyperparameters.learning_rate' here"),
     ("sac", "beta: 0.1", "beta: unknown key for this trainer_type; it is a key of 'ppo'"),
     ("sac", "num_epoch: 3", "num_epoch: unknown key for this trainer_type; it is a key of 'ppo', 'poca' and 'bc'"),
     ("sac", "shared_critic: true", "shared_critic: unknown key for this trainer_type; it is a key of 'ppo'"),

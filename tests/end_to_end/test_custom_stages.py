@@ -296,6 +296,7 @@ def test_other_failures_are_named_as_well(
         run_here(placed, folder, "failing")
 
 
+@pytest.mark.slow
 def test_a_trajectory_that_is_delivered_twice_ends_a_run_that_is_checked_for_it(folder: Path):
     command = Command(folder, with_stages({"use": BAD + "Doubles"}), environment={VARIABLE: "once"})
     assert command.wait() == 1

@@ -143,6 +143,7 @@ def test_a_folder_that_can_not_be_written_is_named_before_anything_starts(tmp_pa
         run_here(cartpole(**INLINE), tmp_path / "results", "run", resume=resume)
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_is_removed_in_mid_run_is_begun_anew(start):
     command = start(cartpole(behaviors__CartPole__max_steps=20000))
     command.until_checkpoint(0)

@@ -79,6 +79,7 @@ def test_an_evaluation_that_is_stopped_is_named_and_started_again_and_the_run_go
     command.assert_left_nothing()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "key"),
     [("main", "main"), pytest.param("", "actors", marks=pytest.mark.slow)],

@@ -149,6 +149,7 @@ def one_page(tmp_path_factory):
     command.end()
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_can_be_steered(start):
     page = Page(start(LONG, "--monitor=0"))
     assert page.token == ""

@@ -36,7 +36,7 @@ def test_a_dict_is_a_configuration_and_callbacks_are_told_of_summaries_and_check
 
 
 async def test_run_within_an_event_loop_names_run_async(tmp_path):
-    with pytest.raises(RunError, match=r"await run_async\(…\)` there"):
+    with pytest.raises(RunError, match=r"In a notebook write `await run_async\(…\)`"):
         run(here(tmp_path))
     assert not (tmp_path / "run").exists()
 

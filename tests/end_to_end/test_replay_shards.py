@@ -68,7 +68,7 @@ def test_it_learns_from_shards_and_a_deterministic_run_ends_alike(tmp_path):
     assert weights_digest(first.folder, "Pendulum") == weights_digest(again.folder, "Pendulum")
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_replicas_of_the_learner_learn_from_shards_what_one_learner_learns(tmp_path):
     changes = {**INLINE, "pipeline__deterministic": True, "behaviors__Pendulum__max_steps": 160}
     weights = []

@@ -23,6 +23,7 @@ def test_one_that_raises_is_restarted_and_the_run_comes_to_its_end(tmp_path, cap
     assert result.behaviors["CartPole"].step >= 2000
 
 
+@pytest.mark.slow
 def test_one_that_raises_again_and_again_ends_the_run_which_is_saved(start):
     """By default there is one restart a minute."""
     command = start(troubled(trouble="raise", after=300), beside=[TROUBLED_ENV])

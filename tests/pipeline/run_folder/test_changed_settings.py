@@ -10,7 +10,7 @@ from run_configs import INLINE, cartpole, changed
 from runs import run_here
 
 from config import RunConfig
-from pipeline.run_folder.changed_settings import changed_settings
+from pipeline.run_folder.changed_settings import changed_settings, other_run
 
 PLAIN = cartpole()
 BEFORE = yaml.safe_dump(RunConfig.from_plain(PLAIN).to_plain())
@@ -35,6 +35,15 @@ def test_what_is_new_or_gone_is_shown_as_none():
 
 def test_what_belongs_to_one_start_of_the_command_is_not_shown():
     assert said(checkpoint_settings__resume=True, checkpoint_settings__results_dir="elsewhere", debug=True) == ""
+
+
+def test_a_run_of_other_behaviours_is_another_run():
+    hopper = RunConfig.from_plain({"behaviors": {"Hopper": {}}})
+    assert other_run(BEFORE, hopper).startswith(
+        "it is a run of CartPole, and the configuration has Hopper: resume it with"
+    )
+    both = RunConfig.from_plain({"behaviors": {"Hopper": {}, "CartPole": {}}})
+    assert [other_run(before, both) for before in (BEFORE, "", "[]", "a: [")] == [""] * 4
 
 
 @pytest.mark.parametrize("before", ["", "[]", "a: [", "behaviors: {B: {trainer_type: gone}}"])
