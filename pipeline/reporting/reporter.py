@@ -94,13 +94,14 @@ class Reporter:
     def record_report(self, report: TrainerReport) -> None:
         """Record a trainer's progress, and write the summary that is due with it.
 
-        Where it goes beyond several at once the first is written, as in ML-Agents: the others would say nothing.
+        Where it goes beyond several at once the last of them is written: the others would have nothing to say.
         """
         behavior = self._behaviors[report.behavior]
         behavior.record(report, self._clock())
         if report.step >= behavior.next_summary:
-            due = behavior.next_summary
-            behavior.next_summary = report.step + behavior.summary_freq - report.step % behavior.summary_freq
+            beyond = (report.step - behavior.next_summary) // behavior.summary_freq
+            due = behavior.next_summary + beyond * behavior.summary_freq
+            behavior.next_summary = due + behavior.summary_freq
             self._summarize(behavior, due)
 
     def record_evaluation(self, message: Evaluated) -> None:

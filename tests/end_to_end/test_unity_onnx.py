@@ -151,7 +151,9 @@ def test_a_model_of_version_2_plays_what_it_says(tmp_path):
         },
         "behaviors": {"Given": {"trainer_type": "ppo", "init_path": str(path), "summary_freq": 50}},
     }
-    assert "Given is played by" in Command(tmp_path, plain, "--inference", "--deterministic").end_after("Step: 50.")
+    assert "Given is played by" in Command(tmp_path, plain, "--inference", "--deterministic").end_after(
+        "Mean Reward: 2.900"
+    )
     (report,) = reports(tmp_path / "reports")
     assert len(report["told"]) >= 150
     for agent, clock, _, choices in report["told"]:

@@ -92,7 +92,7 @@ def test_a_report_beyond_several_summaries_makes_one():
     run = Run()
     for step, reward in ((350, 2.0), (410, 3.0), (500, 4.0)):
         run.reach(step, reward)
-    assert run.writer.points == [(100, 2.0), (400, 3.0), (500, 4.0)]
+    assert run.writer.points == [(300, 2.0), (400, 3.0), (500, 4.0)]
 
 
 def test_a_resumed_run_goes_on_behind_the_last_summary():
