@@ -18,6 +18,7 @@ from torch import Tensor
 
 from stages.errors import NotFiniteError
 from stages.policy.network.flat_parameters import write_named
+from stages.policy.network.transfers import host_copies
 
 
 class Adam:
@@ -72,10 +73,7 @@ class Adam:
         Args:
             named_views: views into a vector as long as the parameters, by name (`FlatParameters.named_views`).
         """
-        moments = {
-            moment: {name: view.cpu().numpy().copy() for name, view in named_views(vector).items()}
-            for moment, vector in self._moments().items()
-        }
+        moments = {moment: host_copies(named_views(vector)) for moment, vector in self._moments().items()}
         return {"steps": self.steps, **moments}
 
     def load_state_dict(

@@ -15,6 +15,7 @@ from stages.policy.network.body import NetworkBody
 from stages.policy.network.flat_parameters import seeded, write_named
 from stages.policy.network.inputs import Inputs
 from stages.policy.network.layers import linear
+from stages.policy.network.transfers import host_copies
 
 MU_GAIN = 0.2
 LOGITS_GAIN = 0.1
@@ -50,7 +51,7 @@ class ActorNetwork(nn.Module):
 
         Of a plain design that is `policy_layout` (matrices [in, out]), else it is the parameters by their own names.
         """
-        return {name: view.cpu().numpy().copy() for name, view in self._acting_views().items()}
+        return host_copies(self._acting_views())
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
         """Load `acting_tensors()`, of a policy update or a file; the normaliser's among them are ignored.

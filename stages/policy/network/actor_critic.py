@@ -20,6 +20,7 @@ from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, without_normalizer
 from stages.policy.network.flat_parameters import split_named, write_named
 from stages.policy.network.inputs import Inputs
+from stages.policy.network.transfers import host_copies
 from stages.policy.observations import ObservationLayout
 
 _MINUS_ONE = torch.tensor(-1.0)
@@ -119,7 +120,7 @@ class ActorCritic:
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by their names in `layout.policy_layout`; copies, on the host."""
-        return {name: view.cpu().numpy().copy() for name, view in self._acting_views(self.parameters).items()}
+        return host_copies(self._acting_views(self.parameters))
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
         """Load `acting_tensors()`; see the protocol."""
@@ -127,7 +128,7 @@ class ActorCritic:
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
         """All parameters by name; copies, on the host."""
-        return {name: parameter.detach().cpu().numpy().copy() for name, parameter in self.parameters.items()}
+        return host_copies(self.parameters)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Load parameters by name.

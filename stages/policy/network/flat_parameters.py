@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stages.errors import StageError
+from stages.policy.network.transfers import host_copies
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -52,7 +53,7 @@ class FlatParameters(Generic[Module]):
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
         """All parameters by name; copies, on the host."""
-        return {name: parameter.detach().cpu().numpy().copy() for name, parameter in self.parameters.items()}
+        return host_copies(self.parameters)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Load parameters by name.

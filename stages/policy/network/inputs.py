@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stages.policy.network.transfers import to_device
 from stages.policy.observations import EncodedObservations
 
 
@@ -30,9 +31,9 @@ class Inputs(NamedTuple):
         """Encoded observations on a device, without memory. Arrays are shared where the device allows it."""
         # Arrays from another process are read-only, which torch's tensors can't be.
         others = tuple(
-            torch.from_numpy(np.require(other, requirements=("C", "W"))).to(device) for other in encoded.others
+            to_device(torch.from_numpy(np.require(other, requirements=("C", "W"))), device) for other in encoded.others
         )
-        return cls(torch.from_numpy(encoded.vectors).to(device), others)
+        return cls(to_device(torch.from_numpy(encoded.vectors), device), others)
 
     def rows(self, index: Tensor | slice) -> Inputs:
         """Some of the rows, without memory."""

@@ -21,6 +21,7 @@ from queues.messages import Array, TrajectoryBatch
 from stages.policy.extra_columns import ACTION_HEADS
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.factory import make_actor_critic
+from stages.policy.network.transfers import to_device
 from stages.trainer.impala.by_hand import ImpalaByHand
 from stages.trainer.impala.replay import UnrollReplay
 from stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
@@ -208,19 +209,19 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         if batch.sequences is None:
             together = joined_inputs(inputs, finals)
         else:
-            memories = torch.from_numpy(batch.sequences["memories"][pieces]).to(device)
+            memories = to_device(torch.from_numpy(batch.sequences["memories"][pieces]), device)
             together, places = sequence_inputs(inputs, finals, lengths, memories)
         continuous, choices = batch.actions()
         penalties = self._penalties(rows["action_masks"]) if self._spec.actions.masked else None
-        chosen = torch.from_numpy(choices[own].astype(np.int64)).to(device)
+        chosen = to_device(torch.from_numpy(choices[own].astype(np.int64)), device)
         own_fresh = min(max(fresh - own.start, 0), here.size)
         replayed = slice(own.start + own_fresh, own.stop)
         return Unrolls(
             together,
             places,
-            torch.from_numpy(continuous[own]).to(device),
+            to_device(torch.from_numpy(continuous[own]), device),
             torch.split(chosen, 1, dim=1) if choices.shape[1] else (),
-            None if penalties is None else torch.from_numpy(penalties[own]).to(device),
+            None if penalties is None else to_device(torch.from_numpy(penalties[own]), device),
             rows["log_probs"][own].sum(axis=1),
             clipped_rewards(rewards[own], self._hyperparameters.reward_clipping),
             lengths,
@@ -243,8 +244,8 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             acted = batch.rows[ACTION_HEADS][replayed].copy()
             if penalties is not None:
                 acted[:, -self._spec.actions.mask_size :] += penalties[replayed, -self._spec.actions.mask_size :]
-            heads = torch.from_numpy(acted).to(device)
-        return Recorded(heads, torch.from_numpy(batch.rows[VALUES][replayed]).to(device))
+            heads = to_device(torch.from_numpy(acted), device)
+        return Recorded(heads, to_device(torch.from_numpy(batch.rows[VALUES][replayed]), device))
 
     def _report(self, learned: Learned, unrolls: Unrolls, rate: float, beta: float | None) -> None:
         """Report an update, given its learning rate and entropy weight, which is None where only the critic learned."""

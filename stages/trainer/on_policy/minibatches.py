@@ -19,6 +19,7 @@ from torch import Tensor
 
 from queues.messages import Array
 from stages.policy.network.inputs import Inputs
+from stages.policy.network.transfers import gathered, to_device
 from stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from stages.trainer.replicas import ALONE, Replicas
 
@@ -40,9 +41,9 @@ class InputRows:
     ) -> InputRows:
         """Rows of arrays; shared with them where the device allows it."""
         return cls(
-            torch.from_numpy(vectors).to(device),
+            to_device(torch.from_numpy(vectors), device),
             tuple(torch.from_numpy(other) for other in others),
-            None if previous is None else torch.from_numpy(previous).to(device),
+            None if previous is None else to_device(torch.from_numpy(previous), device),
         )
 
     def __len__(self) -> int:
@@ -61,7 +62,7 @@ class InputRows:
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Inputs:
         """Sequences of rows [q, L] from memories [q, m]."""
         device, flat = self.vectors.device, torch.from_numpy(rows.reshape(-1))
-        there = flat.to(device)
+        there = to_device(flat, device)
         previous = None if self.previous_actions is None else self.previous_actions.index_select(0, there)
         return Inputs(
             self.vectors.index_select(0, there),
@@ -74,7 +75,7 @@ class InputRows:
 
 def gather_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
     """Some rows of images and sets, brought to the device in their own dtype."""
-    return tuple(other.index_select(0, rows).to(device) for other in others)
+    return tuple(gathered(other, rows, device) for other in others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class Rollout:
         packed, widths = _packed(targets, inputs.device)
         self._widths = [inputs.vectors.shape[1], *widths]
         self._floats = torch.cat([inputs.vectors, packed], dim=1)
-        self._choices = torch.from_numpy(choices.astype(np.int64)).to(inputs.device)
+        self._choices = to_device(torch.from_numpy(choices.astype(np.int64)), inputs.device)
         self._others = inputs.others
 
     def __len__(self) -> int:
@@ -187,7 +188,7 @@ class Rollout:
             shuffled = random.permutation(len(self))[: number * batch_size]
             together.copy_(torch.from_numpy(shuffled).view(number, batch_size))
             rows.view(number, part.size).copy_(together[:, part.rows])
-            order = rows.to(self._floats.device)
+            order = to_device(rows, self._floats.device)
             torch.index_select(self._floats, 0, order, out=floats)
             torch.index_select(self._choices, 0, order, out=choices)
             yield map(self._with_others, minibatches) if self._others else minibatches
@@ -238,7 +239,7 @@ class SequenceRollout:
         self._inputs = inputs
         self._device = inputs.device
         self._targets, self._widths = _packed(targets, self._device)
-        self._choices = torch.from_numpy(choices.astype(np.int64)).to(self._device)
+        self._choices = to_device(torch.from_numpy(choices.astype(np.int64)), self._device)
         self._cuts = cuts
         self._memories = memories
         self._critic_memories = critic_memories
@@ -276,8 +277,8 @@ class SequenceRollout:
 
     def _minibatch(self, which: NDArray[np.int64]) -> Minibatch:
         padded, real = self._cuts.padded(which)
-        rows, chosen = torch.from_numpy(padded.reshape(-1)[real]), torch.from_numpy(which).to(self._device)
-        there = rows.to(self._device)
+        rows, chosen = torch.from_numpy(padded.reshape(-1)[real]), to_device(torch.from_numpy(which), self._device)
+        there = to_device(rows, self._device)
         continuous, penalties, old_log_probs, advantages, returns = torch.split(
             self._targets.index_select(0, there), self._widths, dim=1
         )
@@ -290,7 +291,7 @@ class SequenceRollout:
             advantages,
             returns,
             rows,
-            torch.from_numpy(real).to(self._device),
+            to_device(torch.from_numpy(real), self._device),
             None if self._critic_memories is None else self._critic_memories.index_select(0, chosen),
             torch.from_numpy(padded.reshape(-1)),
         )
@@ -299,7 +300,7 @@ class SequenceRollout:
 def _packed(columns: list[Array], device: torch.device) -> tuple[Tensor, list[int]]:
     """Columns side by side as one float matrix on the device, and the width of each."""
     packed = np.concatenate([column.astype(np.float32, copy=False) for column in columns], axis=1)
-    return torch.from_numpy(packed).to(device), [column.shape[1] for column in columns]
+    return to_device(torch.from_numpy(packed), device), [column.shape[1] for column in columns]
 
 
 def _per_branch(choices: Tensor) -> tuple[Tensor, ...]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stages.policy.network.inputs import Inputs
+from stages.policy.network.transfers import to_device
 from stages.trainer.on_policy.minibatches import InputRows, Minibatch, MinibatchSource, gather_others
 from stages.trainer.poca.mates import Mates
 from stages.trainer.poca.network import Teams
@@ -54,14 +55,14 @@ class TeamRows:
         # An agent in several of the teams is encoded once.
         distinct, places = np.unique(self._members[rows], return_inverse=True)
         device, numbers = self.device, torch.from_numpy(distinct)
-        there = numbers.to(device)
+        there = to_device(numbers, device)
         others = gather_others(self._inputs.others, numbers, device)
         return Teams(
             Inputs(self._inputs.vectors.index_select(0, there), others),
             self._actions.index_select(0, there),
-            torch.from_numpy(places.reshape(len(rows), self.width)).to(device),
-            torch.from_numpy(self._present[rows]).to(device),
-            torch.from_numpy(self._size[rows]).to(device),
+            to_device(torch.from_numpy(places.reshape(len(rows), self.width)), device),
+            to_device(torch.from_numpy(self._present[rows]), device),
+            to_device(torch.from_numpy(self._size[rows]), device),
             memories,
             length,
         )
@@ -110,7 +111,7 @@ class GroupRollout:
     def __init__(self, rollout: MinibatchSource[Minibatch], teams: TeamRows, baselines: NDArray[np.float64]) -> None:
         self._rollout = rollout
         self._teams = teams
-        self._baselines = torch.from_numpy(baselines.astype(np.float32)).to(teams.device)
+        self._baselines = to_device(torch.from_numpy(baselines.astype(np.float32)), teams.device)
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = ALONE
@@ -122,4 +123,4 @@ class GroupRollout:
     def _with_teams(self, own: Minibatch) -> GroupMinibatch:
         rows = own.rows if own.padded is None else own.padded
         teams = self._teams.teams(rows.numpy(), own.critic_memories, own.inputs.sequence_length)
-        return GroupMinibatch(own, teams, self._baselines.index_select(0, own.rows.to(self._baselines.device)))
+        return GroupMinibatch(own, teams, self._baselines.index_select(0, to_device(own.rows, self._baselines.device)))

@@ -15,6 +15,7 @@ from queues.specs import ActionSpec
 from stages.policy.actions import action_features, environment_actions
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.inputs import Inputs
+from stages.policy.network.transfers import to_device
 from stages.trainer.intake import Intake
 from stages.trainer.sac.replay_memory import ReplayedRows, ReplayedSequences
 from stages.trainer.transitions import Transitions, drawn_actions
@@ -56,8 +57,8 @@ class MinibatchMaker:
         self._intake = intake
         self._actions = actions
         self._device = device
-        begins = np.cumsum((0, *actions.discrete_branches))[:-1]
-        self._offsets = torch.from_numpy(begins).to(device)
+        self._begins = np.cumsum((0, *actions.discrete_branches))[:-1]
+        self._offsets = torch.from_numpy(self._begins).to(device)
 
     def transitions(self, replayed: ReplayedRows) -> Transitions:
         """Rows of the memory as transitions for reward signals, padding included."""
@@ -88,8 +89,7 @@ class MinibatchMaker:
         if self._actions.masked:
             masks = replayed.columns["action_masks"]
             penalties = self._tensor(np.where(masks, np.float32(0), MASK_PENALTY))
-            begins = self._offsets.cpu().numpy()
-            allowed = self._tensor(np.add.reduceat(masks, begins, axis=1, dtype=np.float32))
+            allowed = self._tensor(np.add.reduceat(masks, self._begins, axis=1, dtype=np.float32))
         return ReplayMinibatch(actor, inputs, target, transitions.continuous, choices, penalties, allowed, mask)
 
     def _normalized(self, vectors: NDArray[np.float32], inputs: Inputs) -> Inputs:
@@ -130,4 +130,4 @@ class MinibatchMaker:
         return action_features(self._actions, environment_actions(self._actions, drawn, squashed=True), choices)
 
     def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)
+        return to_device(torch.from_numpy(np.require(array, requirements=("C", "W"))), self._device)

@@ -21,6 +21,7 @@ from config import SACHyperparameters
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import ActionSpec
 from stages.errors import NotFiniteError, StageError
+from stages.policy.network.transfers import to_device
 from stages.trainer.builtin import BuiltinTrainer
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake, with_group_rewards
@@ -315,9 +316,9 @@ class SACTrainer(BuiltinTrainer):
         self._parts.append((here, rows))
         return self._update.step(
             batch,
-            torch.from_numpy(rewards).to(device),
+            to_device(torch.from_numpy(rewards), device),
             discounts,
-            torch.from_numpy(noise).to(device),
+            to_device(torch.from_numpy(noise), device),
             learning_rate,
             share,
         )

@@ -1,0 +1,108 @@
+"""Tensors on their way to a device and back: to a GPU through pinned memory beside its work, back in one piece.
+
+On a CPU nothing moves: tensors are handed on as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
+    """A tensor of the host on a device; itself, if that is the CPU.
+
+    To a GPU it is copied while the GPU goes on with what it was given before; the caller may change the tensor at once.
+    """
+    where = torch.device(device)
+    if where.type != "cuda" or not tensor.numel():
+        return tensor.to(where)
+    return lane_to(where).send(tensor.pin_memory())
+
+
+def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor:
+    """Some rows of a tensor of the host, on a device as `to_device` brings them there."""
+    where = torch.device(device)
+    if where.type != "cuda" or not tensor.numel():
+        return tensor.index_select(0, rows).to(where)
+    # Into pinned memory at once: pictures are too much to be copied twice.
+    pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
+    return lane_to(where).send(torch.index_select(tensor, 0, rows, out=pinned))
+
+
+class Lane:
+    """The stream of copies to a GPU: what is sent waits for no computation, and computations wait for what was sent.
+
+    Args:
+        device: the GPU.
+        cuda: `torch.cuda`, or what stands for it.
+    """
+
+    def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
+        self._device, self._cuda = device, cuda
+        self._stream = cuda.Stream(device)
+
+    def send(self, pinned: Tensor) -> Tensor:
+        """A copy on the GPU of a tensor in pinned memory, which stays allocated until it is made."""
+        present = self._cuda.current_stream(self._device)
+        with self._cuda.stream(self._stream):
+            there = pinned.to(self._device, non_blocking=True)
+        present.wait_stream(self._stream)
+        # It was allocated for this stream: without a word its memory could be given to the next copy while it is used.
+        there.record_stream(present)
+        return there
+
+
+@cache
+def lane_to(device: torch.device) -> Lane:
+    """The process' lane to a GPU."""
+    return Lane(device)
+
+
+def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """Copies of tensors on the host; those of a GPU in one transfer, if they are views into one vector."""
+    if all(view.is_cpu for view in views.values()):
+        return {name: view.detach().numpy().copy() for name, view in views.items()}
+    return fetched(views, _to_host)
+
+
+def fetched(views: Mapping[str, Tensor], fetch: Callable[[Tensor], Tensor]) -> dict[str, NDArray[Any]]:
+    """Copies of tensors, fetched with what lies between them: one call of `fetch` for each memory that they lie in.
+
+    Args:
+        views: tensors by name.
+        fetch: brings a vector to the host.
+    """
+    together: dict[int, list[str]] = {}
+    for name, view in views.items():
+        together.setdefault(view.untyped_storage().data_ptr(), []).append(name)
+    copies = {}
+    for names in together.values():
+        parts = {name: views[name].detach() for name in names}
+        first = min(part.storage_offset() for part in parts.values())
+        size = max(_end(part) for part in parts.values()) - first
+        whole = fetch(next(iter(parts.values())).as_strided((size,), (1,), first))
+        for name, part in parts.items():
+            here = whole.as_strided(part.shape, part.stride(), part.storage_offset() - first)
+            copies[name] = np.array(here.numpy(), order="C")
+    return {name: copies[name] for name in views}
+
+
+def _end(view: Tensor) -> int:
+    """The place behind a view's last element in its memory."""
+    if not view.numel():
+        return view.storage_offset()
+    steps = zip(view.shape, view.stride(), strict=True)
+    return view.storage_offset() + 1 + sum((size - 1) * stride for size, stride in steps)
+
+
+def _to_host(vector: Tensor) -> Tensor:
+    if vector.device.type != "cuda" or not vector.numel():
+        return vector.cpu()
+    return torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True).copy_(vector)
