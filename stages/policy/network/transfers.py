@@ -96,10 +96,10 @@ def fetched(views: Mapping[str, Tensor], fetch: Callable[[Tensor], Tensor]) -> d
 
 def _end(view: Tensor) -> int:
     """The place behind a view's last element in its memory."""
+    first = int(view.storage_offset())
     if not view.numel():
-        return view.storage_offset()
-    steps = zip(view.shape, view.stride(), strict=True)
-    return view.storage_offset() + 1 + sum((size - 1) * stride for size, stride in steps)
+        return first
+    return first + 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True))
 
 
 def _to_host(vector: Tensor) -> Tensor:
