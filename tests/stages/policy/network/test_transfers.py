@@ -58,8 +58,12 @@ def test_what_is_sent_is_copied_on_a_stream_of_its_own_and_awaited_before_it_is_
 def gpu(monkeypatch):
     """Whatever is sent to the GPU, which is not there: it stays here."""
     sent = []
-    lane = SimpleNamespace(send=lambda pinned: sent.append(pinned) or pinned)
-    monkeypatch.setattr(transfers, "lane_to", lambda device: lane)
+
+    def send(pinned):
+        sent.append(pinned)
+        return pinned
+
+    monkeypatch.setattr(transfers, "lane_to", lambda device: SimpleNamespace(send=send))
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     plain = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **rest: plain(*shape, **rest))
@@ -83,7 +87,12 @@ def test_rows_are_gathered_where_the_gpu_can_fetch_them(gpu):
 
 def counted():
     fetches = []
-    return fetches, lambda vector: fetches.append(len(vector)) or vector.clone()
+
+    def fetch(vector):
+        fetches.append(len(vector))
+        return vector.clone()
+
+    return fetches, fetch
 
 
 def test_views_into_one_vector_are_fetched_in_one_transfer_with_what_lies_between_them():
