@@ -101,11 +101,10 @@ def w1(asked: Asked) -> Workload:
 def w2(asked: Asked) -> Workload:
     """PPO on HalfCheetah-v5."""
     steps = 16_384 if asked.quick else 61_440
-    contestants = {
-        OURS: lambda seed: pipeline("config/examples/halfcheetah.yaml", "HalfCheetah", PROCESS, seed, steps, steps // 5)
-    }
+    contestants = by_precision("config/examples/halfcheetah.yaml", "HalfCheetah", PROCESS, steps, steps // 5)
     title = "PPO on HalfCheetah-v5: 16 environments × 128 steps, 10 epochs of minibatches of 512, 2×256"
-    return Workload(title, {**contestants, **peer(asked, "W2", steps)}, [Bar(OURS, SB3, cpu=3.0)])
+    bars = [Bar(OURS, SB3, cpu=3.0), Bar(BF16, SB3)]
+    return Workload(title, {**contestants, **peer(asked, "W2", steps)}, bars)
 
 
 def w3(asked: Asked) -> Workload:

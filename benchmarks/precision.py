@@ -1,9 +1,9 @@
-"""What one update costs with hidden products in float32 and in bfloat16: SAC with 2×256 units, PPO with pictures.
+"""What one update costs with hidden products in float32 and in bfloat16: SAC and PPO with 2×256 units, pictures.
 
     OMP_NUM_THREADS=1 python benchmarks/precision.py
 
-SAC learns from rows of the shapes of Pendulum and HalfCheetah with batches of 256, PPO from Pong's as in `update.py`.
-Both precisions learn in turn; CPU time, so that a busy machine disturbs less.
+SAC learns from rows of the shapes of Pendulum and HalfCheetah with batches of 256, PPO from those of HalfCheetah and
+Pong as in `update.py`. Both precisions learn in turn; CPU time, so that a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from stages.trainer.sac.update import SACUpdate
 ROWS, AT_ONCE = 256, 50
 SAC = {"SAC Pendulum": (3, 1, 256), "SAC HalfCheetah": (17, 6, 256), "SAC 2x512": (17, 6, 512), "SAC 2x64": (3, 1, 64)}
 """Observed numbers, actions, and hidden units of each."""
+PPO = {"PPO HalfCheetah": "HalfCheetah", "PPO Pong": "Pong"}
+"""Cases of `update.py`."""
 
 
 def sac(observed: int, actions: int, units: int, bf16: bool) -> Callable[[], float]:
@@ -52,12 +54,12 @@ def sac(observed: int, actions: int, units: int, bf16: bool) -> Callable[[], flo
     return learned
 
 
-def pong(bf16: bool) -> Callable[[], float]:
-    """The same of PPO's updates of Pong."""
-    kind, shape, actions, hyperparameters, network = CASES["Pong"]
-    spec = BehaviorSpec("Pong", (ObservationSpec("o", shape, "uint8"),), actions)
+def ppo(case: str, bf16: bool) -> Callable[[], float]:
+    """The same of PPO's updates of a case of `update.py`."""
+    kind, shape, actions, hyperparameters, network = CASES[case]
+    spec = BehaviorSpec(case, (ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32"),), actions)
     block = {"trainer_type": kind, "hyperparameters": hyperparameters, "network_settings": network}
-    trainer = make_trainer(TrainerContext("Pong", BehaviorSettings.model_validate(block), spec, bf16=bf16))
+    trainer = make_trainer(TrainerContext(case, BehaviorSettings.model_validate(block), spec, bf16=bf16))
     batch = rows_of(spec, hyperparameters["buffer_size"], 0, np.random.default_rng(0))
     return lambda: learned_in(trainer, batch)
 
@@ -65,14 +67,14 @@ def pong(bf16: bool) -> Callable[[], float]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=[*SAC, "PPO Pong"], metavar="case")
+    parser.add_argument("cases", nargs="*", default=[*SAC, *PPO], metavar="case")
     parser.add_argument("--pairs", type=int, default=9)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     print(f"bf16 is fast here by: {fast_bf16('cpu') or 'nothing'}")
     print(f"{'ms of CPU per update':>22} {'float32':>9} {'bf16':>9} {'ratio':>7}")
     for case in asked.cases:
-        both = [sac(*SAC[case], bf16) if case in SAC else pong(bf16) for bf16 in (False, True)]
+        both = [sac(*SAC[case], bf16) if case in SAC else ppo(PPO[case], bf16) for bf16 in (False, True)]
         for learned in both:
             learned()  # torch chooses its kernels in the first one
         pairs = [[learned() for learned in both] for _ in range(asked.pairs)]

@@ -78,8 +78,8 @@ class TorchSettings(Settings):
     )
     precision: Literal["float32", "bf16", "auto"] = Field(
         "float32",
-        description="Precision in which trainers compute hidden products (convolutions of images, and wide layers of "
-        "all but PPO's and IMPALA's perceptrons): `auto` is `bf16` on devices that have it fast (AMX, AVX512-bf16, a "
+        description="Precision in which trainers compute hidden products (convolutions of images, and layers of 128 "
+        "units or more): `auto` is `bf16` on devices that have it fast (AMX, AVX512-bf16, a "
         "GPU from Ampere on), `float32` elsewhere. Weights, policies and files are float32 in any case.",
     )
 

@@ -33,8 +33,8 @@ def fast_bf16(device: str) -> str | None:
 
 
 def is_wide(weight: Tensor) -> bool:
-    """True if products with this weight [out, in] are worth rounding."""
-    return min(weight.shape) >= WIDE
+    """True if products with this weight [out, in], or a stack of such, are worth rounding."""
+    return min(weight.shape[-2:]) >= WIDE
 
 
 class HiddenLinear(nn.Linear):
@@ -62,7 +62,7 @@ class HiddenProducts:
 
     def layer(self, bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """Write x [B, in] @ weight [out, in] transposed + bias into `out`."""
-        if not self._rounds(weight):
+        if not self.rounds(weight):
             torch.addmm(bias, x, weight.t(), out=out)
         elif self._onednn is not None and x.is_cpu:
             with _rounding(self._onednn):
@@ -70,9 +70,33 @@ class HiddenProducts:
         else:
             torch.add(x.bfloat16() @ weight.t().bfloat16(), bias, out=out)
 
+    def stacked(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """A layer x @ weight + bias, with a graph if one is recorded.
+
+        Args:
+            bias: [out], or [T, 1, out] of T towers side by side.
+            x: [B, in], or [T, B, in]
+            weight: [in, out], or [T, in, out]
+        """
+        if not self.rounds(weight):
+            return torch.baddbmm(bias, x, weight) if x.ndim > 2 else torch.addmm(bias, x, weight)
+        if torch.is_grad_enabled():
+            return (x.bfloat16() @ weight.bfloat16()).float() + bias
+        out = torch.empty((*x.shape[:-1], weight.shape[-1]), dtype=x.dtype, device=x.device)
+        self.product(x, weight, out)
+        return out.add_(bias)
+
+    def product(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        """Write the product of two matrices, or of T side by side, into `out`; their factors are rounded."""
+        if self._onednn is not None and a.is_cpu:
+            with _rounding(self._onednn):
+                torch.matmul(a, b, out=out)
+        else:
+            out.copy_(a.bfloat16() @ b.bfloat16())
+
     def below(self, gradient: Tensor, weight: Tensor) -> Tensor:
         """The gradient of a layer's input: gradient [B, out] @ weight [out, in]."""
-        if not self._rounds(weight):
+        if not self.rounds(weight):
             return gradient @ weight
         if self._onednn is not None and gradient.is_cpu:
             with _rounding(self._onednn):
@@ -81,7 +105,7 @@ class HiddenProducts:
 
     def add_gradient(self, total: Tensor, gradient: Tensor, x: Tensor) -> None:
         """Add the gradient of a weight, gradient [B, out] transposed @ x [B, in], to `total`."""
-        if not self._rounds(total):
+        if not self.rounds(total):
             total.addmm_(gradient.t(), x)
         elif self._onednn is not None and x.is_cpu:
             with _rounding(self._onednn):
@@ -89,7 +113,8 @@ class HiddenProducts:
         else:
             total.add_(gradient.t().bfloat16() @ x.bfloat16())
 
-    def _rounds(self, weight: Tensor) -> bool:
+    def rounds(self, weight: Tensor) -> bool:
+        """Whether factors of products with a weight, or of a stack of such, are rounded."""
         return self._bf16 and is_wide(weight)
 
 

@@ -70,7 +70,7 @@ class PerceptronsByHand:
     def __init__(self, network: ActorCritic) -> None:
         weights = {name: leaf.detach() for name, leaf in network.parameters.items()}
         gradients = network.named_views(network.gradients)
-        self._layers = make_layers(network.activation, weights, gradients, network.layers)
+        self._layers = make_layers(network.activation, weights, gradients, network.layers, network.products)
         heads = [f"{head}.{what}" for head in ("action", "value") for what in ("weight", "bias")]
         self._action, self._action_bias, self._value, self._value_bias = (weights[name].numpy() for name in heads)
         self._of_action, self._of_action_bias, self._of_value, self._of_value_bias = (

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stages.policy.network.products import HiddenProducts
+
 FEWEST_OF_TORCH = 128
 """Units of the widest layer from which on torch computes the layers: below, its calls take longer than NumPy's."""
 
@@ -45,7 +47,7 @@ class HandLayer(ABC):
 class _NarrowLayer(HandLayer):
     """By NumPy, whose calls cost less."""
 
-    def __init__(self, activation: str, *parameters: Tensor) -> None:
+    def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = (each.numpy() for each in parameters)
         self._activate, self._slope, self._gated = _OF_NUMPY[activation]
 
@@ -72,32 +74,47 @@ class _NarrowLayer(HandLayer):
 class _WideLayer(HandLayer):
     """By torch, whose products are faster and include the bias, and whose slopes are one pass."""
 
-    def __init__(self, activation: str, *parameters: Tensor) -> None:
+    def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = parameters
-        self._activate, self._slope = _OF_TORCH[activation]
+        self._rounded = products.product if products.rounds(self._weight) else None
+        self._activate, self._slope, self._keeps_z = _OF_TORCH[activation]
 
     def make_room(self, rows: int) -> None:
         towers, _, units = self._weight.shape
-        self.z, self.y, self.delta = (torch.empty((towers, rows, units), dtype=self._weight.dtype) for _ in range(3))
+        self.y, self.delta = (torch.empty((towers, rows, units), dtype=self._weight.dtype) for _ in range(2))
+        self.z = torch.empty_like(self.y) if self._keeps_z else self.y
         self.outputs, self.deltas = self.y.numpy(), self.delta.numpy()
         self._ones = torch.ones((towers, 1, rows), dtype=self._weight.dtype)
 
     def forward(self, inputs: Tensor, before: _WideLayer | None) -> None:
         x = inputs.expand(len(self.y), *inputs.shape) if before is None else before.y
-        torch.baddbmm(self._bias, x, self._weight, out=self.z)
+        if self._rounded is None:
+            torch.baddbmm(self._bias, x, self._weight, out=self.z)
+        else:
+            self._rounded(x, self._weight, self.z)
+            self.z.add_(self._bias)
         self._activate(self.z, out=self.y)
 
     def backward(self, inputs: Tensor, before: _WideLayer | None) -> None:
         x = inputs.expand(len(self.y), *inputs.shape) if before is None else before.y
         self._slope(self)
-        torch.bmm(x.transpose(1, 2), self.delta, out=self._of_weight)
+        multiply = self._rounded or _multiply
+        multiply(x.transpose(1, 2), self.delta, self._of_weight)
         torch.bmm(self._ones, self.delta, out=self._of_bias)
         if before is not None:
-            torch.bmm(self.delta, self._weight.transpose(1, 2), out=before.delta)
+            multiply(self.delta, self._weight.transpose(1, 2), before.delta)
+
+
+def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+    torch.bmm(a, b, out=out)
 
 
 def make_layers(
-    activation: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], count: int
+    activation: str,
+    weights: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    count: int,
+    products: HiddenProducts,
 ) -> Sequence[HandLayer]:
     """Make the layers of a body, from the first to the last, for parameters and gradients by their names."""
     of_layer = [
@@ -105,7 +122,7 @@ def make_layers(
     ]
     wide = max(weight.shape[2] for weight, *_ in of_layer) >= FEWEST_OF_TORCH
     kind = _WideLayer if wide else _NarrowLayer
-    return [kind(activation, *parameters) for parameters in of_layer]
+    return [kind(activation, products, *parameters) for parameters in of_layer]
 
 
 # Activations by NumPy: z in `outputs` becomes y; then ∂L/∂y in `deltas` becomes δ, and `outputs` are spent. -----------
@@ -198,10 +215,11 @@ def _elu_of_torch(layer: _WideLayer) -> None:
     _ATEN.elu_backward.grad_input(layer.delta, 1.0, 1.0, 1.0, True, layer.y, grad_input=layer.delta)
 
 
-_OF_TORCH: dict[str, tuple[Callable[..., Any], Callable[[_WideLayer], None]]] = {
-    "tanh": (torch.tanh, _tanh_of_torch),
-    "relu": (_ATEN.relu.out, _relu_of_torch),
-    "swish": (_ATEN.silu.out, _swish_of_torch),
-    "elu": (_ATEN.elu.out, _elu_of_torch),
+_OF_TORCH: dict[str, tuple[Callable[..., Any], Callable[[_WideLayer], None], bool]] = {
+    "tanh": (torch.tanh, _tanh_of_torch, False),
+    "relu": (_ATEN.relu.out, _relu_of_torch, False),
+    "swish": (_ATEN.silu.out, _swish_of_torch, True),
+    "elu": (_ATEN.elu.out, _elu_of_torch, False),
 }
-"""f, and its backward pass."""
+"""f, its backward pass, and whether that needs z; y takes z's place where not, as memory is what large layers wait for.
+"""

@@ -8,9 +8,10 @@ end by its last row over and over, whose results never reach a loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from functools import cached_property
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -78,7 +79,24 @@ def gather_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.
     return tuple(gathered(other, rows, device) for other in others)
 
 
-@dataclass(frozen=True, slots=True)
+class MinibatchArrays(NamedTuple):
+    """A minibatch on the CPU without memory: views of its columns as arrays that have rows last."""
+
+    choices: Sequence[NDArray[np.int64]]
+    """Per branch [R]."""
+    continuous: Array
+    """[C, R]"""
+    penalties: Array
+    """[choices, R]"""
+    old_log_probs: Array
+    """[P, R]"""
+    advantages: Array
+    """[1, R] or [P, R]."""
+    returns: Array
+    """[S, R]"""
+
+
+@dataclass(frozen=True)
 class Minibatch:
     """R rows to learn from, in B = R inputs, or more where sequences are padded.
 
@@ -112,6 +130,12 @@ class Minibatch:
     """Weight of the means over its rows, where other replicas learn from other rows of the same minibatch."""
     together: Tensor | None = None
     """[…] numbers of the rows of all replicas, on the host; None where they are `rows`."""
+
+    @cached_property
+    def arrays(self) -> MinibatchArrays:
+        """The columns as arrays; made once, as a rollout refills its minibatches in each epoch."""
+        columns = self.continuous, self.penalties, self.old_log_probs, self.advantages, self.returns
+        return MinibatchArrays([chosen.numpy()[:, 0] for chosen in self.choices], *(one.numpy().T for one in columns))
 
 
 class RolloutRows(Protocol):

@@ -29,22 +29,15 @@ class PPOByHand:
 
     def find_gradients(self, batch: Minibatch, epsilon: float, beta: float, share: float) -> tuple[Tensor, Tensor]:
         """Write the gradients of `share` times the weighted losses; returns losses [3] and log-ratios [R, P]."""
-        network, actions = self._perceptron, self._likelihood
+        network, actions, rows = self._perceptron, self._likelihood, batch.arrays
         with np.errstate(all="ignore"):  # what is not finite is looked for when the update is over
             network.forward(batch.inputs.vectors)
-            log_ratios, entropy = actions.forward(
-                network.heads,
-                batch.continuous.numpy().T,
-                [choices.numpy()[:, 0] for choices in batch.choices],
-                batch.penalties.numpy().T,
-            )
+            log_ratios, entropy = actions.forward(network.heads, rows.continuous, rows.choices, rows.penalties)
             if self._joint and len(log_ratios) > 1:
                 log_ratios = np.add.reduce(log_ratios, axis=0, keepdims=True)
-            log_ratios -= batch.old_log_probs.numpy().T
-            policy, of_log_probs = clipped_by_hand(log_ratios, batch.advantages.numpy().T, epsilon)
-            value = squared_by_hand(
-                network.values, batch.returns.numpy().T, VALUE_COEFFICIENT * share, network.of_values
-            )
+            log_ratios -= rows.old_log_probs
+            policy, of_log_probs = clipped_by_hand(log_ratios, rows.advantages, epsilon)
+            value = squared_by_hand(network.values, rows.returns, VALUE_COEFFICIENT * share, network.of_values)
             if share != 1.0:
                 of_log_probs *= share
             actions.backward(of_log_probs, -beta * share, network.of_heads)

@@ -10,23 +10,27 @@ from stages.trainer import TrainerContext
 from stages.trainer.factory import make_trainer
 
 CASES = pytest.mark.parametrize(
-    ("kind", "observation", "hyperparameters"),
+    ("kind", "observation", "hyperparameters", "autograd"),
     [
-        ("sac", VECTOR, {"batch_size": 16, "steps_per_update": 4}),
-        ("ppo", IMAGE, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}),
+        ("sac", VECTOR, {"batch_size": 16, "steps_per_update": 4}, False),
+        ("ppo", IMAGE, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, False),
+        ("ppo", VECTOR, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, False),
+        ("ppo", VECTOR, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, True),
     ],
-    ids=["sac", "images"],
+    ids=["sac", "images", "perceptrons by hand", "perceptrons by autograd"],
 )
 
 
-def trainer_with(bf16, kind, observation, hyperparameters):
+def trainer_with(bf16, kind, observation, hyperparameters, autograd):
     spec = BehaviorSpec("Test", (observation,), ActionSpec(2))
     block = {
         "trainer_type": kind,
         "hyperparameters": hyperparameters,
         "network_settings": {"hidden_units": 128, "num_layers": 2},
     }
-    return make_trainer(TrainerContext("Test", BehaviorSettings.model_validate(block), spec, bf16=bf16))
+    return make_trainer(
+        TrainerContext("Test", BehaviorSettings.model_validate(block), spec, bf16=bf16, autograd=autograd)
+    )
 
 
 def learned(trainer, seeds):
@@ -37,9 +41,12 @@ def learned(trainer, seeds):
 
 
 @CASES
-def test_each_precision_gives_the_same_weights_again_and_both_nearly_the_same(kind, observation, hyperparameters):
+def test_each_precision_gives_the_same_weights_again_and_both_nearly_the_same(
+    kind, observation, hyperparameters, autograd
+):
     plain, rounded, again = (
-        learned(trainer_with(bf16, kind, observation, hyperparameters), range(2)) for bf16 in (False, True, True)
+        learned(trainer_with(bf16, kind, observation, hyperparameters, autograd), range(2))
+        for bf16 in (False, True, True)
     )
     assert np.array_equal(rounded, again)
     assert not np.array_equal(plain, rounded)
@@ -48,10 +55,10 @@ def test_each_precision_gives_the_same_weights_again_and_both_nearly_the_same(ki
 
 @CASES
 @pytest.mark.parametrize("first", [False, True], ids=["float32 first", "bf16 first"])
-def test_a_state_of_one_precision_goes_on_in_the_other(kind, observation, hyperparameters, first):
-    saved = trainer_with(first, kind, observation, hyperparameters)
+def test_a_state_of_one_precision_goes_on_in_the_other(kind, observation, hyperparameters, autograd, first):
+    saved = trainer_with(first, kind, observation, hyperparameters, autograd)
     learned(saved, [0])
-    resumed = trainer_with(not first, kind, observation, hyperparameters)
+    resumed = trainer_with(not first, kind, observation, hyperparameters, autograd)
     resumed.load_state_dict(saved.state_dict())
     ours, theirs = resumed.policy(), saved.policy()
     assert ours.weights.dtype == np.float32

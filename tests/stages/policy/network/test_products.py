@@ -40,6 +40,22 @@ def test_wide_products_are_those_of_rounded_factors(rows):
     torch.testing.assert_close(x @ weight.t(), expected[0] - bias, rtol=1e-5, atol=1e-4)  # nobody else's are rounded
 
 
+@pytest.mark.usefixtures("by")
+@pytest.mark.parametrize("towers", [(), (2,)], ids=["one tower", "two side by side"])
+@pytest.mark.parametrize("graph", [True, False], ids=["with a graph", "without"])
+def test_a_layer_of_towers_is_rounded_with_a_graph_and_without(towers, graph):
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(*towers, 96, 160), torch.randn(*towers, 160, 192), torch.randn(*towers, 1, 192)
+    weight.requires_grad_()
+    with torch.set_grad_enabled(graph):
+        both = [HiddenProducts(bf16).stacked(bias, x, weight) for bf16 in (False, True)]
+    assert [one.requires_grad for one in both] == [graph, graph]
+    exact, rounded = (one.detach() for one in both)
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(exact, rounded)
+    assert float((exact - rounded).norm()) <= 0.01 * float(exact.norm())
+
+
 @pytest.mark.parametrize("shape", [(127, 160), (160, 3)])
 def test_small_products_are_not_rounded(shape):
     x, weight, bias = torch.randn(64, shape[1]), torch.randn(shape), torch.randn(shape[0])
