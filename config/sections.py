@@ -76,6 +76,11 @@ class TorchSettings(Settings):
         description="How trainers find gradients: `autograd` by torch's; `auto` without it where that is built, which "
         "is for PPO's and IMPALA's perceptrons on a CPU and takes a third to two thirds of the time.",
     )
+    cuda_graphs: Flag = Field(
+        True,
+        description="On a GPU capture gradient steps as CUDA graphs, which repeats them without calls of Python, where "
+        "that is possible: for PPO without replicas, memory and networks of your own.",
+    )
     precision: Literal["float32", "bf16", "auto"] = Field(
         "float32",
         description="Precision in which trainers compute hidden products (convolutions of images, and layers of 128 "

@@ -38,6 +38,7 @@ HEAVY_ALLOWED = {
         "stages/policy/onnx/layers.py",
         "stages/trainer/adam.py",
         "stages/trainer/bc/likelihood.py",
+        "stages/trainer/captured_step.py",
         "stages/trainer/imitation/cloning.py",
         "stages/trainer/imitation/examples.py",
         "stages/trainer/imitation/losses.py",

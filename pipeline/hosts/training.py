@@ -101,6 +101,7 @@ class TrainerHost(Host):
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
             autograd=self.config.torch_settings.gradients == "autograd",
+            cuda_graphs=self.config.torch_settings.cuda_graphs,
             bf16=choose_precision(self.config.torch_settings.precision, device)[0],
             agents=_agents(self.config),
             folder=self.config.source_folder,

@@ -44,13 +44,20 @@ class Adam:
         self.second_moment = torch.zeros_like(values)
         self._count = torch.zeros((), device=values.device)
 
-    def step(self, learning_rate: float) -> None:
-        """Change the parameters by their gradients."""
+    def step(self, learning_rate: float | Tensor) -> None:
+        """Change the parameters by their gradients.
+
+        With a tensor [] as the rate all is done on the device, so that it may be captured as a CUDA graph: the caller
+        counts `steps`, and calls `recount` before the first of such steps.
+        """
         # One pass over all five vectors instead of seven operations: of networks that are larger than the processor's
         # cache, fetching them is what a step costs.
         # The operator itself: what torch.optim does around it takes four times as long where networks are small.
-        self.steps += 1
-        self._count.fill_(self.steps)
+        if isinstance(learning_rate, Tensor):
+            self._count.add_(1.0)
+        else:
+            self.steps += 1
+            self.recount()
         torch._fused_adam_(
             [self._values],
             [self._gradients],
@@ -66,6 +73,10 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
+
+    def recount(self) -> None:
+        """Bring the count of steps to the device."""
+        self._count.fill_(self.steps)
 
     def state_dict(self, named_views: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Any]:
         """Step count, and the moments by parameter name; copies, on the host.

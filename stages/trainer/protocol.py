@@ -37,6 +37,8 @@ class TrainerContext:
     """The torch device to compute on."""
     autograd: bool = False
     """True if gradients are to be found by torch's autograd also where they could be found without."""
+    cuda_graphs: bool = True
+    """Whether gradient steps on a GPU are captured as CUDA graphs where that is possible."""
     bf16: bool = False
     """Whether wide hidden products and convolutions are computed in bfloat16."""
     agents: int = 1

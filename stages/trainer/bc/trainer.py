@@ -18,6 +18,7 @@ from stages.trainer.bc.example_buffer import ExampleBuffer
 from stages.trainer.bc.held_out import held_out
 from stages.trainer.bc.likelihood import MaximumLikelihood
 from stages.trainer.builtin import BuiltinTrainer
+from stages.trainer.captured_step import say_uncaptured
 from stages.trainer.intake import Intake
 from stages.trainer.protocol import TrainerContext
 from stages.trainer.randomness import random_state, restore_random
@@ -41,6 +42,7 @@ class BCTrainer(BuiltinTrainer):
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
+        say_uncaptured(context, "those of behavioral cloning never are")
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
         design = self._design

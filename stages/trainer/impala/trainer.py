@@ -22,6 +22,7 @@ from stages.policy.extra_columns import ACTION_HEADS
 from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.factory import make_actor_critic
 from stages.policy.network.transfers import to_device
+from stages.trainer.captured_step import say_uncaptured
 from stages.trainer.impala.by_hand import ImpalaByHand
 from stages.trainer.impala.replay import UnrollReplay
 from stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
@@ -124,6 +125,7 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     def _make_update(self) -> ImpalaUpdate:
         shared, device = self._hyperparameters.shared_critic, self.context.device
         network = make_actor_critic(self._design, len(self._signals.names), shared, self._random, device)
+        say_uncaptured(self.context, "an update is one of them, from trajectories that differ in length")
         perceptrons = self._perceptrons(network)
         by_hand = None if perceptrons is None else ImpalaByHand(perceptrons, self._spec.actions)
         gammas = self._signals.gammas

@@ -96,6 +96,17 @@ class MinibatchArrays(NamedTuple):
     """[S, R]"""
 
 
+class PackedColumns(NamedTuple):
+    """The columns of a minibatch side by side, as one matrix for each dtype."""
+
+    floats: Tensor
+    """[R, …] normalised vectors, and `Minibatch`'s columns from `continuous` to `returns`."""
+    choices: Tensor
+    """[R, branches] int64."""
+    widths: tuple[int, ...]
+    """Of the columns of `floats`."""
+
+
 @dataclass(frozen=True)
 class Minibatch:
     """R rows to learn from, in B = R inputs, or more where sequences are padded.
@@ -130,6 +141,16 @@ class Minibatch:
     """Weight of the means over its rows, where other replicas learn from other rows of the same minibatch."""
     together: Tensor | None = None
     """[…] numbers of the rows of all replicas, on the host; None where they are `rows`."""
+    block: PackedColumns | None = None
+    """What the columns are views into; None for sequences."""
+
+    @classmethod
+    def of_block(cls, block: PackedColumns, rows: Tensor, others: tuple[Tensor, ...] = ()) -> Minibatch:
+        """Rows without memory, given their numbers, and their images and sets."""
+        parts = torch.split(block.floats, list(block.widths), dim=1)
+        vectors, continuous, penalties, log_probs, advantages, returns = parts
+        columns = continuous, penalties, log_probs, advantages, returns
+        return cls(_per_branch(block.choices), Inputs(vectors, others), *columns, rows, block=block)
 
     @cached_property
     def arrays(self) -> MinibatchArrays:
@@ -182,7 +203,7 @@ class Rollout:
 
     def __init__(self, inputs: InputRows, targets: list[Array], choices: Array) -> None:
         packed, widths = _packed(targets, inputs.device)
-        self._widths = [inputs.vectors.shape[1], *widths]
+        self._widths = inputs.vectors.shape[1], *widths
         self._floats = torch.cat([inputs.vectors, packed], dim=1)
         self._choices = to_device(torch.from_numpy(choices.astype(np.int64)), inputs.device)
         self._others = inputs.others
@@ -230,9 +251,7 @@ class Rollout:
             torch.split(rows, batch_size),
             strict=True,
         ):
-            vectors, continuous, penalties, log_probs, advantages, returns = torch.split(part, self._widths, dim=1)
-            columns = continuous, penalties, log_probs, advantages, returns
-            yield Minibatch(_per_branch(chosen), Inputs(vectors), *columns, numbers)
+            yield Minibatch.of_block(PackedColumns(part, chosen, self._widths), numbers)
 
     def _with_others(self, minibatch: Minibatch) -> Minibatch:
         others = gather_others(self._others, minibatch.rows, self._floats.device)

@@ -189,16 +189,31 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         made.norms.clear()
         before = len(made.shares)
         for minibatch in minibatches:
-            losses = self.find_gradients(minibatch, coefficients, weights)
-            norms = self._descend(coefficients.learning_rate)
+            losses, norms = self.advance(minibatch, coefficients, weights)
             if self._measuring:
-                made.norms.append(torch.linalg.vector_norm(self.network.gradients)[None] if norms is None else norms)
+                made.norms.append(self.norms() if norms is None else norms)
             made.shares.append(minibatch.share)
             made.losses.append(losses)
             if after_each is not None:
                 after_each(minibatch.rows if minibatch.together is None else minibatch.together)
         if self._log_ratios:
             made.epochs.append(measured(self._log_ratios, made.shares[before:], coefficients.epsilon, self.replicas))
+
+    def advance(
+        self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Make a gradient step.
+
+        Returns:
+            The results [k] of `losses`, and what `_descend` gives.
+        """
+        losses = self.find_gradients(minibatch, coefficients, weights)
+        return losses, self._descend(coefficients.learning_rate)
+
+    def norms(self) -> Tensor:
+        """The norm [1] of all gradients."""
+        norm: Tensor = torch.linalg.vector_norm(self.network.gradients)[None]
+        return norm
 
     def find_gradients(self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
         """Set the gradients of the weighted losses of a minibatch, or of this replica's share of them.
@@ -213,7 +228,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         torch.autograd.backward(total if self.replicas.size == 1 else total * minibatch.share)
         return results.detach()
 
-    def _descend(self, learning_rate: float) -> Tensor | None:
+    def _descend(self, learning_rate: float | Tensor) -> Tensor | None:
         """One step down the gradients that were found.
 
         Returns:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from config import POCAHyperparameters
 from stages.trainer.agent_table import Chains
+from stages.trainer.captured_step import say_uncaptured
 from stages.trainer.on_policy.critic_values import CriticValues, evaluate_sequences, rows_per_pass
 from stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
 from stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
@@ -74,6 +75,7 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
 
     def _make_update(self) -> POCAUpdate:
         context = self.context
+        say_uncaptured(context, "teams differ in their number of members")
         self._critic = GroupActorCritic(self._design, len(self._signals.names), self._random, context.device)
         return POCAUpdate(self._critic, context.spec, self._hyperparameters, context.replicas)
 

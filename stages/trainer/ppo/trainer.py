@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -10,12 +11,14 @@ from config import PPOHyperparameters
 from queues.messages import TrajectoryBatch
 from stages.policy.network.factory import make_actor_critic
 from stages.trainer.agent_table import Chains
+from stages.trainer.captured_step import graphs_for, say_uncaptured
 from stages.trainer.intake import with_group_rewards
 from stages.trainer.on_policy.critic_values import CriticValues, evaluate_rows, evaluate_sequences, rows_per_pass
 from stages.trainer.on_policy.minibatches import InputRows, Minibatch
 from stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
 from stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
 from stages.trainer.ppo.by_hand import PPOByHand
+from stages.trainer.ppo.captured import CapturedPPOUpdate
 from stages.trainer.ppo.update import PPOUpdate
 
 
@@ -35,7 +38,11 @@ class PPOTrainer(OnPolicyTrainer[Minibatch]):
         by_hand = None
         if perceptrons is not None:
             by_hand = PPOByHand(perceptrons, self.context.spec.actions, self._hyperparameters.ratio_per_dimension)
-        return PPOUpdate(network, self.context.spec, self._hyperparameters, self.context.replicas, by_hand)
+        arguments = network, self.context.spec, self._hyperparameters, self.context.replicas
+        graphs = graphs_for(self.context)
+        if graphs is None:
+            return PPOUpdate(*arguments, by_hand)
+        return CapturedPPOUpdate(*arguments, graphs=graphs, tell=partial(say_uncaptured, self.context))
 
     def _critic_memory_size(self) -> int:
         # A critic that shares the actor's body shares the actor's memories as well, which are recorded.

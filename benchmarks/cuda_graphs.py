@@ -1,0 +1,120 @@
+"""What gradient steps of PPO cost on a GPU, launched from Python and as CUDA graphs, and if both learn the same.
+
+    python benchmarks/cuda_graphs.py
+
+Buffers of random rows as in `update.py`. Both learn in turn; milliseconds by the clock, from the update's beginning to
+the end of the GPU's work, with the policy fetched. A third learner makes the graphs' steps without ever capturing them:
+after all updates its weights and the graphs' should be equal, or as near as the GPU's own sums in changing order allow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from update import CASES, rows_of
+
+from config import BehaviorSettings
+from queues.messages import TrajectoryBatch
+from queues.specs import BehaviorSpec, ObservationSpec
+from stages.trainer import Trainer, TrainerContext, captured_step
+from stages.trainer.factory import make_trainer
+
+PPO_CASES = [name for name, (kind, _, _, _, network) in CASES.items() if kind == "ppo" and "memory" not in network]
+
+
+class NeverCaptured:
+    """Graphs that make each step as it is."""
+
+    def beside(self, function: Callable[[], Any]) -> Any:
+        """Call it."""
+        return function()
+
+    def capture(self, function: Callable[[], Any]) -> Any:
+        """Refuse."""
+        raise RuntimeError("this learner is to stay without graphs")
+
+
+def make(case: str, device: str, graphs: bool) -> Trainer:
+    """A learner of a case."""
+    _, shape, actions, hyperparameters, network = CASES[case]
+    spec = BehaviorSpec(case, (ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32"),), actions)
+    block = {"trainer_type": "ppo", "hyperparameters": hyperparameters, "network_settings": network}
+    settings = BehaviorSettings.model_validate(block)
+    return make_trainer(TrainerContext(case, settings, spec, device=device, cuda_graphs=graphs))
+
+
+def without_capturing(case: str, device: str) -> Trainer:
+    """A learner that makes the steps that graphs are made of."""
+    usual = captured_step.graphs_on
+    captured_step.graphs_on = lambda device: NeverCaptured()
+    try:
+        return make(case, device, True)
+    finally:
+        captured_step.graphs_on = usual
+
+
+def learned_in(trainer: Trainer, batch: TrajectoryBatch, device: str) -> float:
+    """Milliseconds of one update, and of fetching its policy."""
+    trainer.add(batch)
+    wait(device)
+    began = time.perf_counter()
+    trainer.learn()
+    trainer.policy()
+    wait(device)
+    return 1e3 * (time.perf_counter() - began)
+
+
+def wait(device: str) -> None:
+    """Until the GPU has done all that it was given."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def difference(one: Trainer, other: Trainer) -> float:
+    """The largest difference between the weights of two learners."""
+    weights, others = (trainer.warm_state()["weights"] for trainer in (one, other))
+    return max(float(abs(weights[name] - others[name]).max()) for name in weights)
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=PPO_CASES, metavar="case", help=", ".join(PPO_CASES))
+    parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--device", default="cuda", help="cpu: no graphs, to try the script itself")
+    asked = parser.parse_args()
+    if asked.device != "cpu" and not torch.cuda.is_available():
+        print("torch finds no CUDA device: there is nothing to measure")
+        return 1
+    name = "the CPU, without graphs" if asked.device == "cpu" else torch.cuda.get_device_name(asked.device)
+    print(f"torch {torch.__version__} on {name}")
+    print(f"{'ms per minibatch':>18} {'eager':>9} {'graphs':>9} {'times':>6} {'first update':>13} {'difference':>11}")
+    for case in asked.cases:
+        _, _, _, hyper, _ = CASES[case]
+        steps = hyper["num_epoch"] * (hyper["buffer_size"] // hyper["batch_size"])
+        eager, graphs = (make(case, asked.device, on) for on in (False, True))
+        same = without_capturing(case, asked.device)
+        batch = rows_of(eager.context.spec, hyper["buffer_size"], 0, np.random.default_rng(0))
+        took = [
+            [learned_in(trainer, batch, asked.device) for trainer in (eager, graphs, same)]
+            for _ in range(asked.updates)
+        ]
+        first = took[0][1]
+        by_eager, by_graphs, _ = (median(column) / steps for column in zip(*took[len(took) // 4 :], strict=True))
+        print(
+            f"{case:>18} {by_eager:>9.3f} {by_graphs:>9.3f} {by_eager / by_graphs:>6.2f} {first:>10.0f} ms "
+            f"{difference(graphs, same):>11.1e}",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

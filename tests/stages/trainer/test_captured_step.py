@@ -1,0 +1,211 @@
+import logging
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+from recorded_graphs import RecordedGraphs
+from torch import Tensor
+
+from config import BehaviorSettings
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.trainer import TrainerContext, captured_step
+from stages.trainer.captured_step import MOST_FORMS, WARM_UP, CapturedStep, CudaGraphs, copied, graphs_for
+from stages.trainer.replicas import Replicas
+
+
+@dataclass(frozen=True)
+class Rows:
+    one: Tensor
+    other: Tensor | None
+    width: int
+
+
+class Sum(NamedTuple):
+    total: Tensor
+
+
+class Counter:
+    """A step that adds its rows to a weight; counts the calls of Python."""
+
+    def __init__(self, graphs):
+        self.weight = torch.zeros(2)
+        self.calls = 0
+        self.told: list[str] = []
+        self.step = CapturedStep(self._add, graphs, self.told.append)
+
+    def _add(self, rows):
+        self.calls += 1
+        self.weight += rows.one.sum(dim=0) * rows.width
+        if rows.other is not None:
+            self.weight -= rows.other
+        return Sum(self.weight.sum())
+
+
+def rows(count, value, other=None, width=1):
+    return Rows(torch.full((count, 2), float(value)), None if other is None else torch.full((2,), float(other)), width)
+
+
+def test_the_first_steps_count_and_the_rest_is_replayed_with_inputs_of_its_own():
+    graphs = RecordedGraphs()
+    counter = Counter(graphs)
+    for value in range(10):
+        total = counter.step(rows(3, value)).total.item()
+        assert total == 2 * 3 * sum(range(value + 1))
+    assert (graphs.warm_ups, graphs.captures, graphs.replays) == (WARM_UP, 1, 10 - WARM_UP)
+    assert counter.calls == WARM_UP + 1
+
+
+def test_an_input_may_be_freed_or_overwritten_after_the_call():
+    counter = Counter(RecordedGraphs())
+    given = rows(2, 1.0)
+    for value in range(10):
+        given.one.fill_(value)
+        counter.step(given)
+    assert counter.weight.tolist() == [90.0, 90.0]
+
+
+def test_results_are_overwritten_by_the_next_call_and_copies_are_not():
+    counter = Counter(RecordedGraphs())
+    for _ in range(5):
+        found = counter.step(rows(1, 1))
+    kept = copied(found)
+    later = counter.step(rows(1, 1))
+    assert later.total is found.total
+    assert (kept.total.item(), found.total.item()) == (10.0, 12.0)
+    assert isinstance(kept, Sum)
+
+
+@pytest.mark.parametrize(
+    "changed", [rows(2, 1.0), rows(3, 1.0, other=1.0), rows(3, 1.0, width=2)], ids=["shape", "structure", "number"]
+)
+def test_another_shape_structure_or_number_is_another_graph_and_the_first_stays(changed):
+    graphs, eager = RecordedGraphs(), Counter(RecordedGraphs(fails="it is to stay eager"))
+    counter = Counter(graphs)
+    for given in [rows(3, 1.0)] * 5 + [changed] * 5 + [rows(3, 2.0)] * 2:
+        counter.step(given)
+        eager.step(given)
+    assert graphs.captures == 2
+    assert graphs.warm_ups == 2 * WARM_UP
+    assert torch.equal(counter.weight, eager.weight)
+
+
+def test_too_many_forms_end_it_and_nothing_is_missed():
+    graphs = RecordedGraphs()
+    counter = Counter(graphs)
+    for count in range(1, 2 * MOST_FORMS):
+        counter.step(rows(count, 1.0))
+    assert counter.told == [f"its inputs take more than {MOST_FORMS} forms"]
+    assert counter.weight[0] == sum(range(1, 2 * MOST_FORMS))
+    assert not graphs.captures
+
+
+def test_a_capture_that_fails_leaves_nothing_half_done_and_is_not_tried_again():
+    counter = Counter(RecordedGraphs(fails="out of memory"))
+    for _ in range(10):
+        counter.step(rows(1, 1.0))
+    assert counter.told == ["out of memory"]
+    assert counter.weight.tolist() == [10.0, 10.0]
+
+
+def test_the_reason_is_told_and_not_what_the_end_of_a_capture_says():
+    class Ending(RecordedGraphs):
+        def capture(self, function):
+            try:
+                raise RuntimeError("operation would wait")
+            finally:
+                raise RuntimeError("the capture was invalidated")  # as torch.cuda.graph does
+
+    counter = Counter(Ending())
+    for _ in range(5):
+        counter.step(rows(1, 1.0))
+    assert counter.told == ["operation would wait"]
+
+
+def test_a_mistake_in_the_step_itself_is_raised():
+    def wrong(given):
+        raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        CapturedStep(wrong, RecordedGraphs(), pytest.fail)(rows(1, 1.0))
+
+
+def test_cuda_warms_up_and_captures_on_one_stream_and_lets_other_threads_be(monkeypatch):
+    """CUDA is not there: its calls are noted."""
+    calls = []
+
+    class Noted:
+        def __init__(self, name):
+            self.name = name
+
+        def wait_stream(self, other):
+            calls.append(f"{self.name} waits for {other.name}")
+
+        def __enter__(self):
+            calls.append(f"in {self.name}")
+
+        def __exit__(self, *_):
+            calls.append(f"out of {self.name}")
+
+        def replay(self):
+            calls.append("replay")
+
+    def graph(made, stream, capture_error_mode):
+        calls.append(f"{made.name} on {stream.name}, {capture_error_mode}")
+        return made
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Noted("side"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Noted("present"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Noted("graph"))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    graphs = CudaGraphs("cuda:1")
+    assert graphs.beside(lambda: 7) == 7
+    assert calls == ["side waits for present", "in side", "out of side", "present waits for side"]
+    calls.clear()
+    replay, found = graphs.capture(lambda: 8)
+    replay()
+    assert found == 8
+    assert calls == ["graph on side, thread_local", "in graph", "out of graph", "replay"]
+
+
+class Pair(Replicas):
+    size = 2
+
+    def add_up(self, *tensors):
+        raise AssertionError("nothing is learned here")
+
+
+def context(device="cuda", network=None, **given):
+    settings = BehaviorSettings.model_validate({"trainer_type": "ppo", "network_settings": network or {}})
+    spec = BehaviorSpec("Ball", (ObservationSpec("o", (3,)),), ActionSpec(2))
+    return TrainerContext("Ball", settings, spec, device=device, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"replicas": Pair()}, "replicas exchange their gradients"),
+        ({"network": {"memory": {}}}, "minibatches of sequences differ"),
+        ({"network": {"network": "mine:Network"}}, "a network of your own"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_can_t_be_captured_is_said_with_the_reason(given, why, monkeypatch, caplog):
+    monkeypatch.setattr(captured_step, "graphs_on", lambda device: RecordedGraphs())
+    with caplog.at_level(logging.INFO):
+        assert graphs_for(context(**given)) is None
+    (told,) = caplog.messages
+    assert told.startswith("Ball: gradient steps are not captured as CUDA graphs: ")
+    assert why in told
+
+
+def test_on_a_gpu_there_are_graphs_unless_they_are_switched_off_and_nowhere_else(monkeypatch, caplog):
+    monkeypatch.setattr(captured_step, "CudaGraphs", lambda device: f"graphs on {device}")
+    with caplog.at_level(logging.INFO):
+        assert graphs_for(context("cuda:1")) == "graphs on cuda:1"
+    assert caplog.messages == ["Ball: gradient steps are captured as CUDA graphs, and replayed."]
+    caplog.clear()
+    assert graphs_for(context("cuda:1", cuda_graphs=False)) is None
+    assert graphs_for(context("cpu")) is None
+    assert not caplog.messages
