@@ -30,10 +30,17 @@ def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor
     """Some rows of a tensor of the host, on a device as `to_device` brings them there."""
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
-        return tensor.index_select(0, rows).to(where)
+        return _selected(tensor, rows).to(where)
     # Into pinned memory at once: pictures are too much to be copied twice.
     pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
     return lane_to(where).send(torch.index_select(tensor, 0, rows, out=pinned))
+
+
+def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
+    """Some rows; of images whose channels are innermost in memory, in that order, too."""
+    if tensor.ndim != 4 or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
+        return tensor.index_select(0, rows)
+    return tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
 
 
 class Lane:

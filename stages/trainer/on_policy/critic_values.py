@@ -77,25 +77,51 @@ class CriticValues:
     """[Q, m] before each sequence; None without memory."""
     memories_after: Tensor | None = None
     """[K, m] after each trajectory's last row."""
+    heads: Tensor | None = None
+    """[N, H] the actor's heads of the rows, where they were asked for."""
 
 
 def evaluate_rows(
-    network: ActorCriticNetwork, rows: InputRows, finals: InputRows, block: int, replicas: Replicas = ALONE
+    network: ActorCriticNetwork,
+    rows: InputRows,
+    finals: InputRows,
+    block: int,
+    replicas: Replicas = ALONE,
+    heads: bool = False,
 ) -> CriticValues:
-    """Evaluate rows and final observations without memory, `block` at a time; each replica a part of them."""
-    n, values = len(rows), []
+    """Evaluate rows and final observations without memory, `block` at a time; each replica a part of them.
+
+    Args:
+        network: the actor and the critic.
+        rows: N rows.
+        finals: K final observations.
+        block: rows per forward pass.
+        replicas: those that evaluate the same.
+        heads: whether to return the actor's heads, too; of one replica alone. A body that both share is passed once.
+    """
+    n, values, of_actor = len(rows), [], []
     vectors = torch.cat([rows.vectors, finals.vectors])
     here = replicas.part(len(vectors))
     with torch.no_grad():
         for at in range(here.rows.start, here.rows.stop, block):
             end = min(at + block, here.rows.stop)
             others = tuple(
-                torch.cat([row[at:end], final[max(0, at - n) : max(0, end - n)]]).to(vectors.device)
+                _joined(row[at:end], final[max(0, at - n) : max(0, end - n)]).to(vectors.device)
                 for row, final in zip(rows.others, finals.others, strict=True)
             )
-            values.append(network.evaluate(Inputs(vectors[at:end], others))[0])
+            inputs = Inputs(vectors[at:end], others)
+            if heads:
+                acted, judged = network(inputs)
+                of_actor.append(acted)
+            else:
+                judged = network.evaluate(inputs)[0]
+            values.append(judged)
     both = _on_host(replicas.gathered(torch.cat(values), here, len(vectors)))
-    return CriticValues(both[:n], both[n:])
+    return CriticValues(both[:n], both[n:], heads=torch.cat(of_actor)[:n] if heads else None)
+
+
+def _joined(rows: Tensor, finals: Tensor) -> Tensor:
+    return torch.cat([rows, finals]) if len(finals) else rows
 
 
 def evaluate_sequences(

@@ -19,11 +19,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from stages.trainer.on_policy.minibatches import Minibatch
 from stages.trainer.on_policy.update import OnPolicyUpdate
 
 Floats = NDArray[np.float32]
+
+
+def log_probs_of(update: OnPolicyUpdate[Any], heads: Tensor, rows: Minibatch) -> Floats:
+    """Log-probabilities [N, P] of the actions of N rows, given the actor's heads [N, H], without gradients."""
+    with torch.no_grad():
+        found: Floats = update.log_probs_and_entropy(heads, rows)[0].cpu().numpy()
+    return found
 
 
 def current_log_probs(update: OnPolicyUpdate[Any], minibatches: Iterable[Minibatch]) -> Floats:

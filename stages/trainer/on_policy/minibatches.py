@@ -8,7 +8,7 @@ end by its last row over and over, whose results never reach a loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
@@ -38,12 +38,30 @@ class InputRows:
 
     @classmethod
     def of(
-        cls, vectors: NDArray[np.float32], others: tuple[Array, ...], previous: NDArray[np.float32] | None, device: str
+        cls,
+        vectors: NDArray[np.float32],
+        others: tuple[Array, ...],
+        previous: NDArray[np.float32] | None,
+        device: str,
+        images: Collection[int] = (),
     ) -> InputRows:
-        """Rows of arrays; shared with them where the device allows it."""
+        """Rows of arrays; shared with them where the device allows it.
+
+        Args:
+            vectors: [N, V]
+            others: [N, *shape] of each image and set.
+            previous: [N, P]
+            device: the torch device that computes with them.
+            images: the numbers of those of `others` that are images with the channels first. On a CPU the channels of
+                a pixel are put side by side in memory, as convolutions want them: once here, instead of in each pass.
+        """
+        tensors = [torch.from_numpy(other) for other in others]
+        if device == "cpu":
+            for number in images:
+                tensors[number] = tensors[number].contiguous(memory_format=torch.channels_last)
         return cls(
             to_device(torch.from_numpy(vectors), device),
-            tuple(torch.from_numpy(other) for other in others),
+            tuple(tensors),
             None if previous is None else to_device(torch.from_numpy(previous), device),
         )
 
@@ -242,6 +260,10 @@ class Rollout:
         """All N rows, from the first to the last."""
         minibatches = self._views(self._floats, self._choices, torch.arange(len(self)), batch_size)
         return map(self._with_others, minibatches) if self._others else minibatches
+
+    def whole(self) -> Minibatch:
+        """All N rows as one minibatch, without images and sets."""
+        return next(self._views(self._floats, self._choices, torch.arange(len(self)), len(self)))
 
     def _views(self, floats: Tensor, choices: Tensor, rows: Tensor, batch_size: int) -> Iterator[Minibatch]:
         """Views of at most `batch_size` rows each, without images and sets."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from config import ImpalaHyperparameters, OnPolicyHyperparameters
+from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array, TrajectoryBatch
 from stages.policy.extra_columns import require_columns
 from stages.policy.network.actor_critic import ActorCritic
@@ -167,7 +168,16 @@ class RolloutTrainer(BuiltinTrainer, Generic[Settings, Update]):
         """The observations of a table's rows, normalised, as networks take them in."""
         observed = self._intake.layout.from_columns(table.columns(), prefix)
         vectors = self._intake.normalized(observed.vectors)
-        return InputRows.of(vectors, observed.others, previous_actions, self.context.device)
+        return InputRows.of(vectors, observed.others, previous_actions, self.context.device, self._images())
+
+    def _images(self) -> list[int]:
+        """Which of the inputs beside vectors are images with the channels first, for encoders of ours."""
+        if self._design.settings.network is not None:
+            return []
+        others = [self._spec.observations[index] for index in self._intake.layout.others]
+        return [
+            number for number, one in enumerate(others) if OBSERVATION_KINDS[one.kind].pixels and not one.channels_last
+        ]
 
     def _clone(self) -> None:
         """Imitate the demonstrations for one update, if there are any."""

@@ -22,7 +22,7 @@ from stages.policy.layout import MASK_PENALTY
 from stages.trainer.agent_table import Chains
 from stages.trainer.on_policy.advantages import advantages, explained_variances, normalized
 from stages.trainer.on_policy.critic_values import CriticMemories, CriticValues, rows_per_pass
-from stages.trainer.on_policy.decoupling import current_log_probs, importance_weights
+from stages.trainer.on_policy.decoupling import current_log_probs, importance_weights, log_probs_of
 from stages.trainer.on_policy.minibatches import AnyMinibatch, InputRows, MinibatchSource, Rollout, SequenceRollout
 from stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer, SequenceCuts
 from stages.trainer.on_policy.rollout_trainer import RolloutTrainer
@@ -161,6 +161,7 @@ class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any
         returns: NDArray[np.float64],
         cuts: SequenceCuts | None,
         critic_memories: Tensor | None,
+        heads: Tensor | None = None,
     ) -> Rollout | SequenceRollout:
         """The buffer's rows to learn from; in sequences if there are cuts.
 
@@ -170,6 +171,7 @@ class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any
             returns: [N, S] value targets.
             cuts: the places of the sequences; None without memory.
             critic_memories: [Q, m] the critic's memory before each sequence; None where it has none of its own.
+            heads: [N, H] the actor's heads, if they are known.
         """
         rows = self._buffer.rows
         log_probs, (continuous, choices) = rows["log_probs"], self._buffer.actions()
@@ -189,8 +191,11 @@ class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any
         rollout = made(log_probs, unweighted)
         if not self._hyperparameters.decoupled:
             return rollout
-        each = min(rows_per_pass(self._spec), -(-len(rows) // self.context.replicas.size))
-        current = current_log_probs(self._update, rollout.in_order(each))
+        if heads is not None and isinstance(rollout, Rollout):
+            current = log_probs_of(self._update, heads, rollout.whole())
+        else:
+            each = min(rows_per_pass(self._spec), -(-len(rows) // self.context.replicas.size))
+            current = current_log_probs(self._update, rollout.in_order(each))
         weights = importance_weights(current, log_probs)
         self.context.statistics.add(self.context.behavior, "Policy/Importance Weight", float(weights.mean()))
         return made(current, weights * unweighted)

@@ -61,7 +61,7 @@ class PPOTrainer(OnPolicyTrainer[Minibatch]):
         per_signal = self._advantages(rewards, values, buffer.trajectories["terminated"])
         critic_memories = None if self._critic_memories is None else values.memories
         returns = per_signal + values.values
-        rollout = self._rollout(inputs, per_signal, returns, cuts, critic_memories)
+        rollout = self._rollout(inputs, per_signal, returns, cuts, critic_memories, values.heads)
         return Prepared(rollout, rewards, values, returns, {VALUES: values.values})
 
     def _evaluate(
@@ -69,7 +69,9 @@ class PPOTrainer(OnPolicyTrainer[Minibatch]):
     ) -> CriticValues:
         block = rows_per_pass(self._spec)
         if cuts is None:
-            return evaluate_rows(self._critic, rows, finals, block, self.context.replicas)
+            replicas = self.context.replicas
+            heads = self._hyperparameters.decoupled and replicas.size == 1
+            return evaluate_rows(self._critic, rows, finals, block, replicas, heads)
         if self._critic_memories is None:
             first = torch.from_numpy(cuts.first).to(rows.device)
             initial, chains = self._actor_memories().index_select(0, first), Chains.unlinked(len(finals))

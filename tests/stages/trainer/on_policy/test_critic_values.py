@@ -78,17 +78,23 @@ def test_small_blocks_give_the_same_values_as_large_ones():
     np.testing.assert_allclose(large.final_values, small.final_values, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("laid_out", [(), (0,)], ids=["as it came", "channels innermost"])
 @pytest.mark.parametrize("block", [1, 4, 7, 100])
-def test_without_memory_rows_and_final_observations_are_valued_in_blocks(block):
+def test_without_memory_rows_and_final_observations_are_valued_in_blocks(block, laid_out, shared):
     image = ObservationSpec("i", (3, 20, 20), "uint8")
-    critic = network((VECTOR, image))
+    critic = network((VECTOR, image), shared=shared)
     images = np.random.default_rng(0).integers(0, 256, (13, 3, 20, 20)).astype(np.uint8)
     vectors = normal(1, 13, 3)
-    rows = InputRows.of(vectors[:10], (images[:10],), None, "cpu")
-    finals = InputRows.of(vectors[10:], (images[10:],), None, "cpu")
-    found = evaluate_rows(critic, rows, finals, block)
+    rows = InputRows.of(vectors[:10], (images[:10],), None, "cpu", laid_out)
+    finals = InputRows.of(vectors[10:], (images[10:],), None, "cpu", laid_out)
+    found, with_heads = (evaluate_rows(critic, rows, finals, block, heads=heads) for heads in (False, True))
     with torch.no_grad():
-        expected = critic(Inputs(torch.from_numpy(vectors), (torch.from_numpy(images),)))[1].numpy()
+        heads, values = critic(Inputs(torch.from_numpy(vectors), (torch.from_numpy(images),)))
+    expected = values.numpy()
+    assert found.heads is None
+    torch.testing.assert_close(with_heads.heads, heads[:10], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(with_heads.values, found.values, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.values, expected[:10], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.final_values, expected[10:], rtol=1e-4, atol=1e-5)
 

@@ -64,15 +64,17 @@ def test_in_order_all_rows_come_once_also_those_that_make_no_whole_minibatch():
             assert (part == m.rows[:, None]).all()
 
 
-def test_images_stay_bytes_and_go_with_their_rows():
-    images = torch.arange(12, dtype=torch.uint8)[:, None, None, None].expand(12, 3, 2, 2).contiguous()
+@pytest.mark.parametrize("laid_out", [(), (0,)], ids=["as they came", "channels innermost"])
+def test_images_stay_bytes_and_go_with_their_rows(laid_out):
+    images = np.repeat(np.arange(12, dtype=np.uint8), 12).reshape(12, 3, 2, 2)
     numbers = np.arange(12, dtype=np.float32)[:, None]
-    with_images = Rollout(InputRows(torch.from_numpy(numbers), (images,)), [numbers] * 5, numbers)
+    with_images = Rollout(InputRows.of(numbers, (images,), None, "cpu", laid_out), [numbers] * 5, numbers)
     seen = 0
     for minibatches in with_images.epochs(2, 4, np.random.default_rng(3)):
         for m in minibatches:
             (image,) = m.inputs.others
             assert (image.dtype, image.shape) == (torch.uint8, (4, 3, 2, 2))
+            assert image.is_contiguous(memory_format=torch.channels_last) == bool(laid_out)
             assert image[:, 0, 0, 0].tolist() == m.inputs.vectors[:, 0].tolist() == m.rows.tolist()
             seen += 1
     assert seen == 6

@@ -13,6 +13,7 @@ from stages.policy import design_of, make_policy
 VECTOR = ObservationSpec("vector", (3,))
 IMAGE = ObservationSpec("image", (20, 20, 3), "uint8", channels_last=True)
 FLOATS = ObservationSpec("floats", (1, 20, 20))
+BYTES = ObservationSpec("bytes", (3, 4, 5), "uint8")
 SET = ObservationSpec("set", (4, 5))
 GOAL = ObservationSpec("goal", (2,), goal=True)
 HYBRID = ActionSpec(2, (3, 2), masked=True)
@@ -25,6 +26,7 @@ KINDS = {
     "goal": ((VECTOR, GOAL), ActionSpec(1, (2,)), {"normalize": True}),
     "goal as an input": ((VECTOR, GOAL), ActionSpec(1), {"goal_conditioning_type": "none"}),
     "custom network": ((VECTOR, VECTOR), HYBRID, {"network": "nets_of_mine:Sum"}),
+    "custom network of images": ((BYTES,), HYBRID, {"network": "nets_of_mine:Flat"}),
     "memory of everything": ((IMAGE, SET, VECTOR, GOAL), HYBRID, {**MEMORY, "normalize": True}),
     "custom network with memory": ((VECTOR,), ActionSpec(1), {"network": "nets_of_mine:Sum", **MEMORY}),
 }
@@ -42,6 +44,15 @@ class Sum(nn.Module):
 
     def forward(self, observations):
         return torch.relu(self.layer(sum(observation.float() for observation in observations)))
+
+
+class Flat(Sum):
+    def __init__(self, spec, settings):
+        super().__init__(spec, settings)
+        self.layer = nn.Linear(60, settings.hidden_units)
+
+    def forward(self, observations):
+        return torch.relu(self.layer(observations[0].view(-1, 60)))  # a view of what lies in memory as it came
 """
 
 
