@@ -15,6 +15,7 @@ from pipeline.common.imports import import_early
 from pipeline.common.signals import default_in_forks
 from pipeline.control.channel import SocketControl
 from pipeline.hosts.control_log import log_to_main
+from pipeline.hosts.freed_memory import keep_freed_memory
 from pipeline.hosts.lifeline import HostLifeline, die_with
 from pipeline.hosts.links import ProcessEdges
 from pipeline.hosts.plan import HostPlan
@@ -81,6 +82,7 @@ def main() -> int:
         import torch
 
         torch.set_num_threads(1)
+        keep_freed_memory()
     return asyncio.run(run_child(birth, lifeline))
 
 

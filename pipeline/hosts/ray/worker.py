@@ -20,6 +20,7 @@ import ray
 from pipeline.common.loop_holder import describe_holder
 from pipeline.control.channel import CONTROL_BOUND, LocalControl
 from pipeline.hosts.control_log import log_to_main
+from pipeline.hosts.freed_memory import keep_freed_memory
 from pipeline.hosts.leftovers import watch_this_process
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.ray.calls import RaySource
@@ -167,6 +168,7 @@ class RayWorker:
             import torch
 
             torch.set_num_threads(1)
+            keep_freed_memory()
         bounds = {"maxlen": CONTROL_BOUND, "overflow": "wait", "sources": {}}
         up = await edges.open_outlet(UP, bounds)
         control = LocalControl(up, await edges.open_inlet(DOWN, bounds))
