@@ -1,4 +1,4 @@
-"""What gradient steps of PPO cost on a GPU, launched from Python and as CUDA graphs, and if both learn the same.
+"""What gradient steps of PPO and SAC cost on a GPU, from Python and as CUDA graphs, and if both learn the same.
 
     python benchmarks/cuda_graphs.py
 
@@ -18,15 +18,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from update import CASES, rows_of
+from update import CASES, ROWS, rows_of
 
 from config import BehaviorSettings
-from queues.messages import TrajectoryBatch
-from queues.specs import BehaviorSpec, ObservationSpec
+from queues.messages import Array, TrajectoryBatch
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.trainer import Trainer, TrainerContext, captured_step
 from stages.trainer.factory import make_trainer
 
-PPO_CASES = [name for name, (kind, _, _, _, network) in CASES.items() if kind == "ppo" and "memory" not in network]
+SAC = {"buffer_size": 4096, "batch_size": 256, "steps_per_update": 8}
+CAPTURED: dict[str, Any] = {
+    **{name: case for name, case in CASES.items() if case[0] == "ppo" and "memory" not in case[4]},
+    "SAC Pendulum": ("sac", (3,), ActionSpec(1), SAC, {"hidden_units": 256, "activation": "relu"}),
+    "SAC HalfCheetah": ("sac", (17,), ActionSpec(6), SAC, {"hidden_units": 256, "activation": "relu"}),
+}
+"""Cases as those of `update.py`."""
 
 
 class NeverCaptured:
@@ -43,9 +49,9 @@ class NeverCaptured:
 
 def make(case: str, device: str, graphs: bool) -> Trainer:
     """A learner of a case."""
-    _, shape, actions, hyperparameters, network = CASES[case]
+    kind, shape, actions, hyperparameters, network = CAPTURED[case]
     spec = BehaviorSpec(case, (ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32"),), actions)
-    block = {"trainer_type": "ppo", "hyperparameters": hyperparameters, "network_settings": network}
+    block = {"trainer_type": kind, "hyperparameters": hyperparameters, "network_settings": network}
     settings = BehaviorSettings.model_validate(block)
     return make_trainer(TrainerContext(case, settings, spec, device=device, cuda_graphs=graphs))
 
@@ -79,14 +85,21 @@ def wait(device: str) -> None:
 
 def difference(one: Trainer, other: Trainer) -> float:
     """The largest difference between the weights of two learners."""
-    weights, others = (trainer.warm_state()["weights"] for trainer in (one, other))
-    return max(float(abs(weights[name] - others[name]).max()) for name in weights)
+    weights, others = (tensors_of(trainer.warm_state()) for trainer in (one, other))
+    return max(float(abs(ours - theirs).max()) for ours, theirs in zip(weights, others, strict=True))
+
+
+def tensors_of(state: Any) -> list[Array]:
+    """All arrays of a state."""
+    if isinstance(state, dict):
+        return [array for part in state.values() for array in tensors_of(part)]
+    return [state] if isinstance(state, np.ndarray) else []
 
 
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=PPO_CASES, metavar="case", help=", ".join(PPO_CASES))
+    parser.add_argument("cases", nargs="*", default=list(CAPTURED), metavar="case", help=", ".join(CAPTURED))
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--device", default="cuda", help="cpu: no graphs, to try the script itself")
     asked = parser.parse_args()
@@ -97,11 +110,17 @@ def main() -> int:
     print(f"torch {torch.__version__} on {name}")
     print(f"{'ms per minibatch':>18} {'eager':>9} {'graphs':>9} {'times':>6} {'first update':>13} {'difference':>11}")
     for case in asked.cases:
-        _, _, _, hyper, _ = CASES[case]
-        steps = hyper["num_epoch"] * (hyper["buffer_size"] // hyper["batch_size"])
+        kind, _, _, hyper, _ = CAPTURED[case]
+        if kind == "ppo":
+            rows = hyper["buffer_size"]
+            steps = hyper["num_epoch"] * (rows // hyper["batch_size"])
+        else:
+            rows, steps = ROWS, ROWS // hyper["steps_per_update"]
         eager, graphs = (make(case, asked.device, on) for on in (False, True))
         same = without_capturing(case, asked.device)
-        batch = rows_of(eager.context.spec, hyper["buffer_size"], 0, np.random.default_rng(0))
+        batch = rows_of(eager.context.spec, rows, 0, np.random.default_rng(0))
+        if kind == "sac":
+            np.tanh(batch.rows["continuous_actions"], out=batch.rows["continuous_actions"])
         took = [
             [learned_in(trainer, batch, asked.device) for trainer in (eager, graphs, same)]
             for _ in range(asked.updates)

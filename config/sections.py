@@ -79,7 +79,7 @@ class TorchSettings(Settings):
     cuda_graphs: Flag = Field(
         True,
         description="On a GPU capture gradient steps as CUDA graphs, which repeats them without calls of Python, where "
-        "that is possible: for PPO without replicas, memory and networks of your own.",
+        "that is possible: for PPO and SAC without replicas, memory and networks of your own.",
     )
     precision: Literal["float32", "bf16", "auto"] = Field(
         "float32",

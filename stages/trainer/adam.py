@@ -48,7 +48,7 @@ class Adam:
         """Change the parameters by their gradients.
 
         With a tensor [] as the rate all is done on the device, so that it may be captured as a CUDA graph: the caller
-        counts `steps`, and calls `recount` before the first of such steps.
+        counts `steps`.
         """
         # One pass over all five vectors instead of seven operations: of networks that are larger than the processor's
         # cache, fetching them is what a step costs.
@@ -57,7 +57,7 @@ class Adam:
             self._count.add_(1.0)
         else:
             self.steps += 1
-            self.recount()
+            self._count.fill_(self.steps)
         torch._fused_adam_(
             [self._values],
             [self._gradients],
@@ -73,10 +73,6 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
-
-    def recount(self) -> None:
-        """Bring the count of steps to the device."""
-        self._count.fill_(self.steps)
 
     def state_dict(self, named_views: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Any]:
         """Step count, and the moments by parameter name; copies, on the host.
@@ -97,7 +93,7 @@ class Adam:
         """
         for name, moment in self._moments().items():
             write_named(named_views(moment), state[name], f"{what} {name}")
-        self.steps = int(state["steps"])
+        self._go_on_from(int(state["steps"]))
 
     def snapshot(self) -> tuple[int, Tensor, Tensor]:
         """A copy of the state, for `restore`."""
@@ -105,7 +101,7 @@ class Adam:
 
     def restore(self, snapshot: tuple[int, Tensor, Tensor]) -> None:
         """Go back to a snapshot."""
-        self.steps = snapshot[0]
+        self._go_on_from(snapshot[0])
         self.first_moment.copy_(snapshot[1])
         self.second_moment.copy_(snapshot[2])
 
@@ -119,6 +115,10 @@ class Adam:
             self._values.copy_(values)
             self.restore(state)
             raise
+
+    def _go_on_from(self, steps: int) -> None:
+        self.steps = steps
+        self._count.fill_(steps)
 
     def _moments(self) -> dict[str, Tensor]:
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}

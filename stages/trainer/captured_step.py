@@ -84,10 +84,13 @@ class CapturedStep(Generic[Given, Found]):
         step: the step; changes nothing of the host, and gives tensors that the next call may overwrite.
         graphs: captures it.
         tell: is told once why steps are not captured, if that is so.
+        most: forms that are captured; 1 if the step keeps buffers that another form would replace.
     """
 
-    def __init__(self, step: Callable[[Given], Found], graphs: Graphs, tell: Callable[[str], None]) -> None:
-        self._step, self._graphs, self._tell = step, graphs, tell
+    def __init__(
+        self, step: Callable[[Given], Found], graphs: Graphs, tell: Callable[[str], None], most: int = MOST_FORMS
+    ) -> None:
+        self._step, self._graphs, self._tell, self._most = step, graphs, tell, most
         self._captures: dict[Any, _Capture[Found]] = {}
         self._met: dict[Any, int] = {}
         self._gave_up = False
@@ -102,8 +105,8 @@ class CapturedStep(Generic[Given, Found]):
         capture = self._captures.get(form)
         if capture is None:
             met = self._met[form] = self._met.get(form, 0) + 1
-            if len(self._met) > MOST_FORMS:
-                return self._without(given, f"its inputs take more than {MOST_FORMS} forms")
+            if len(self._met) > self._most:
+                return self._without(given, f"minibatches have more than {self._most} form{'s' * (self._most > 1)}")
             if met <= WARM_UP:
                 return self._graphs.beside(lambda: self._step(given))
             try:

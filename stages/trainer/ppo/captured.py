@@ -47,8 +47,7 @@ class CapturedPPOUpdate(PPOUpdate):
         self._newest_ratios = self._scheduled
 
     def loss_weights(self, coefficients: Coefficients) -> Tensor:
-        """See `OnPolicyUpdate`. What else is scheduled goes to the device with them, and Adam's count."""
-        self.adam.recount()
+        """See `OnPolicyUpdate`; what else is scheduled goes to the device with them."""
         weights = super().loss_weights(coefficients)
         others = torch.tensor([coefficients.learning_rate, coefficients.epsilon])
         self._scheduled = torch.cat([to_device(others, weights.device), weights])

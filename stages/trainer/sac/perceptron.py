@@ -114,16 +114,8 @@ class _Pass:
         return self._first(gradient) if to_inputs else None
 
     def _to_inputs(self, gradient: Tensor) -> Tensor:
-        """The gradient of the inputs alone.
-
-        Where the smaller output of two networks counts, each has gradients for some of the rows alone: on a CPU only
-        these are computed, as looking at the gradient costs no wait there.
-        """
-        rows: Tensor | None = None
-        if gradient.device.type == "cpu":
-            rows = gradient.count_nonzero(dim=1).nonzero().squeeze(1)
-            if len(rows) == len(gradient):
-                rows = None
+        """The gradient of the inputs alone."""
+        rows = _some_rows(gradient) if gradient.device.type == "cpu" else None
         if rows is not None:
             gradient = gradient[rows]
         for layer in reversed(range(1, len(self._weights))):
@@ -151,6 +143,16 @@ class _Pass:
         self._results = buffers()
         # Only swish needs its input in the backward pass; the others may overwrite it.
         self._given = buffers() if self._keeps_given else self._results
+
+
+def _some_rows(gradient: Tensor) -> Tensor | None:
+    """The rows of a gradient that are not all 0; None if all of them.
+
+    Where the smaller output of two networks counts, each has gradients for some of the rows alone: on a CPU only these
+    are computed, as looking at the gradient costs no wait there.
+    """
+    rows = gradient.count_nonzero(dim=1).nonzero().squeeze(1)
+    return None if len(rows) == len(gradient) else rows
 
 
 class _Node(torch.autograd.Function):

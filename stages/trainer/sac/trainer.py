@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from queues.specs import ActionSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy.network.transfers import to_device
 from stages.trainer.builtin import BuiltinTrainer
+from stages.trainer.captured_step import graphs_for, say_uncaptured
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake, with_group_rewards
 from stages.trainer.pacing import rows_per_update
@@ -32,6 +34,7 @@ from stages.trainer.replay_file import ReplayFileError, read_replay, write_repla
 from stages.trainer.replicas import Part, Replicas
 from stages.trainer.rewards.factory import make_signals
 from stages.trainer.rewards.signal import RewardSignal
+from stages.trainer.sac.captured import CapturedSACUpdate
 from stages.trainer.sac.episode_rewards import EpisodeRewards
 from stages.trainer.sac.minibatch import MinibatchMaker
 from stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
@@ -68,7 +71,11 @@ class SACTrainer(BuiltinTrainer):
         self._intake = Intake(spec, settings.network_settings.normalize, beyond)
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
-        self._update = SACUpdate(self._design, h, len(self._signals), self._random, context.device, context.replicas)
+        arguments = self._design, h, len(self._signals), self._random, context.device, context.replicas
+        graphs, tell = graphs_for(context), partial(say_uncaptured, context)
+        self._update = (
+            SACUpdate(*arguments) if graphs is None else CapturedSACUpdate(*arguments, graphs=graphs, tell=tell)
+        )
         actor = ClonedActor.from_actor(self._design, self._update.actor)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
         memory = settings.network_settings.memory

@@ -28,11 +28,11 @@ class Sum(NamedTuple):
 class Counter:
     """A step that adds its rows to a weight; counts the calls of Python."""
 
-    def __init__(self, graphs):
+    def __init__(self, graphs, **given):
         self.weight = torch.zeros(2)
         self.calls = 0
         self.told: list[str] = []
-        self.step = CapturedStep(self._add, graphs, self.told.append)
+        self.step = CapturedStep(self._add, graphs, self.told.append, **given)
 
     def _add(self, rows):
         self.calls += 1
@@ -95,9 +95,19 @@ def test_too_many_forms_end_it_and_nothing_is_missed():
     counter = Counter(graphs)
     for count in range(1, 2 * MOST_FORMS):
         counter.step(rows(count, 1.0))
-    assert counter.told == [f"its inputs take more than {MOST_FORMS} forms"]
+    assert counter.told == [f"minibatches have more than {MOST_FORMS} forms"]
     assert counter.weight[0] == sum(range(1, 2 * MOST_FORMS))
     assert not graphs.captures
+
+
+def test_a_step_with_buffers_of_its_own_is_not_replayed_again_after_another_form():
+    graphs = RecordedGraphs()
+    counter = Counter(graphs, most=1)
+    for count in (1, 1, 1, 1, 2, 1, 1):
+        counter.step(rows(count, 1.0))
+    assert counter.told == ["minibatches have more than 1 form"]
+    assert (graphs.captures, graphs.replays) == (1, 1)
+    assert counter.weight.tolist() == [8.0, 8.0]
 
 
 def test_a_capture_that_fails_leaves_nothing_half_done_and_is_not_tried_again():

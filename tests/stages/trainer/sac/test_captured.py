@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import torch
+from recorded_graphs import RecordedGraphs
+from trainer_samples import IMAGE, VECTOR, experience
+
+from config import BehaviorSettings
+from queues.specs import ActionSpec, BehaviorSpec
+from stages.trainer import TrainerContext, captured_step
+from stages.trainer.captured_step import WARM_UP
+from stages.trainer.factory import make_trainer
+from stages.trainer.sac import perceptron
+from stages.trainer.sac import trainer as sac_trainer
+from stages.trainer.sac.captured import CapturedSACUpdate
+
+CONTINUOUS, MASKED = ActionSpec(2), ActionSpec(0, (3, 2), masked=True)
+
+
+def made(graphs, monkeypatch, actions=CONTINUOUS, observed=(VECTOR,), network=None, **hyper):
+    """A trainer of the same networks as any other; with graphs a captured one."""
+    monkeypatch.setattr(captured_step, "graphs_on", lambda device: graphs)
+    monkeypatch.setattr(perceptron, "_some_rows", lambda gradient: None)  # as on a GPU: all of them
+    monkeypatch.setattr(sac_trainer, "say_uncaptured", lambda context, why: pytest.fail(why))
+    hyperparameters = {"batch_size": 16, "buffer_size": 256, "learning_rate": 1e-2, "steps_per_update": 4, **hyper}
+    settings = {
+        "trainer_type": "sac",
+        "max_steps": 500,
+        "hyperparameters": {"learning_rate_schedule": "linear", **hyperparameters},
+        "network_settings": {"hidden_units": 8, "num_layers": 1, **(network or {})},
+    }
+    spec = BehaviorSpec("Test", observed, actions)
+    return make_trainer(TrainerContext("Test", BehaviorSettings.model_validate(settings), spec))
+
+
+def learn(trainer, rounds, first=0):
+    for seed in range(first, first + rounds):
+        trainer.add(experience(trainer.context.spec, [10, 10, 10], seed, squashed=True))
+        trainer.learn()
+
+
+def assert_same(one, other):
+    weights, others = one._update.weights(), other._update.weights()
+    for network, tensors in weights.items():
+        for name, tensor in tensors.items():
+            np.testing.assert_allclose(tensor, others[network][name], rtol=1e-4, atol=1e-6, err_msg=f"{network} {name}")
+    for name, adam in one._update._adams.items():
+        assert adam.steps == other._update._adams[name].steps, name
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"actions": MASKED}, {"entropy_coefficient": "fixed"}, {"observed": (VECTOR, IMAGE)}],
+    ids=["continuous", "masked choices", "a fixed entropy coefficient", "images"],
+)
+def test_replayed_steps_learn_what_steps_without_graphs_do_as_the_learning_rate_falls(given, monkeypatch):
+    graphs = RecordedGraphs()
+    eager, captured = (made(each, monkeypatch, **given) for each in (None, graphs))
+    learn(eager, 6)
+    learn(captured, 6)
+    assert isinstance(captured._update, CapturedSACUpdate)
+    assert not isinstance(eager._update, CapturedSACUpdate)
+    steps = captured._update._adams["actor"].steps
+    assert steps > 20
+    assert (graphs.warm_ups, graphs.captures, graphs.replays) == (WARM_UP, 1, steps - WARM_UP)
+    assert_same(captured, eager)
+
+
+def test_a_captured_update_goes_on_from_a_state_of_either_kind_in_place(monkeypatch):
+    eager, captured, other = (made(each, monkeypatch) for each in (None, RecordedGraphs(), RecordedGraphs()))
+    learn(eager, 3)
+    learn(captured, 5)
+    learn(other, 3)
+    captured._update.load_state_dict(eager._update.state_dict())
+    assert_same(captured, eager)
+    eager._update.load_state_dict(other._update.state_dict())
+    for trainer in (eager, captured):
+        drawn = np.random.default_rng(3)
+        memory = other._memory
+        replayed = memory.sample(16, drawn)
+        transitions = trainer._maker.transitions(replayed)
+        batch = trainer._maker.minibatch(replayed, transitions)
+        noise = torch.from_numpy(drawn.standard_normal((32, 2), np.float32))
+        for _ in range(5):
+            trainer._update.step(batch, transitions.rewards[:, None], torch.full((16, 1), 0.9), noise, 1e-3)
+    assert_same(captured, eager)
+
+
+def test_measures_of_several_steps_are_kept_apart(monkeypatch):
+    """A graph writes its results where those of the step before were."""
+    eager, captured = (made(each, monkeypatch) for each in (None, RecordedGraphs()))
+    found = []
+    for trainer in (eager, captured):
+        learn(trainer, 3)
+        replayed = [trainer._memory.sample(16, np.random.default_rng(seed)) for seed in range(3)]
+        noise = torch.zeros(32, 2)
+        measures = []
+        for each in replayed:
+            transitions = trainer._maker.transitions(each)
+            batch = trainer._maker.minibatch(each, transitions)
+            rewards = transitions.rewards[:, None]
+            measures.append(trainer._update.step(batch, rewards, torch.full((16, 1), 0.9), noise, 1e-3))
+        found.append(measures)
+    for one, other in zip(*found, strict=True):
+        for name in ("losses", "q1", "q2", "targets", "values", "negentropies"):
+            torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-4, atol=1e-5)
+
+
+def test_with_memory_steps_are_made_as_they_are(monkeypatch):
+    graphs = RecordedGraphs()
+    trainer = made(graphs, monkeypatch, network={"memory": {"memory_size": 4, "sequence_length": 4}})
+    assert not isinstance(trainer._update, CapturedSACUpdate)
