@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from config.errors import KeyPath
+if TYPE_CHECKING:  # else all of `config` is imported with it
+    from config.errors import KeyPath
 
 
 class StageError(Exception):

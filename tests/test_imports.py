@@ -223,3 +223,18 @@ def test_a_run_without_unity_imports_no_grpc_nor_sympy_and_protobuf_for_its_file
     assert "grpc" not in importers
     assert "sympy" not in importers, "torch imports it at the first use of what needs it"
     assert importers["google.protobuf"].startswith(("tensorboard.", "stages.policy.onnx.")), importers
+
+
+def imported_by(module: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, {module}; print(*sys.modules)"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def test_the_command_imports_next_to_nothing_before_the_first_learner_is_started():
+    assert not imported_by("pipeline.cli") & {"argparse", "asyncio", "config", "numpy", "pydantic", "queues", "yaml"}

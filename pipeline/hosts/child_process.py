@@ -9,14 +9,10 @@ interpreter, the same wherever and whenever it was started.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -25,9 +21,8 @@ from config import RunConfig
 from config.host_kinds import HOST_KINDS
 from config.trainers import TRAINERS
 from pipeline.common.graph import actor_names, learner_name, offline_demonstrations
-from pipeline.common.threads import use_one_thread
+from pipeline.hosts.ahead import dismiss_ahead, learner_imports, spawn, take_ahead
 from pipeline.hosts.leftovers import end_group, new_mark, watch_host
-from pipeline.hosts.sweeper import VARIABLE
 from queues.handing import hand_over
 from queues.platform import Segment
 
@@ -45,23 +40,9 @@ class ChildProcess:
     """
 
     def __init__(self, name: str, modules: Sequence[str] = ()) -> None:
-        mark = new_mark(name)
-        self._birth, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",  # the working directory does not come first, where a `pipeline` of the user's may lie
-                    "-m",
-                    "pipeline.hosts.child",
-                    name,  # for people: so that a list of processes says which one it is
-                    *modules,
-                ],
-                stdin=subprocess.PIPE if sys.platform == "win32" else theirs.fileno(),
-                env={**child_environment(), VARIABLE: mark},
-                start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
-            )
-        watch_host(self._process.pid, mark)
+        unborn = take_ahead(name) or spawn(name, modules, new_mark(name))
+        self._process, self._birth = unborn.process, unborn.birth
+        watch_host(self._process.pid, unborn.mark)
         self._ended: asyncio.Future[int] | None = None
 
     @property
@@ -138,6 +119,7 @@ def started_early(config: RunConfig) -> Iterator[None]:
             for name, modules in _expected(config):
                 if name not in _early:
                     _early[name] = ChildProcess(name, modules)
+        dismiss_ahead()
         yield
     finally:
         dismiss_early()
@@ -178,14 +160,4 @@ def modules_of_learner(config: RunConfig, behavior: str) -> list[str]:
     """Return what a behaviour's learner imports, as far as it is ours."""
     trainer = TRAINERS.get(config.behaviors[behavior].trainer_type)
     own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
-    return ["torch", "pipeline.hosts.learner", *own]
-
-
-def child_environment() -> dict[str, str]:
-    """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
-    environment = dict(os.environ)
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    use_one_thread(environment)
-    return environment
+    return learner_imports(*own)

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.hosts import sweeper
-from queues.platform import plain
 
 _numbers = itertools.count()
 
@@ -39,6 +38,8 @@ def mark_of(pid: int) -> str:
 @functools.cache
 def sweeps() -> bool:
     """Return True if there is a sweeper; elsewhere main ends a dead host's process group, and nothing more."""
+    from queues.platform import plain  # not above: the first child is marked before much is imported
+
     if sys.platform != "linux" or plain():
         return False
     try:
@@ -53,6 +54,11 @@ def new_mark(host: str) -> str:
     """Return the mark of a host that is about to be started."""
     if sweeps():
         _tell("")  # from here on the sweeper ends what carries a mark of this process, should main be killed
+    return host_mark(host)
+
+
+def host_mark(host: str) -> str:
+    """Return a mark, of which nobody is told yet."""
     return f"{mark_of(os.getpid())}/{host}/{next(_numbers)}"
 
 

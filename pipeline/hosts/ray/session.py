@@ -24,7 +24,7 @@ from config import RunConfig
 from config.host_kinds import HOST_KINDS
 from pipeline.common.errors import RunError
 from pipeline.common.graph import decides_centrally
-from pipeline.hosts.child_process import child_environment
+from pipeline.hosts.ahead import child_environment
 from pipeline.hosts.leftovers import remove_folder_at_end, watch_this_process
 from pipeline.hosts.ray.head import first_to_answer, wait_until_gone
 

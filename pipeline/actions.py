@@ -1,0 +1,270 @@
+"""What the command does, by what it is asked for.
+
+Nothing heavy is imported before it is known that there is something to run: `--help` and `--validate` answer at once;
+the latter imports what the configuration names, and tries its environment in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import indent
+
+from config import ConfigError, RunConfig, load_config
+from config.listen import endpoint_of as check_endpoint
+from config.listen import is_origin
+from config.load import convert
+from pipeline.command import ML_AGENTS, Request, contradictions, parse, program, read_request, taken_names
+from pipeline.common.errors import CommandError
+from pipeline.common.output import close_output
+from pipeline.common.threads import use_one_thread
+
+
+def follow(arguments: Sequence[str] | None) -> int:
+    """Do what a command line asks for; returns the exit status."""
+    asked = parse(arguments)
+    if asked.to_demo:
+        return _to_demo(*asked.to_demo)
+    try:
+        request = read_request(asked)
+        if asked.export_onnx is not None:
+            return _export_onnx(asked.export_onnx, request)
+        if asked.plot:
+            return _plot(asked.plot, asked.results_dir or "results", asked.plot_file)
+        if asked.tournament:
+            return _tournament(asked.tournament, request)
+        if asked.view:
+            return _view(asked.view, asked.results_dir or "results", asked.monitor or "")
+        if asked.serve:
+            return _serve(asked)
+        if asked.convert is not None:
+            return _convert(asked.convert, request)
+        config = load_config(request.config, request.overrides, **request.old_files)
+        wrong = contradictions(request, config)
+        if wrong:
+            raise CommandError("\n".join(wrong))
+    except CommandError as error:
+        return _refuse(*str(error).splitlines())
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    _warn((*request.warnings, *config.warnings, *taken_names(config.source_folder)))
+    if asked.validate:
+        return _validate(config, try_environments=not asked.no_env_check)
+    return _run(config, details=asked.verbose or program() == ML_AGENTS)
+
+
+def _validate(config: RunConfig, *, try_environments: bool) -> int:
+    """Print the pipeline, or what can't be found of all that the configuration names, or how its environment fails."""
+    from pipeline.command.description import describe
+    from pipeline.main import environment_trial
+    from pipeline.main.named_code import all_names
+
+    mistakes = all_names(config)
+    if not mistakes and try_environments:
+        mistakes, warnings = environment_trial.try_environments(config)
+        _warn(warnings)
+    for mistake in mistakes:
+        print(mistake, file=sys.stderr)
+    if mistakes:
+        return 2
+    print(describe(config))
+    return 0
+
+
+def _refuse(*reasons: object) -> int:
+    for reason in reasons:
+        print(f"{program()}: {reason}", file=sys.stderr)
+    return 2
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _say(level: str, text: str) -> None:
+    """Write lines to the standard error, in the form of the log's."""
+    print(indent(text.rstrip(), f"[{level}] ", lambda line: True), file=sys.stderr)
+
+
+def _convert(old: str, request: Request) -> int:
+    """Print a file in today's form."""
+    converted = convert(old, **request.old_files)
+    _warn(converted.warnings)
+    print(converted.text, end="")
+    return 0
+
+
+def _export_onnx(run_folder: Path, request: Request) -> int:
+    """Write a run's .onnx files again; return 1 if some could not be written."""
+    from pipeline.common.errors import RunError
+    from pipeline.policies.onnx_export import reexport
+    from pipeline.reporting.console import configure_logging
+
+    configure_logging(debug=False)
+    try:
+        written = reexport(run_folder, None if request.config is None else request.config.resolve().parent)
+    except RunError as error:
+        return _refuse(error)
+    return 0 if written else 1
+
+
+def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
+    """Draw the curves of runs."""
+    if find_spec("matplotlib") is None:
+        return _refuse("--plot needs the package matplotlib: `pip install 'headrace[plot]'`")
+    from pipeline.reporting.pictures import PICTURE, draw_runs, read_run
+    from pipeline.run_folder.finding import find_run
+
+    folders = [find_run(name, results, "--plot") for name in names]
+    picture = draw_runs([read_run(folder) for folder in folders])
+    if picture is None:
+        return _refuse(
+            f"--plot: {', '.join(names)} wrote no curves: a run has some from its first summary_freq steps on"
+        )
+    path = target or (folders[0] / PICTURE if len(folders) == 1 else Path(PICTURE))
+    try:
+        path.write_bytes(picture)
+    except OSError as error:
+        return _refuse(f"--plot: {path} can't be written: {error.strerror}; name another with --plot-file")
+    print(path)
+    return 0
+
+
+def _tournament(players: Sequence[str], request: Request) -> int:
+    """Let players play each other."""
+    use_one_thread(os.environ)  # before NumPy is imported
+    from pipeline.command.tournament import tournament
+    from pipeline.common.errors import RunError
+    from pipeline.common.loop_watch import Interrupted
+    from pipeline.reporting.console import configure_logging
+
+    configure_logging()
+    try:
+        tournament(players, request, lambda words: print(words, flush=True))
+    except RunError as error:
+        return _refuse(*str(error).splitlines())
+    except Interrupted as error:  # something held the event loop
+        _say("ERROR", f"{program()}: the tournament has failed: {error}")
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _say("ERROR", f"{program()}: ended at once; nothing of the tournament was written")
+        return 130
+    return 0
+
+
+def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
+    """Serve the page over runs in their folders."""
+    if find_spec("aiohttp") is None:
+        return _refuse("--view needs the package aiohttp: `pip install 'headrace[web]'`")
+    from pipeline.monitor.monitor import USUAL_PORT
+    from pipeline.monitor.view import view
+
+    try:
+        check_endpoint(endpoint)
+    except ValueError as error:
+        return _refuse(f"--monitor={endpoint}: {error}")
+    view(runs, results, endpoint, USUAL_PORT, lambda words: print(words, flush=True))
+    return 0
+
+
+def _serve(asked: Namespace) -> int:
+    """Serve models."""
+    if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
+        return _refuse("--serve needs the packages aiohttp and prometheus-client: `pip install 'headrace[web]'`")
+    use_one_thread(os.environ)  # before NumPy is imported
+    from pipeline.command.signals import end_process
+    from pipeline.reporting.console import configure_logging
+    from pipeline.serving.server import ServingOptions, serve
+
+    try:
+        check_endpoint(asked.listen or "")
+    except ValueError as error:
+        return _refuse(f"--listen={asked.listen}: {error}")
+    for origin in asked.allow_origin:
+        if not is_origin(origin):
+            return _refuse(f"--allow-origin {origin}: expected scheme://host or scheme://host:port, and no path")
+    configure_logging(bool(asked.debug))
+    seed = None if asked.seed is None or asked.seed < 0 else asked.seed
+    options = ServingOptions(asked.serve, asked.listen or "", bool(asked.deterministic), seed, asked.allow_origin)
+    serve(options, lambda words: print(words, flush=True), end_process)
+    return 0
+
+
+def _to_demo(source: str, target: str) -> int:
+    from pipeline.policies.demo_files import to_demo
+    from stages.errors import StageError
+
+    try:
+        print(to_demo(source, target))
+    except StageError as error:
+        return _refuse(error)
+    return 0
+
+
+def _run(config: RunConfig, details: bool) -> int:
+    use_one_thread(os.environ)  # before NumPy is imported
+    from pipeline.hosts.child_process import started_early
+    from pipeline.hosts.leftovers import watch_this_process
+
+    watch_this_process()
+    with started_early(config):  # first of all: what follows is imported here while children import what they need
+        return _run_to_status(config, details)
+
+
+def _run_to_status(config: RunConfig, details: bool) -> int:
+    from pipeline.common.errors import RunError, RunFailed, RunFolderError
+    from pipeline.common.imports import import_early
+    from pipeline.common.loop_watch import Interrupted
+    from pipeline.hosts.child_process import imported_in_main
+    from pipeline.reporting.console import configure_logging
+    from pipeline.run_folder.checkpoint import CheckpointError
+
+    configure_logging(config.debug, details=details)
+    try:
+        import_early(["pipeline.run", *imported_in_main(config)])
+        return asyncio.run(_run_with_signals(config))
+    except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
+        return _refuse(error)
+    except RunFailed as error:
+        if config.debug and error.detail:
+            _say("ERROR", error.detail)
+        _say("ERROR", f"{program()}: the run has failed: {error}")
+        return 1
+    except Interrupted as error:  # what held the event loop was no stage
+        _say("ERROR", f"{program()}: the run has failed: {error}")
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _say("ERROR", f"{program()}: ended at once; what was not checkpointed is lost")
+        return 130
+
+
+async def _run_with_signals(config: RunConfig) -> int:
+    from pipeline.command.signals import end_process, first_stops_second_cancels
+    from pipeline.common.loop_watch import LoopWatch
+    from pipeline.reporting.progress import Progress
+    from pipeline.run import RunOptions, run_async
+
+    stop = asyncio.Event()
+    limits = config.pipeline.supervision.main
+    with (
+        LoopWatch(limits, lambda words: end_process(f"the run has failed: {words}", 1)) as watch,
+        first_stops_second_cancels(stop, (signal.SIGINT, signal.SIGTERM), watch),
+    ):
+        progress = Progress(enabled=sys.stderr.isatty(), detailed=config.debug)
+        options = RunOptions(stop=stop, progress=progress, console=True, watched=True)
+        result = await run_async(config, options)
+    try:
+        for name, behavior in result.behaviors.items():
+            if behavior.export is not None:
+                print(f"[INFO] {name}: {behavior.step} steps, policy in {behavior.export}", flush=True)
+    except OSError:  # the console has said so; the run is whole all the same
+        close_output()
+    return 0

@@ -1,0 +1,143 @@
+"""The first learner's process, started before the configuration is read: most of a start is its import of torch.
+
+What there will be is guessed from the words of the command and of the file, by the standard library alone, as reading
+them in earnest needs imports that take a quarter of a second. A guess is made only where a run in processes is asked
+for plainly; a wrong one costs a process that imports for nothing and is ended as soon as the configuration is known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.common.threads import use_one_thread
+from pipeline.hosts.leftovers import host_mark
+from pipeline.hosts.sweeper import VARIABLE
+
+_NO_RUN = re.compile(
+    r"(-h|--(help|version|validate|convert|to-demo|export-onnx|plot|tournament|view|serve|inference|env))\b"
+)
+"""Arguments of commands that start no learner, or that may take a while to: an engine is started first."""
+_ELSEWHERE = re.compile(r"\b(inline|ray|deterministic|auto|inference)\b|^replay:", re.MULTILINE)
+"""Words of files and commands whose learners may not be in processes; one of them in a comment costs speed alone."""
+_BEHAVIOR = re.compile(r"""^behaviors:\s*(?:#.*)?\n(?:\s*(?:#.*)?\n)*\s+["']?([\w-]+)["']?:""", re.MULTILINE)
+"""The first of the listed behaviours, in the block style that people write."""
+_TRAINER = re.compile(r"\btrainer_type:\s*(\w+)")
+_MAX_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unborn:
+    """A child that was started and is nobody yet."""
+
+    process: subprocess.Popen[bytes]
+    birth: socket.socket
+    """Where it waits for its birth message; it ends when this closes."""
+    mark: str
+
+    def dismiss(self) -> None:
+        """End it, as nobody needs it."""
+        self.birth.close()
+        with suppress(ProcessLookupError):  # it was quicker
+            self.process.kill()
+        self.process.wait()
+
+
+_ahead: dict[str, Unborn] = {}
+"""By the name of the host that each is meant for."""
+
+
+def spawn(name: str, modules: Sequence[str], mark: str) -> Unborn:
+    """Start a child.
+
+    Args:
+        name: of the host that it will be.
+        modules: what it imports while it waits.
+        mark: by which the sweeper knows what it has started.
+    """
+    birth, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",  # the working directory does not come first, where a `pipeline` of the user's may lie
+                "-m",
+                "pipeline.hosts.child",
+                name,  # for people: so that a list of processes says which one it is
+                *modules,
+            ],
+            stdin=subprocess.PIPE if sys.platform == "win32" else theirs.fileno(),
+            env={**child_environment(), VARIABLE: mark},
+            start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
+        )
+    return Unborn(process, birth, mark)
+
+
+@contextmanager
+def started_ahead(arguments: Sequence[str]) -> Iterator[None]:
+    """Start the learner's process that a command line will surely need; ended at the end if nobody took it."""
+    guess = guess_learner(arguments)
+    try:
+        if guess is not None:
+            name, modules = guess
+            with suppress(OSError):  # at a limit of the system, which whoever starts the host will name
+                _ahead[name] = spawn(name, modules, host_mark(name))
+        yield
+    finally:
+        dismiss_ahead()
+
+
+def take_ahead(name: str) -> Unborn | None:
+    """Return the child that was started for a host before all others, if there is one."""
+    return _ahead.pop(name, None)
+
+
+def dismiss_ahead() -> None:
+    """End what was guessed wrongly."""
+    while _ahead:
+        _ahead.popitem()[1].dismiss()
+
+
+def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return the name of the first learner of a command's run and what it imports; None if that is not plain."""
+    words = "\n".join(arguments)
+    files = [argument for argument in arguments if argument.endswith((".yaml", ".yml"))]
+    if len(files) != 1 or any(map(_NO_RUN.match, arguments)) or _ELSEWHERE.search(words):
+        return None
+    try:
+        with Path(files[0]).open(encoding="utf-8", errors="replace") as file:
+            text = file.read(_MAX_BYTES)
+    except OSError:  # whoever reads it in earnest says so
+        return None
+    first = _BEHAVIOR.search(text)
+    if first is None or _ELSEWHERE.search(text):
+        return None
+    named = _TRAINER.search(text)
+    trainer = "ppo" if named is None else named[1]
+    return f"learner-{first[1]}", learner_imports(f"stages.trainer.{trainer}")
+
+
+def learner_imports(*own: str) -> list[str]:
+    """Return what a learner imports, as far as it is ours.
+
+    Args:
+        own: the module of its trainer, if that is ours.
+    """
+    return ["torch", "pipeline.hosts.learner", *own]
+
+
+def child_environment() -> dict[str, str]:
+    """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
+    environment = dict(os.environ)
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    use_one_thread(environment)
+    return environment
