@@ -44,9 +44,9 @@ class Unborn:
 
     def dismiss(self) -> None:
         """End it, as nobody needs it."""
-        self.birth.close()
         with suppress(ProcessLookupError):  # it was quicker
             self.process.kill()
+        self.birth.close()
         self.process.wait()
 
 

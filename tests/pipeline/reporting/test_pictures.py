@@ -11,7 +11,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from pipeline import cli
+from pipeline import actions, cli
 from pipeline.reporting import pictures
 from pipeline.reporting.pictures import draw_runs, read_run, write_run_picture
 from pipeline.reporting.statistics import Summary
@@ -111,7 +111,7 @@ def test_a_picture_that_fails_costs_a_warning(tmp_path: Path, monkeypatch, caplo
 def test_without_matplotlib_no_picture_is_tried_and_the_option_names_the_extra(tmp_path: Path, monkeypatch, capsys):
     folder = run_folder(tmp_path, "a")
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
-    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    monkeypatch.setattr(actions, "find_spec", lambda name: None)
     write_run_picture(folder)
     assert not (folder / "curves.png").exists()
     assert cli.main(["--plot", str(folder)]) == 2
