@@ -1,0 +1,129 @@
+"""Gradient steps on the device `meta`, which has shapes and no numbers: what a GPU would have to wait or fetch for fails."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from trainer_samples import IMAGE, VECTOR, experience
+
+from config import BehaviorSettings
+from queues.specs import ActionSpec, BehaviorSpec
+from stages.trainer import TrainerContext, captured_step
+from stages.trainer.factory import make_trainer
+from stages.trainer.on_policy.minibatches import InputRows, Rollout
+from stages.trainer.on_policy.update import Coefficients
+from stages.trainer.ppo import captured as captured_ppo
+from stages.trainer.ppo.captured import CapturedPPOUpdate
+from stages.trainer.sac import captured as captured_sac
+from stages.trainer.sac.captured import CapturedSACUpdate
+from stages.trainer.sac.perceptron import Perceptron
+
+CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (3, 2), masked=True)
+
+
+class OnDevice(TorchDispatchMode):
+    """Fails where an operator takes in or gives a tensor that is not there; numbers [] of the host may go in."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        inside = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        there = [tensor for tensor in inside if tensor.is_meta]
+        assert all(tensor.is_meta or not tensor.dim() for tensor in inside), f"{func} takes in a tensor of the host"
+        if func._schema.name == "aten::_fused_adam_":  # `meta` lacks it
+            assert len(inside) == len(there)
+            return None
+        out = func(*args, **(kwargs or {}))
+        gave = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        assert all(tensor.is_meta for tensor in gave) or not there, f"{func} brings a tensor to the host"
+        return out
+
+
+class OneStep:
+    """Stands for `CapturedStep`: makes its step on the device alone, and nothing else."""
+
+    def __init__(self, step, graphs, tell, most=1):
+        self._step, self.mode = step, OnDevice()
+
+    def __call__(self, given):
+        with self.mode:
+            found = self._step(given)
+        raise StepMadeError(found, self.mode.calls)
+
+
+class StepMadeError(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def on_meta(monkeypatch):
+    monkeypatch.setattr(captured_step, "graphs_on", lambda device: SimpleNamespace())
+    for module in (captured_ppo, captured_sac):
+        monkeypatch.setattr(module, "CapturedStep", OneStep)
+
+
+def made(kind, actions, observed, **hyperparameters):
+    block = {"trainer_type": kind, "hyperparameters": {"batch_size": 8, "buffer_size": 32, **hyperparameters}}
+    settings = BehaviorSettings.model_validate(block)
+    return make_trainer(TrainerContext("Test", settings, BehaviorSpec("Test", observed, actions), device="meta"))
+
+
+@pytest.mark.parametrize("actions", [CONTINUOUS, HYBRID], ids=["continuous", "hybrid"])
+@pytest.mark.parametrize("observed", [(VECTOR,), (VECTOR, IMAGE)], ids=["vectors", "images"])
+@pytest.mark.parametrize("hyper", [{"max_grad_norm": 0.5}, {"ratio_per_dimension": True, "shared_critic": True}], ids=str)
+def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
+    update = made("ppo", actions, observed, **hyper)._update
+    assert isinstance(update, CapturedPPOUpdate)
+    random = np.random.default_rng(0)
+    pictures = (random.integers(0, 256, (32, *IMAGE.shape)).astype(np.uint8),) if len(observed) > 1 else ()
+    columns = actions.log_prob_size if hyper.get("ratio_per_dimension") else 1
+    widths = actions.continuous_size, actions.mask_size, columns, 1, 1
+    targets = [random.normal(size=(32, width)).astype(np.float32) for width in widths]
+    choices = np.zeros((32, len(actions.discrete_branches)), np.int64)
+    rows = InputRows.of(random.normal(size=(32, 3)).astype(np.float32), pictures, None, "meta")
+    with pytest.raises(StepMadeError) as made_step:
+        update.run(Rollout(rows, targets, choices), Coefficients(1e-3, 0.1, 0.2), random, 0)
+    found, calls = made_step.value.args
+    assert (found.losses.shape, found.log_ratios.shape) == ((3,), (8, columns))
+    assert calls > 30
+
+
+@pytest.mark.parametrize("actions", [CONTINUOUS, HYBRID], ids=["continuous", "hybrid"])
+@pytest.mark.parametrize("observed", [(VECTOR,), (VECTOR, IMAGE)], ids=["vectors", "images"])
+def test_a_step_of_sac_stays_on_its_device(actions, observed):
+    trainer = made("sac", actions, observed)
+    assert isinstance(trainer._update, CapturedSACUpdate)
+    with_perceptrons_there(trainer)
+    trainer._memory.add(*stored(trainer))
+    replayed = trainer._memory.sample(8, np.random.default_rng(0))
+    transitions = trainer._maker.transitions(replayed)
+    batch = trainer._maker.minibatch(replayed, transitions)
+    noise = torch.zeros(8 * trainer._update.draws, actions.continuous_size, device="meta")
+    ones = torch.ones(8, 1, device="meta")
+    with pytest.raises(StepMadeError) as made_step:
+        trainer._update.step(batch, ones, ones, noise, 1e-3)
+    found, calls = made_step.value.args
+    assert (found.losses.shape, found.q1.shape) == ((4,), (8, 1))
+    assert calls > 50
+
+
+def with_perceptrons_there(trainer):
+    """To `meta`, other than to a GPU, torch moves a module by giving it other parameters."""
+    update = trainer._update
+    for flat in (update.critics, update.target):
+        for module in flat.module.modules():
+            if getattr(module, "_plain", None) is not None:
+                module._plain = Perceptron(trainer._design, module.body, module.head)
+
+
+def stored(trainer):
+    batch = experience(trainer.context.spec, [20], squashed=True)
+    return batch, *trainer._intake.encode(batch, 0)
