@@ -78,7 +78,9 @@ def made(kind, actions, observed, **hyperparameters):
 
 @pytest.mark.parametrize("actions", [CONTINUOUS, HYBRID], ids=["continuous", "hybrid"])
 @pytest.mark.parametrize("observed", [(VECTOR,), (VECTOR, IMAGE)], ids=["vectors", "images"])
-@pytest.mark.parametrize("hyper", [{"max_grad_norm": 0.5}, {"ratio_per_dimension": True, "shared_critic": True}], ids=str)
+@pytest.mark.parametrize(
+    "hyper", [{"max_grad_norm": 0.5}, {"ratio_per_dimension": True, "shared_critic": True}], ids=str
+)
 def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
     update = made("ppo", actions, observed, **hyper)._update
     assert isinstance(update, CapturedPPOUpdate)
