@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stages.policy.network.inputs import Inputs
+from stages.policy.network.transfers import to_device
 from stages.trainer.on_policy.minibatches import InputRows
 from stages.trainer.replicas import Part, Replicas
 
@@ -77,8 +78,9 @@ def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, Pa
 
 def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
     """N rows, and behind them K final observations, without memory."""
-    others = zip(rows.others, finals.others, strict=True)
-    return Inputs(torch.cat([rows.vectors, finals.vectors]), tuple(torch.cat(pair).to(rows.device) for pair in others))
+    pairs = zip(rows.others, finals.others, strict=True)
+    others = tuple(to_device(torch.cat(pair), rows.device) for pair in pairs)
+    return Inputs(torch.cat([rows.vectors, finals.vectors]), others)
 
 
 def sequence_inputs(
@@ -108,4 +110,4 @@ def sequence_inputs(
     index = np.where(within, starts[:, None] + steps, final[:, None])
     flat = np.arange(index.size).reshape(index.shape)
     places = np.concatenate([flat[within], flat[np.arange(len(lengths)), lengths]])
-    return table.sequences(index, memories), torch.from_numpy(places).to(rows.device)
+    return table.sequences(index, memories), to_device(torch.from_numpy(places), rows.device)

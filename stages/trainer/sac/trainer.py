@@ -32,6 +32,7 @@ from stages.trainer.protocol import TrainerContext
 from stages.trainer.randomness import random_state, restore_random
 from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
 from stages.trainer.replicas import Part, Replicas
+from stages.trainer.rewards.extrinsic import Extrinsic
 from stages.trainer.rewards.factory import make_signals
 from stages.trainer.rewards.signal import RewardSignal
 from stages.trainer.sac.captured import CapturedSACUpdate
@@ -42,6 +43,7 @@ from stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
 from stages.trainer.sac.update import LOSSES, SACUpdate, UpdateMeasures, measures_of_all, spreads_of
 from stages.trainer.sac.update_ratio import UpdateRatio
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
+from stages.trainer.transitions import Transitions
 
 log = logging.getLogger(__name__)
 
@@ -317,7 +319,8 @@ class SACTrainer(BuiltinTrainer):
             noise = noise.reshape(self._update.draws, rows, -1)[:, here.rows].reshape(-1, noise.shape[1])
         transitions = self._maker.transitions(replayed)
         batch = self._maker.minibatch(replayed, transitions)
-        rewards = np.stack([signal.rewards(transitions) * np.float32(signal.strength) for signal in self._signals], 1)
+        found = [self._rewards(signal, replayed, transitions) for signal in self._signals]
+        rewards = np.stack(found, axis=1)
         discounts = self._gammas * (1.0 - transitions.terminated[:, None] * self._ends)
         device = self.context.device
         self._parts.append((here, rows))
@@ -329,6 +332,13 @@ class SACTrainer(BuiltinTrainer):
             learning_rate,
             share,
         )
+
+    def _rewards(self, signal: RewardSignal, replayed: ReplayedRows, transitions: Transitions) -> NDArray[np.float32]:
+        """Rewards [B] of a signal, with its strength."""
+        # The environment's own are here, and finite: from a GPU they would come when it has made the step before.
+        own = type(signal) is Extrinsic
+        rewards: NDArray[np.float32] = replayed.columns["rewards"] if own else signal.rewards(transitions)
+        return rewards * np.float32(signal.strength)
 
     def _learn_signals(self) -> None:
         """Make one update of the reward signals' own networks, all on the same rows."""
