@@ -1,8 +1,8 @@
 """The update of an actor and a critic: epochs of minibatches over one rollout, with Adam.
 
 A function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing waits
-for a device (but for `target_kl`, once an epoch), and the inner step has fixed shapes (it could be compiled or captured
-as one graph). The losses belong to the algorithm: a subclass computes them.
+for a device (but for `target_kl`, once an epoch), and the inner step has fixed shapes (on a GPU, PPO's is captured as
+one graph: `stages.trainer.captured_step`). The losses belong to the algorithm: a subclass computes them.
 """
 
 from __future__ import annotations
@@ -168,9 +168,11 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             if self.replicas.size > 1:
                 results *= torch.tensor(made.shares, device=results.device)[:, None]
                 self.replicas.add_up(results)
+            sound = torch.isfinite(self.network.values).all()
+            results = results.cpu()  # at once: a GPU is waited for at each number that is asked of it
             table = results[:, : len(self.names)]
-            if not bool(torch.isfinite(table).all() & torch.isfinite(self.network.values).all()):
-                raise NotFiniteError(self._complaint(table.cpu().numpy(), step))
+            if not (bool(torch.isfinite(table).all()) and bool(sound)):
+                raise NotFiniteError(self._complaint(table.numpy(), step))
         policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
         measures = {name: float(results[:, at].mean()) for at, name in enumerate(self.measures, len(self.names))}
@@ -278,7 +280,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
     def _of_steps(self, made: _Made) -> dict[str, float]:
         """What was measured of any algorithm's gradient steps, by the names of the statistics."""
-        norms = torch.stack(made.norms)
+        norms = torch.stack(made.norms).cpu()
         found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
         if norms.shape[1] > 1:
             actor, critic = norms.mean(dim=0).tolist()

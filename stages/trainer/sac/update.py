@@ -232,7 +232,8 @@ class SACUpdate:
     def finite(self) -> bool:
         """Return True if all weights are finite."""
         # A sum is finite if all its terms are (weights near float32's limit would not be of use either), and quick.
-        return all(bool(torch.isfinite(flat.values.sum())) for flat in self._groups.values())
+        sums = torch.stack([flat.values.sum() for flat in self._groups.values()])
+        return bool(torch.isfinite(sums).all())
 
     def parameter_counts(self) -> dict[str, int]:
         """Number of parameters of each network."""
