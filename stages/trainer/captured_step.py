@@ -81,7 +81,7 @@ class CapturedStep(Generic[Given, Found]):
     The first steps of a form are made as they are, and count. If capturing fails, this and all further steps are.
 
     Args:
-        step: the step; changes nothing of the host, and gives tensors that the next call may overwrite.
+        step: the step; changes nothing of the host, draws nothing, and gives tensors that the next call may overwrite.
         graphs: captures it.
         tell: is told once why steps are not captured, if that is so.
         most: forms that are captured; 1 if the step keeps buffers that another form would replace.
@@ -144,8 +144,7 @@ class _Capture(Generic[Found]):
 
     def replay(self, tensors: list[Tensor]) -> Found:
         """Make the step with other inputs."""
-        for buffer, tensor in zip(self._buffers, tensors, strict=True):
-            buffer.copy_(tensor, non_blocking=True)
+        torch._foreach_copy_(self._buffers, tensors)
         self._again()
         return self._found
 
