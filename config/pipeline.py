@@ -75,6 +75,15 @@ class ActorHosts(_Hosts):
     replicas: Int = Field(1, gt=0, le=256, description="How many of them, each with `environment.num_envs` instances.")
 
 
+def _processes(value: object) -> object:
+    if value == "auto" or (type(value) is int and 1 <= value <= MOST_LEARNER_PROCESSES):
+        return value
+    raise ValueError(f"{value!r} does not fit; expected 'auto' or a whole number from 1 to {MOST_LEARNER_PROCESSES}")
+
+
+MOST_LEARNER_PROCESSES = 256
+
+
 class LearnerHosts(_Hosts):
     """The hosts that hold trainers, one for each behaviour."""
 
@@ -84,6 +93,12 @@ class LearnerHosts(_Hosts):
         le=64,
         description="Replicas of each trainer, which learn together: each computes its part of every minibatch, and "
         "the sum of their gradients is that of a single trainer. With several GPUs each has one of its own.",
+    )
+    processes: Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_processes)] = Field(
+        "auto",
+        description="Processes that all learners share, at most, with `kind: process` and one replica: what kills one "
+        "ends all learners in it, and each is started again. `auto`: as many as there are cores. On Windows each "
+        "learner has a process of its own.",
     )
 
 

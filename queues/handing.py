@@ -17,7 +17,8 @@ from queues.platform import Segment, Ticket, write_ticket
 
 AT_ONCE = 200
 """Descriptors in one message; systems take about 250."""
-_COUNT = struct.Struct("<I")
+_HEAD = struct.Struct("<II")
+"""How many descriptors, and how many bytes of data."""
 _WAITS = {errno.EAGAIN, getattr(errno, "ETOOMANYREFS", errno.EAGAIN)}
 """Too many descriptors are on their way to processes that have not taken them."""
 _AGAIN_S = 0.01
@@ -28,7 +29,7 @@ async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segmen
     """Send data, and the things whose tickets are in it. It waits while the system takes no more.
 
     Args:
-        sock: a stream of this kind of system, to a process that calls `take_over`; the data end when it is closed.
+        sock: a stream of this kind of system, to a process that calls `take_over` as often as this is called.
         things: they may be closed here afterwards.
         data: any.
 
@@ -38,7 +39,7 @@ async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segmen
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
     descriptors = [int(write_ticket(thing, 0)) for thing in things]
-    await loop.sock_sendall(sock, _COUNT.pack(len(descriptors)))
+    await loop.sock_sendall(sock, _HEAD.pack(len(descriptors), len(data)))
     for start in range(0, len(descriptors), AT_ONCE):
         some = array.array("i", descriptors[start : start + AT_ONCE])
         while not _sent(sock, some):  # noqa: ASYNC110 - nobody tells when the system takes more
@@ -57,25 +58,27 @@ def _sent(sock: socket.socket, descriptors: array.array[int]) -> bool:
 
 
 def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
-    """Receive what `hand_over` sent, to its end: the data, and this process's tickets by those that are in the data.
+    """Receive what one `hand_over` sent: the data, and this process's tickets by those that are in the data.
 
     Raises:
-        EOFError: if the sender died in the midst of it.
+        EOFError: if there is nothing more, or the sender died in the midst of it.
     """
-    head = sock.recv(_COUNT.size)
-    if len(head) < _COUNT.size:
+    head = sock.recv(_HEAD.size, socket.MSG_WAITALL)
+    if len(head) < _HEAD.size:
         raise EOFError("nothing was handed over")
-    left, own = _COUNT.unpack(head)[0], dict[Ticket, Ticket]()
+    (left, size), own = _HEAD.unpack(head), dict[Ticket, Ticket]()
     while left:
-        size = min(left, AT_ONCE)
-        theirs, ours, _, _ = socket.recv_fds(sock, size * array.array("i").itemsize, size)
+        some = min(left, AT_ONCE)
+        theirs, ours, _, _ = socket.recv_fds(sock, some * array.array("i").itemsize, some)
         if not theirs:
             raise EOFError("not everything was handed over")
-        if len(ours) != size:  # the system drops what there is no room for
+        if len(ours) != some:  # the system drops what there is no room for
             raise OSError(errno.EMFILE, "too many open files: not everything that was handed over could be taken")
         own.update(zip(array.array("i", theirs), ours, strict=True))
-        left -= size
+        left -= some
     data = bytearray()
-    while chunk := sock.recv(_CHUNK):
+    while len(data) < size and (chunk := sock.recv(min(_CHUNK, size - len(data)))):
         data += chunk
+    if len(data) < size:
+        raise EOFError("not everything was handed over")
     return bytes(data), own

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from config import RunConfig
 from config.host_kinds import HOST_KINDS
 from config.trainers import TRAINERS
 from pipeline.common.graph import actor_names, learner_name, offline_demonstrations
+from pipeline.common.threads import usable_cores
 from pipeline.hosts.ahead import dismiss_ahead, learner_imports, spawn, take_ahead
 from pipeline.hosts.leftovers import end_group, new_mark, watch_host
 from queues.handing import hand_over
@@ -55,15 +57,16 @@ class ChildProcess:
         """True until it has ended."""
         return self._process.poll() is None
 
-    async def be(self, birth: dict[str, Any], things: Sequence[socket.socket | Segment]) -> None:
-        """Tell it what it is, once; a child that has died meanwhile shows by its exit status.
+    async def be(self, birth: dict[str, Any], things: Sequence[socket.socket | Segment], *, more: bool = False) -> None:
+        """Tell it what it is; a child that has died meanwhile shows by its exit status.
 
         Args:
             birth: plain data, with tickets.
             things: what the tickets mean.
+            more: other births may follow.
         """
         loop = asyncio.get_running_loop()
-        self._ended = loop.create_future()
+        first, self._ended = self._ended is None, self._ended or loop.create_future()
         try:
             with suppress(ConnectionError):
                 if self._process.stdin is not None:
@@ -74,8 +77,25 @@ class ChildProcess:
         except BaseException:
             self.dismiss()
             raise
+        if not more:
+            self._birth.close()
+        if first:
+            threading.Thread(target=self._await_end, args=(loop,), name=f"end of {self.pid}", daemon=True).start()
+
+    async def hear(self) -> bytes:
+        """Return what it says on the line of its births; nothing once that has ended."""
+        with suppress(ConnectionError):
+            return await asyncio.get_running_loop().sock_recv(self._birth, 1 << 10)
+        return b""
+
+    def let_end(self) -> None:
+        """Say that no births follow."""
+        with suppress(OSError):  # it was quicker
+            self._birth.shutdown(socket.SHUT_WR)
+
+    def leave(self) -> None:
+        """Close the line."""
         self._birth.close()
-        threading.Thread(target=self._await_end, args=(loop,), name=f"end of {self.pid}", daemon=True).start()
 
     async def wait(self) -> int:
         """Wait for the end of what it is; the exit status, negative for a signal."""
@@ -135,12 +155,29 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
     """Yield the names of hosts in processes, and what each will import: learners first, which need longest."""
     hosts = config.pipeline.hosts
     if hosts.learners.kind == "process":
-        for behavior in learners_of(config):
-            yield learner_name(behavior), modules_of_learner(config, behavior)
+        needed: dict[str, list[str]] = {}
+        for behavior, process in learner_processes(config).items():
+            needed.setdefault(process, []).extend(modules_of_learner(config, behavior))
+        yield from ((process, [*dict.fromkeys(modules)]) for process, modules in needed.items())
     if hosts.actors.kind == "process":
         replays = config.replay is not None or offline_demonstrations(config)
         for name in actor_names(config):
             yield name, ["pipeline.hosts.replay" if replays else "pipeline.hosts.actor"]
+
+
+def learner_processes(config: RunConfig) -> dict[str, str]:
+    """Return in which process each listed behaviour learns; it has the name of its first learner."""
+    behaviors = learners_of(config)
+    count = most_learner_processes(config)
+    return {behavior: learner_name(behaviors[number % count]) for number, behavior in enumerate(behaviors)}
+
+
+def most_learner_processes(config: RunConfig) -> int:
+    """Return how many processes all learners have at most; a learner with followers has one of its own."""
+    learners = config.pipeline.hosts.learners
+    if learners.replicas > 1 or sys.platform == "win32":  # there a process is born once
+        return max(1, len(config.behaviors))
+    return usable_cores() if learners.processes == "auto" else learners.processes
 
 
 def imported_in_main(config: RunConfig) -> list[str]:

@@ -1,12 +1,19 @@
-"""The log of a host that is not in main: its records go up the control channel."""
+"""The log of a host that is not in main: its records go up the control channel.
+
+Of several hosts in one process each has its own channel: a record goes up that of the host in whose task it was made,
+and what a thread without a host logs goes up that of the first.
+"""
 
 from __future__ import annotations
 
 import logging
+from contextvars import ContextVar
 
 from pipeline.control.channel import ControlEnd
 from pipeline.control.messages import LogLine
 from pipeline.hosts.plan import HostPlan
+
+_CHANNEL: ContextVar[ControlEnd | None] = ContextVar("channel of the host's log", default=None)
 
 
 class ControlLogHandler(logging.Handler):
@@ -19,13 +26,15 @@ class ControlLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send a record."""
         try:
-            self._control.send(LogLine(record.levelno, record.name, self.format(record)))
+            (_CHANNEL.get() or self._control).send(LogLine(record.levelno, record.name, self.format(record)))
         except Exception:
             self.handleError(record)
 
 
 def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
-    """Send what this process logs from now on to main."""
+    """Send what this task and its own tasks log from now on to main, and all else that this process does."""
+    _CHANNEL.set(control)
     root = logging.getLogger()
-    root.addHandler(ControlLogHandler(control))
+    if not any(isinstance(handler, ControlLogHandler) for handler in root.handlers):
+        root.addHandler(ControlLogHandler(control))
     root.setLevel(logging.DEBUG if plan.config.get("debug") else logging.INFO)

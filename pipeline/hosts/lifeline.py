@@ -75,9 +75,15 @@ class MainLifeline:
         sock.setblocking(False)
         self._sock = sock
         self._pid = pid
+        self._asking = asyncio.Lock()
+        """Hosts that share a process are asked one after the other."""
 
     async def ask(self) -> str:
         """Return what the host is doing, in words and with its stack."""
+        async with self._asking:
+            return await self._ask()
+
+    async def _ask(self) -> str:
         with suppress(OSError):
             while self._sock.recv(1 << 16):  # answers that came too late
                 pass

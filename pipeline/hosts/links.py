@@ -6,7 +6,9 @@ other ends. A queue to or from the host takes one of its links.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +50,7 @@ class ProcessEdges:
     def __init__(self, tickets: Mapping[str, dict[str, Any]]) -> None:
         self._ends = {name: LinkEnd.from_ticket(ticket) for name, ticket in tickets.items()}
         self._senders: list[SharedSender[Any]] = []
+        self._receivers: list[SharedReceiver[Any]] = []
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
         """The producing end of a queue, over one link."""
@@ -59,7 +62,9 @@ class ProcessEdges:
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
         """The consuming end of a queue, over one link for each producer."""
         ends = [self._ends.pop(link) for link in address["links"]]
-        return await SharedReceiver.open(name, ends, address.get("succeeds", False))
+        receiver: SharedReceiver[Any] = await SharedReceiver.open(name, ends, address.get("succeeds", False))
+        self._receivers.append(receiver)
+        return receiver
 
     def renew(self, name: str) -> None:
         """Begin a queue anew with the consumer that takes the place of a dead one."""
@@ -73,6 +78,16 @@ class ProcessEdges:
             sender.close()
         for sender in self._senders:
             await sender.wait_closed()
+
+    async def abandon(self) -> None:
+        """Let go of everything at once, without a word, as the end of the process would."""
+        for end in self._ends.values():
+            end.close()
+        opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders, *self._receivers]
+        for each in opened:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):  # which closes it at once
+                    await each.wait_closed()
 
 
 @dataclass

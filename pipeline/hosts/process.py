@@ -1,4 +1,4 @@
-"""Process hosts: a host in a process of its own, started without fork or pickle.
+"""Process hosts: a host in a process of its own, or learners in processes that they share, without fork or pickle.
 
 The child is `python -m pipeline.hosts.child` (`child_process`); its plan, its control sockets and its links reach it
 with one msgpack message on its standard input. It ends when it has no work left, when main's end of the control channel
@@ -12,23 +12,25 @@ import errno
 import os
 import socket
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from config import RunConfig
 from pipeline.common.errors import RunError
-from pipeline.common.graph import actor_names, decides_centrally
+from pipeline.common.graph import actor_names, decides_centrally, learner_name
 from pipeline.control.channel import SocketControl
 from pipeline.control.messages import OpenEdge
-from pipeline.hosts.child_process import ChildProcess, take_child
+from pipeline.hosts.child_process import ChildProcess, learner_processes, most_learner_processes, take_child
 from pipeline.hosts.lifeline import MainLifeline
 from pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from pipeline.hosts.plan import HostPlan, HostRole
 from pipeline.hosts.protocol import Feed, HostHandle
+from pipeline.hosts.shared_process import Lodger, SharedProcess
 from queues.ends import Inlet, Outlet
 from queues.links import LinkEnd
-from queues.platform import write_ticket
+from queues.platform import Segment, write_ticket
 from queues.shared_receiver import SharedReceiver
 from queues.shared_sender import SharedSender
 
@@ -50,8 +52,8 @@ class ProcessHost:
         self,
         plan: HostPlan,
         control: SocketControl,
-        lifeline: MainLifeline,
-        process: ChildProcess,
+        lifeline: MainLifeline | Lodger,
+        process: ChildProcess | Lodger,
         links: HostLinks,
     ) -> None:
         self.plan = plan
@@ -137,6 +139,12 @@ class ProcessHosts:
     """Hosts in processes of their own."""
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+        self._learners_share = config.pipeline.hosts.learners.replicas == 1 and sys.platform != "win32"
+        self._process_of = learner_processes(config)
+        """Of each behaviour that was listed, or has learned: the name of its learner's process."""
+        self._most_processes = most_learner_processes(config)
+        self._shared: dict[str, SharedProcess] = {}
         self._names = len(config.behaviors) + SPARE_BEHAVIORS
         replay = config.pipeline.hosts.replay
         self._shards = 0 if replay.kind is None else replay.replicas
@@ -166,7 +174,7 @@ class ProcessHosts:
         tickets = {f"feed-{i}": end for i, end in enumerate(feed.ends)} if feed is not None else {}
         links.born_with |= tickets
         try:
-            host = await start_process(plan, links)
+            host = await start_process(plan, links, self._shared_by(plan))
         except BaseException:
             links.close()  # also those of the dead host, whose peers wait for the end of what it put
             raise
@@ -175,6 +183,24 @@ class ProcessHosts:
         if replaces is not None:
             host.succeed(replaces)
         return host
+
+    def _shared_by(self, plan: HostPlan) -> SharedProcess | None:
+        """Return the process in which a learner is to be with others; None for other hosts."""
+        if plan.role != "learner" or not self._learners_share:
+            return None
+        name = self.process_of(plan.behavior)
+        if name not in self._shared or not self._shared[name].open:
+            self._shared[name] = SharedProcess(take_child(name), self._tasks)
+        return self._shared[name]
+
+    def process_of(self, behavior: str) -> str:
+        """Return the name of the process in which a behaviour learns; one that was not listed, where the fewest do."""
+        if behavior not in self._process_of:
+            learners = Counter(self._process_of.values())
+            few = len(learners) < self._most_processes
+            name = learner_name(behavior) if few else min(learners, key=lambda each: learners[each])
+            self._process_of[behavior] = name
+        return self._process_of[behavior]
 
     def gather(self, name: str, hosts: Sequence[ProcessHost]) -> LinkFeed:
         """Take a link of each host."""
@@ -215,26 +241,38 @@ class ProcessHosts:
         return links
 
 
-async def start_process(plan: HostPlan, links: HostLinks) -> ProcessHost:
-    """Start a host process; returns when it has its plan."""
+async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess | None = None) -> ProcessHost:
+    """Start a host in a process of its own, or in one that is shared; returns when it has its plan."""
     orders, their_orders = socket.socketpair()
     reports, their_reports = socket.socketpair()
-    lifeline, their_lifeline = socket.socketpair()
-    with their_orders, their_reports, their_lifeline:
-        process, ends = take_child(plan.name), links.born_with.values()
+    with their_orders, their_reports:
+        process = shared or take_child(plan.name)
         birth: dict[str, Any] = {
             "plan": plan.to_plain(),
             "parent": os.getpid(),
             "path": sys.path,
             "orders": write_ticket(their_orders, process.pid),
             "reports": write_ticket(their_reports, process.pid),
-            "lifeline": write_ticket(their_lifeline, process.pid),
             "links": {name: end.ticket(process.pid) for name, end in links.born_with.items()},
         }
-        things = [their_orders, their_reports, their_lifeline]
-        await process.be(birth, [*things, *(each for end in ends for each in (end.sock, end.segment))])
+        ends = [each for end in links.born_with.values() for each in (end.sock, end.segment)]
+        lifeline, host = await _be_born(process, birth, [their_orders, their_reports, *ends])
     control = await SocketControl.open(reports, orders)
-    return ProcessHost(plan, control, MainLifeline(lifeline, process.pid), process, links)
+    return ProcessHost(plan, control, lifeline, host, links)
+
+
+async def _be_born(
+    process: ChildProcess | SharedProcess, birth: dict[str, Any], things: Sequence[socket.socket | Segment]
+) -> tuple[MainLifeline | Lodger, ChildProcess | Lodger]:
+    """Let a host be born in a process; returns its lifeline and its process."""
+    if isinstance(process, SharedProcess):
+        lodger = await process.take_in(birth, things)
+        return lodger, lodger
+    lifeline, their_lifeline = socket.socketpair()
+    with their_lifeline:
+        birth["lifeline"] = write_ticket(their_lifeline, process.pid)
+        await process.be(birth, [*things, their_lifeline])
+    return MainLifeline(lifeline, process.pid), process
 
 
 def describe_limit() -> str:

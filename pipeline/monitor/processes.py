@@ -30,15 +30,20 @@ class Processes:
         self._before: dict[str, tuple[ProcessUsage, float]] = {}
 
     def look(self, hosts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the hosts with the `usage` of each; None of those that have ended, and that share main's process.
+        """Return the hosts with the `usage` of each; None of those that have ended, and that share a process.
+
+        The first of several learners in one process has its usage, and no host that lies in main's.
 
         Args:
             hosts: as `state` describes them; `told` is what one said last, for those without a `pid` on this machine.
         """
         found = []
+        seen: set[int] = set()
         for host in hosts:
-            told = host.pop("told", None)
-            found.append({**host, "usage": self._usage(host, told)})
+            told, pid = host.pop("told", None), host["pid"]
+            found.append({**host, "usage": None if pid in seen else self._usage(host, told)})
+            if pid is not None:
+                seen.add(pid)
         return found
 
     def _usage(self, host: dict[str, Any], told: ProcessUsage | None) -> Usage | None:

@@ -8,9 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from run_configs import INLINE, cartpole, changed, sac, volley
+from run_configs import INLINE, cartpole, changed, late, sac, volley
 from run_folders import read_whole_checkpoint
 from runs import COMMAND, run_here
 
@@ -90,6 +91,27 @@ def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(s
     assert "Traceback" not in command.output
     command.assert_left_nothing()
     assert events_in_order(command.run_folder / behavior)
+
+
+@pytest.mark.slow  # test_shared_process.py has it for scripted hosts
+def test_all_learners_of_a_killed_process_go_on_from_the_last_checkpoint_each_by_name(start):
+    plain = late(
+        environment__options={"after": 0},
+        pipeline__hosts__learners__processes=1,
+        **{f"behaviors__{name}__max_steps": 10**7 for name in ("Early", "Late")},
+        **{f"behaviors__{name}__checkpoint_interval": 1000 for name in ("Early", "Late")},
+    )
+    command = start(plain, beside=[Path(__file__).with_name("late_env.py")])
+    number = command.until_checkpoint(1).number
+    kill(command, "learner-Early")
+    command.until_checkpoint(number + 3)  # one may have been under way
+    for learner in ("learner-Early", "learner-Late"):
+        assert f"The process of {learner} was killed by signal 9. Starting it again" in command.output
+        assert f"{learner} goes on from step" in command.output
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    assert "Traceback" not in command.output
+    command.assert_left_nothing()
 
 
 @pytest.mark.slow

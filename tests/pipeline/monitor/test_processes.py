@@ -49,3 +49,11 @@ def test_one_that_has_ended_and_one_in_main_use_nothing_of_their_own():
         None,
         None,
     ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from Linux' /proc")
+def test_of_hosts_that_share_a_process_the_first_has_its_usage():
+    sharing = [host(name, kind="process", pid=os.getpid()) for name in ("learner-A", "learner-B")]
+    used, none = usages(Processes(), *sharing)
+    assert used is not None
+    assert none is None

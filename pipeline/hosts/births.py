@@ -1,0 +1,100 @@
+"""The births in a host's process: of one host, or of several, one after the other, that share it.
+
+Hosts that share a process share its event loop: each waits for its own queues and for nobody else's, and while one
+computes the others do not, as on a core that they share. What ends one of them by itself, in order or by an exception,
+ends no other; main is told its status on the line by which it was born. What ends the process ends all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgpack
+
+from pipeline.control.channel import SocketControl
+from pipeline.hosts.control_log import log_to_main
+from pipeline.hosts.links import ProcessEdges
+from pipeline.hosts.plan import HostPlan
+from pipeline.hosts.serve import serve
+from queues.handing import take_over
+from queues.platform import Ticket, open_socket
+
+NOTICE = struct.Struct("<IB")
+"""A host has ended: its number, and its status."""
+LINK = ("socket", "segment")
+"""Where a link's tickets have those of a socket and of memory."""
+
+
+class BirthLine:
+    """The child's end of the line on which births come and notices go: its standard input."""
+
+    def __init__(self) -> None:
+        self._sock = None if sys.platform == "win32" else socket.socket(fileno=os.dup(sys.stdin.fileno()))
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for the next birth message, with the tickets that are good here.
+
+        Raises:
+            EOFError: if there is none to come, or main dies before it has sent all of it.
+            ValueError: if main dies before, on Windows.
+        """
+        own: Mapping[Ticket, Ticket] = {}
+        if self._sock is None:
+            data = sys.stdin.buffer.read()
+        else:
+            data, own = take_over(self._sock)
+        birth: dict[str, Any] = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        whole = {name for name in ("orders", "reports", "lifeline") if name in birth}
+        for tickets, names in ((birth, whole), *((t, LINK) for t in birth["links"].values())):
+            tickets.update((name, own.get(tickets[name], tickets[name])) for name in names)
+        return birth
+
+    def tell(self, number: int, status: int) -> None:
+        """Tell main that a host has ended."""
+        assert self._sock is not None, "elsewhere hosts do not share a process"
+        with suppress(ConnectionError):  # main has died, and the lifeline sees to the rest
+            self._sock.sendall(NOTICE.pack(number, status))
+
+
+async def run_host(birth: dict[str, Any]) -> int:
+    """Serve as the host that a birth message says; its status."""
+    plan = HostPlan(**birth["plan"])
+    control = await SocketControl.open(open_socket(birth["orders"]), open_socket(birth["reports"]))
+    log_to_main(plan, control)
+    edges = ProcessEdges(birth["links"])
+    ended_well = await serve(plan, control, edges)
+    if ended_well:
+        await edges.close()
+    if "number" in birth:  # else the process ends
+        await edges.abandon()
+    return 0 if ended_well else 1
+
+
+async def serve_together(first: dict[str, Any], births: BirthLine) -> None:
+    """Serve as several hosts until main sends no more of them and all have ended."""
+    loop, known = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
+
+    def receive() -> None:
+        with suppress(EOFError, RuntimeError):  # the loop has ended
+            while True:
+                loop.call_soon_threadsafe(known.put_nowait, births.receive())
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(known.put_nowait, None)
+
+    async def live(birth: dict[str, Any]) -> None:
+        births.tell(birth["number"], await run_host(birth))
+
+    threading.Thread(target=receive, name="births", daemon=True).start()
+    async with asyncio.TaskGroup() as hosts:
+        birth: dict[str, Any] | None = first
+        while birth is not None:
+            hosts.create_task(live(birth))
+            birth = await known.get()

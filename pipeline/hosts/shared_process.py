@@ -1,0 +1,130 @@
+"""Main's side of a process that several hosts share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.hosts.births import NOTICE
+from pipeline.hosts.child_process import ChildProcess
+from pipeline.hosts.lifeline import MainLifeline
+from queues.platform import Segment, write_ticket
+
+
+class SharedProcess:
+    """A process that takes in hosts as long as one is in it.
+
+    Args:
+        child: the process, which is nobody yet.
+        tasks: the group that owns the task that hears of hosts' ends.
+    """
+
+    def __init__(self, child: ChildProcess, tasks: asyncio.TaskGroup) -> None:
+        self._child = child
+        self._tasks = tasks
+        self._numbers = itertools.count()
+        self._ends: dict[int, asyncio.Future[int]] = {}
+        """By number of the host: its status."""
+        self._taking_in = asyncio.Lock()
+        self._lifeline: MainLifeline | None = None
+        self._over = False
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._child.pid
+
+    @property
+    def open(self) -> bool:
+        """True while it takes in hosts."""
+        return not self._over and self._child.alive
+
+    async def take_in(self, birth: dict[str, Any], things: Sequence[socket.socket | Segment]) -> Lodger:
+        """Let a host be born there; the arguments are those of `ChildProcess.be`."""
+        number = next(self._numbers)
+        self._ends[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with self._taking_in:
+                if self._lifeline is None:
+                    await self._begin({**birth, "number": number}, things)
+                else:
+                    await self._child.be({**birth, "number": number}, things, more=True)
+        except BaseException:
+            del self._ends[number]
+            self._over = True  # who else is in it hears of its end
+            raise
+        return Lodger(self, self._lifeline, self._ends[number])
+
+    async def _begin(self, birth: dict[str, Any], things: Sequence[socket.socket | Segment]) -> None:
+        ours, theirs = socket.socketpair()
+        lifeline = MainLifeline(ours, self.pid)
+        try:
+            with theirs:
+                birth["lifeline"] = write_ticket(theirs, self.pid)
+                await self._child.be(birth, [*things, theirs], more=True)
+        except BaseException:
+            lifeline.close()
+            raise
+        self._lifeline = lifeline
+        self._tasks.create_task(self._hear(lifeline))
+
+    async def _hear(self, lifeline: MainLifeline) -> None:
+        """Hear of hosts' ends until the process has ended; whoever is still in it then has ended with it."""
+        heard = bytearray()
+        try:
+            while some := await self._child.hear():
+                heard += some
+                while len(heard) >= NOTICE.size:
+                    number, status = NOTICE.unpack_from(heard)
+                    del heard[: NOTICE.size]
+                    self._ends[number].set_result(status)
+                if not self._over and all(end.done() for end in self._ends.values()):
+                    self._over = True
+                    self._child.let_end()
+            status = await self._child.wait()
+            for end in self._ends.values():
+                if not end.done():
+                    end.set_result(status)
+        finally:
+            self._over = True
+            lifeline.close()
+            self._child.leave()
+
+    def kill(self) -> None:
+        """Kill the process, and with it all hosts that are in it."""
+        self._over = True
+        self._child.kill()
+
+
+class Lodger:
+    """A host's part in the process: its process and its lifeline, as far as they are its own."""
+
+    def __init__(self, process: SharedProcess, lifeline: MainLifeline | None, end: asyncio.Future[int]) -> None:
+        assert lifeline is not None, "the process has one since its first host was born"
+        self._process = process
+        self._lifeline = lifeline
+        self._end = end
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Wait for the host's end, or the process's; the status, negative for a signal."""
+        return await asyncio.shield(self._end)
+
+    def kill(self) -> None:
+        """Kill the process, if the host has not ended."""
+        if not self._end.done():
+            self._process.kill()
+
+    async def ask(self) -> str:
+        """Return what the process is doing."""
+        return await self._lifeline.ask()
+
+    def close(self) -> None:
+        """Nothing: the process and its lifeline are let go when it ends."""

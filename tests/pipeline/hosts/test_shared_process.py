@@ -1,0 +1,150 @@
+"""Learners that share a process: what one does or suffers by itself ends no other; what the process suffers ends all."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections import Counter
+
+import psutil
+import pytest
+from hosts_of_a_kind import FarInlet, hosts_of
+from queue_conformance import numbered
+from run_configs import cartpole
+
+from config import ConfigError, RunConfig
+from pipeline.control.messages import HostFailed, HostFinished, LogLine
+from pipeline.hosts import child_process
+from pipeline.hosts.child_process import learner_processes, started_early
+from pipeline.hosts.process import ProcessHosts
+from queues.errors import QueueClosed
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there each learner has a process of its own")
+
+
+@pytest.fixture
+def hosts(tmp_path, monkeypatch, request):
+    monkeypatch.syspath_prepend(request.config.rootpath / "tests")
+    return lambda: hosts_of("process", tmp_path)
+
+
+async def two(hosts):
+    """Two learners of one process; the scripted ones are of no behaviour, so they are taken for one that is not listed."""
+    first, second = await hosts.start("learner-A", "learner"), await hosts.start("learner-B", "learner")
+    assert await first.order("pid") == await second.order("pid") == first.handle.pid == second.handle.pid
+    return first, second
+
+
+async def test_each_has_its_own_channel_and_its_own_queues_and_none_waits_for_the_others_consumer(hosts):
+    async with hosts() as opened:
+        first, second = await two(opened)
+        for peer in (first, second):
+            await peer.order("log", value=f"said by {peer.handle.plan.name}")
+            await peer.until(LogLine, text=f"said by {peer.handle.plan.name}")
+        assert not [each for each in second.heard if isinstance(each, LogLine) and "learner-A" in each.text]
+        full = await first.handle.outlet("in/full")
+        async with opened.closing(full):
+            for number in range(2):
+                await full.put(numbered(number))
+            waiting = asyncio.ensure_future(full.put(numbered(2)))  # nobody takes it
+            free = await second.handle.outlet("in/free")
+            async with opened.closing(free):
+                for number in range(9):
+                    await free.put(numbered(number))
+                    await FarInlet(second, "in/free").get()
+            assert not waiting.done()
+            await FarInlet(first, "in/full").get()
+            await waiting
+
+
+async def test_one_that_fails_and_one_that_has_done_its_work_end_alone_and_the_process_ends_with_the_last(hosts):
+    async with hosts() as opened:
+        first, second = await two(opened)
+        third = await opened.start("learner-C", "learner")
+        process = psutil.Process(first.handle.pid)
+        queue = await first.handle.outlet("in/of the failed")
+        first.order("raise")
+        assert await first.end() == 1
+        assert "the motor is on fire" in (await first.until(HostFailed)).message
+        first.handle.kill()  # it has ended already: nobody else is
+        async with opened.closing(queue):
+            first.handle.settle()
+            with pytest.raises(QueueClosed):  # as of a dead process
+                for number in itertools.count():
+                    await queue.put(numbered(number))
+        second.order("end")
+        assert await second.end() == 0
+        assert await third.order("pid") == process.pid
+        third.order("end")
+        assert await third.end() == 0
+        assert isinstance(third.heard[-1], HostFinished)
+        await asyncio.to_thread(process.wait, 20)
+        later = await opened.start("learner-D", "learner")
+        assert await later.order("pid") != process.pid
+
+
+async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_new_one(hosts):
+    async with hosts() as opened:
+        first, second = await two(opened)
+        killed = first.handle.pid
+        second.order("hang")
+        while "hang_in_a_loop" not in await first.handle.describe():
+            pass
+        assert all(
+            "hang_in_a_loop" in each for each in await asyncio.gather(first.handle.describe(), second.handle.describe())
+        )
+        first.handle.kill()
+        assert (await first.end(), await second.end()) == (-9, -9)
+        for peer in (first, second):
+            assert not [message for message in peer.heard if isinstance(message, HostFinished | HostFailed)]
+        again = [await opened.start(each.handle.plan.name, "learner", replaces=each.handle) for each in (first, second)]
+        assert len({await each.order("pid") for each in again} - {killed}) == 1
+
+
+def listed(count, **changes):
+    plain = cartpole(environment__behavior="B0", **changes)
+    plain["behaviors"] = {f"B{number}": {"trainer_type": "ppo"} for number in range(count)}
+    return RunConfig.from_plain(plain)
+
+
+@pytest.mark.parametrize(
+    ("behaviors", "changes", "processes"),
+    [
+        (1, {}, 1),
+        (2, {}, 2),
+        (8, {}, 4),
+        (8, {"processes": 1}, 1),
+        (8, {"processes": 100}, 8),
+        (8, {"replicas": 2}, 8),
+    ],
+)
+def test_by_default_there_are_as_many_processes_as_cores_and_as_many_learners_in_each(
+    monkeypatch, behaviors, changes, processes
+):
+    monkeypatch.setattr(child_process, "usable_cores", lambda: 4)
+    config = listed(behaviors, **{f"pipeline__hosts__learners__{key}": value for key, value in changes.items()})
+    shares = Counter(learner_processes(config).values())
+    assert (len(shares), max(shares.values())) == (processes, behaviors // processes)
+
+
+def test_their_processes_are_started_early_each_with_the_name_of_its_first_learner(monkeypatch):
+    started = []
+    monkeypatch.setattr(child_process, "ChildProcess", lambda name, modules: started.append(name))
+    monkeypatch.setattr(child_process, "dismiss_early", lambda: child_process._early.clear())
+    with started_early(listed(5, pipeline__hosts__learners__processes=2)):
+        assert started == ["learner-B0", "learner-B1", "actor-0"]
+
+
+async def test_a_behaviour_that_was_not_listed_learns_where_the_fewest_do():
+    async with asyncio.TaskGroup() as tasks:
+        factory = ProcessHosts(listed(3, pipeline__hosts__learners__processes=2), tasks)
+    assert factory.process_of("Late") == "learner-B1"
+    assert factory.process_of("Later") in ("learner-B0", "learner-B1")
+    assert factory.process_of("Late") == "learner-B1"
+
+
+@pytest.mark.parametrize("value", [0, -1, 257, "many", True, 1.5])
+def test_what_is_no_number_of_processes_is_refused(value):
+    with pytest.raises(ConfigError, match="expected 'auto' or a whole number from 1 to 256"):
+        listed(1, pipeline__hosts__learners__processes=value)
