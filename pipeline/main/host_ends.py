@@ -80,6 +80,8 @@ class HostEnds:
         self._supervisor.ended(host.plan.name)
         name = host.plan.name
         how = self._reasons.pop(name, "") or _how_it_ended(status)
+        if not said_goodbye and (sharers := self._running.sharers(host)):
+            how += f", and with it {', '.join(sharers)}"
         if host.plan.role == "evaluation":
             if await self._evaluation.ended(host, status, how, training=not self._shutdown.begun):
                 return False

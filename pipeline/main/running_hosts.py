@@ -33,6 +33,8 @@ class RunningHosts:
         self._factories: dict[str, HostFactory] = {}
         self._hosts: dict[str, HostHandle] = {}
         self._usage: dict[str, ProcessUsage] = {}
+        self._in_process: dict[int, set[str]] = {}
+        """By process: the names of the hosts that were started in it."""
         self._ended: set[str] = set()
         self._killed: set[str] = set()
         self._all_ended = asyncio.Event()
@@ -49,6 +51,8 @@ class RunningHosts:
     ) -> HostHandle:
         """Start a host; the arguments are those of `HostFactory.start`."""
         host = self._hosts[plan.name] = await self.factory(kind).start(plan, feed, replaces)
+        if (pid := getattr(host, "pid", None)) is not None:
+            self._in_process.setdefault(pid, set()).add(plan.name)
         self._ended.discard(plan.name)
         self._killed.discard(plan.name)
         if replaces is not None:
@@ -63,6 +67,11 @@ class RunningHosts:
     def usage(self, name: str) -> ProcessUsage | None:
         """Return what a host said last that its process uses; None before that."""
         return self._usage.get(name)
+
+    def sharers(self, host: HostHandle) -> list[str]:
+        """Return the names of the others in a host's process that had not ended before it."""
+        inside = self._in_process.get(getattr(host, "pid", -1), set())
+        return sorted(inside - {host.plan.name} - self._ended)
 
     def current(self, host: HostHandle) -> bool:
         """Return True if it is the host of its name, and not one that was replaced."""

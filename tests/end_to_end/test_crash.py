@@ -105,8 +105,9 @@ def test_all_learners_of_a_killed_process_go_on_from_the_last_checkpoint_each_by
     number = command.until_checkpoint(1).number
     kill(command, "learner-Early")
     command.until_checkpoint(number + 3)  # one may have been under way
-    for learner in ("learner-Early", "learner-Late"):
-        assert f"The process of {learner} was killed by signal 9. Starting it again" in command.output
+    for learner, other in itertools.permutations(("learner-Early", "learner-Late")):
+        told = f"The process of {learner} was killed by signal 9, and with it {other}. Starting it again"
+        assert told in command.output
         assert f"{learner} goes on from step" in command.output
     command.interrupt()
     assert command.wait() == 0, command.output

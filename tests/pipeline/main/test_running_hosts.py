@@ -98,3 +98,14 @@ async def test_closing_kills_every_host():
 async def test_hosts_of_one_kind_share_a_factory():
     async with hosts_of_a_run() as running:
         assert running.factory("idle") is running.factory("idle")
+
+
+async def test_hosts_that_share_a_process_are_known_until_they_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(InlineHost, "pid", property(lambda host: 7 + (host.plan.name == "alone")), raising=False)
+    async with hosts_of_a_run() as running:
+        first, _, alone = [await running.start("idle", plan_of(name)) for name in ("one", "two", "alone")]
+        assert running.sharers(first) == ["two"]
+        assert running.sharers(alone) == []
+        running.mark_ended("two")
+        assert running.sharers(first) == []
+        running.dismiss_all(1)
