@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from pipeline.common.imports import uncollected
 from pipeline.common.output import close_output
 from pipeline.hosts.ahead import started_ahead
 
@@ -17,7 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
     try:
         with started_ahead(sys.argv[1:] if arguments is None else arguments):
-            from pipeline.actions import follow
+            with uncollected():
+                from pipeline.actions import follow
 
             status = follow(arguments)
         sys.stdout.flush()

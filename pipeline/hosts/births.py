@@ -21,6 +21,8 @@ import msgpack
 
 from pipeline.control.channel import SocketControl
 from pipeline.hosts.control_log import log_to_main
+from pipeline.hosts.freed_memory import keep_freed_memory
+from pipeline.hosts.lifeline import HostLifeline, die_with
 from pipeline.hosts.links import ProcessEdges
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.serve import serve
@@ -62,6 +64,33 @@ class BirthLine:
         assert self._sock is not None, "elsewhere hosts do not share a process"
         with suppress(ConnectionError):  # main has died, and the lifeline sees to the rest
             self._sock.sendall(NOTICE.pack(number, status))
+
+
+def be_born() -> int:
+    """Wait for what this process is to be, and serve; its exit status."""
+    births = BirthLine()
+    try:
+        birth = births.receive()
+    except (ValueError, EOFError):  # cut short: main has died while it wrote
+        return 1
+    die_with(birth["parent"])
+    sys.path[:] = birth["path"]  # so that what main can import can be imported here
+    lifeline = HostLifeline(open_socket(birth["lifeline"]))
+    if birth["plan"]["role"] in ("learner", "follower"):
+        import torch
+
+        torch.set_num_threads(1)
+        keep_freed_memory()
+    return asyncio.run(_live(birth, births, lifeline))
+
+
+async def _live(birth: dict[str, Any], births: BirthLine, lifeline: HostLifeline) -> int:
+    """Serve as the host that the birth message says, and as others that follow."""
+    lifeline.loop = asyncio.get_running_loop()
+    if "number" in birth:
+        await serve_together(birth, births)
+        return 0
+    return await run_host(birth)
 
 
 async def run_host(birth: dict[str, Any]) -> int:

@@ -17,7 +17,6 @@ from stages.trainer.imitation.checking import check_fit, checked
 from stages.trainer.imitation.demonstrations import Demonstrations, joined
 from stages.trainer.imitation.minari_sets import PREFIX, read_minari
 from stages.trainer.imitation.streams import read_stream, without_doubles
-from stages.trainer.imitation.unity_demos import as_observed, read_unity_demo
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +25,15 @@ Reader = Callable[[Path, str], Demonstrations | None]
 
 The caller checks spec and numbers. Raises StageError (or StreamError) if the file is broken, or of another format."""
 
-READERS: dict[str, Reader] = {".demo": read_unity_demo, ".stream": read_stream}
+
+def read_demo_file(path: Path, behavior: str) -> Demonstrations | None:
+    """Read a demo file of Unity's."""
+    from stages.trainer.imitation.unity_demos import read_unity_demo  # here, as few learners need Unity's formats
+
+    return read_unity_demo(path, behavior)
+
+
+READERS: dict[str, Reader] = {".demo": read_demo_file, ".stream": read_stream}
 """Readers by suffix."""
 
 
@@ -74,6 +81,8 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
             continue
         spec = spec or replace(part.spec, behavior_id=behavior)
         if name.endswith(".demo"):
+            from stages.trainer.imitation.unity_demos import as_observed
+
             part = as_observed(part, spec, name)
         check_fit(part.spec, spec, name)
         parts.append(replace(checked(part, name), spec=spec))

@@ -129,24 +129,33 @@ def test_the_learner_of_a_behaviour_that_is_not_there_does_not_stay(tmp_path, mo
     assert [alive for _, alive in dismissed] == [True]
 
 
-ACTOR = """
+IMPORTED = """
 import sys
-import pipeline.hosts.child, pipeline.hosts.actor
-print(*sorted({name.partition(".")[0] for name in sys.modules} | {name for name in sys.modules if "." in name}))
+import pipeline.hosts.births, {}
+print(*sorted({{name.partition(".")[0] for name in sys.modules}} | {{name for name in sys.modules if "." in name}}))
 """
+UNUSED = {
+    "grpc",
+    "gymnasium",
+    "matplotlib",
+    "tensorboard",
+    "config.legacy",
+    "pipeline.run",
+    "pipeline.main",
+    "pipeline.reporting.reporter",
+}
+
+
+def imported(modules: str) -> set[str]:
+    done = subprocess.run([sys.executable, "-c", IMPORTED.format(modules)], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
 def test_an_actor_imports_neither_torch_nor_old_files_nor_reports():
-    done = subprocess.run([sys.executable, "-c", ACTOR], env={**os.environ}, capture_output=True, text=True, check=True)
-    imported = set(done.stdout.split())
-    unused = {
-        "torch",
-        "grpc",
-        "gymnasium",
-        "matplotlib",
-        "tensorboard",
-        "config.legacy",
-        "pipeline.run",
-        "pipeline.main",
-    }
-    assert not imported & unused
+    assert not imported("pipeline.hosts.actor") & {*UNUSED, "torch"}
+
+
+@pytest.mark.parametrize("trainer", ["ppo", "sac"])
+def test_a_learner_imports_no_environment_no_compiler_and_no_demo_files(trainer):
+    others = {"google.protobuf", "stages.actor", "stages.ghost", "stages.unity", "sympy", "torch._dynamo", "torch.onnx"}
+    assert not imported(f"pipeline.hosts.learner, stages.trainer.{trainer}") & {*UNUSED, *others}
