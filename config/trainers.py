@@ -37,8 +37,9 @@ class TrainerKind:
     extra_columns: tuple[str, ...] = ()
     """Names of decision columns that it always needs beyond actions, log_probs and action_masks; which it needs by its
     settings, `Hyperparameters.extra_columns` says."""
-    without_autograd: bool = False
-    """True if it can find the gradients of perceptrons on a CPU without torch's autograd."""
+    without_autograd: str | None = None
+    """For which behaviours it can find the gradients of perceptrons on a CPU without torch's autograd, in words that
+    follow "if it"; None: for none."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict it, and why."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
@@ -48,10 +49,18 @@ class TrainerKind:
 DEFAULT_TRAINER = "ppo"
 """`trainer_type` where the YAML has none, as in ML-Agents."""
 
+_VECTORS = "observes vectors alone"
+
 TRAINERS: dict[str, TrainerKind] = {
-    "ppo": TrainerKind("stages.trainer.ppo:PPOTrainer", PPOHyperparameters, without_autograd=True),
+    "ppo": TrainerKind("stages.trainer.ppo:PPOTrainer", PPOHyperparameters, without_autograd=_VECTORS),
     "poca": TrainerKind("stages.trainer.poca:POCATrainer", POCAHyperparameters),
-    "sac": TrainerKind("stages.trainer.sac:SACTrainer", SACHyperparameters, squashed=True, off_policy=True),
+    "sac": TrainerKind(
+        "stages.trainer.sac:SACTrainer",
+        SACHyperparameters,
+        squashed=True,
+        off_policy=True,
+        without_autograd=f"{_VECTORS} and has no discrete actions",
+    ),
     "bc": TrainerKind(
         "stages.trainer.bc:BCTrainer",
         BCHyperparameters,
@@ -68,7 +77,7 @@ TRAINERS: dict[str, TrainerKind] = {
     "impala": TrainerKind(
         "stages.trainer.impala:ImpalaTrainer",
         ImpalaHyperparameters,
-        without_autograd=True,
+        without_autograd=_VECTORS,
         without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 }

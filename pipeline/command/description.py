@@ -97,7 +97,8 @@ def _parameter(parameter: EnvironmentParameter) -> str:
 
 def _gradients(config: RunConfig, settings: BehaviorSettings) -> Sequence[str]:
     """Describe how gradients are found, where there are two ways, as far as the configuration shows it."""
-    if not declared_kind(settings.trainer_type).without_autograd:
+    covered = declared_kind(settings.trainer_type).without_autograd
+    if covered is None:
         return []
     torch_settings, network = config.torch_settings, settings.network_settings
     if torch_settings.gradients == "autograd":
@@ -106,7 +107,7 @@ def _gradients(config: RunConfig, settings: BehaviorSettings) -> Sequence[str]:
         return [f"  gradients by autograd, on {torch_settings.device}"]
     if network.memory is not None or network.network is not None:
         return [f"  gradients by autograd, as it has a {'memory' if network.memory else 'network of its own'}"]
-    return ["  gradients by hand if it observes vectors alone and learns on a CPU, else by autograd"]
+    return [f"  gradients by hand if it {covered} and learns on a CPU, else by autograd"]
 
 
 def _decided(config: RunConfig, name: str, stages: Sequence[str]) -> Sequence[str]:

@@ -21,6 +21,7 @@ from stages.policy.extra_columns import require_columns
 from stages.policy.network.actor_critic import ActorCritic
 from stages.policy.network.protocol import ActorCriticNetwork
 from stages.trainer.builtin import BuiltinTrainer
+from stages.trainer.gradients import say_autograd
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake
 from stages.trainer.on_policy.minibatches import InputRows
@@ -151,7 +152,7 @@ class RolloutTrainer(BuiltinTrainer, Generic[Settings, Update]):
             why = f"it learns on {device}"
         else:
             return network
-        log.info("%s: gradients by autograd, which takes longer than by hand: %s.", self.context.behavior, why)
+        say_autograd(self.context, why)
         return None
 
     @abstractmethod

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from stages.policy.network.transfers import to_device
 from stages.trainer.captured_step import CapturedStep, Graphs, copied
+from stages.trainer.sac.measures import UpdateMeasures
 from stages.trainer.sac.minibatch import ReplayMinibatch
-from stages.trainer.sac.update import SACUpdate, UpdateMeasures
+from stages.trainer.sac.update import SACUpdate
 
 
 class _Drawn(NamedTuple):

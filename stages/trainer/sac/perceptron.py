@@ -20,13 +20,13 @@ from stages.policy.network.products import HiddenProducts
 
 _aten: Any = torch.ops.aten
 
-_FORWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
+FORWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda given, result: torch.clamp_min(given, 0, out=result),
     "tanh": lambda given, result: torch.tanh(given, out=result),
     "elu": lambda given, result: _aten.elu.out(given, out=result),
     "swish": lambda given, result: _aten.silu.out(given, out=result),
 }
-_BACKWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
+BACKWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda gradient, kept: _aten.threshold_backward.grad_input(gradient, kept, 0, grad_input=gradient),
     "tanh": lambda gradient, kept: _aten.tanh_backward.grad_input(gradient, kept, grad_input=gradient),
     "elu": lambda gradient, kept: _aten.elu_backward.grad_input(
@@ -35,7 +35,7 @@ _BACKWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
     "swish": lambda gradient, kept: _aten.silu_backward.grad_input(gradient, kept, grad_input=gradient),
 }
 """Multiply a gradient [B, hidden] by the slope of the activation, at its output; of swish, at its input."""
-_FEW = 32
+FEW = 32
 """Columns up to which the transposed product is quicker: five times at 4, and never slower."""
 
 
@@ -73,7 +73,7 @@ class _Pass:
 
     def __init__(self, parameters: list[Tensor], activation: str, products: HiddenProducts, frozen: bool) -> None:
         self._weights, self._biases = parameters[0::2], parameters[1::2]
-        self._forward, self._backward = _FORWARD[activation], _BACKWARD[activation]
+        self._forward, self._backward = FORWARD[activation], BACKWARD[activation]
         self._products = products
         self._keeps_given = activation == "swish"
         self._learns = not frozen
@@ -104,7 +104,7 @@ class _Pass:
             assert weight is not None, "`FlatParameters` sets it"
             assert bias is not None
             bias.add_(gradient.sum(dim=0))
-            if below.shape[1] <= _FEW:
+            if below.shape[1] <= FEW:
                 weight.add_((below.t() @ gradient).t())
             else:
                 self._products.add_gradient(weight, gradient, below)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from queues.specs import ActionSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy.network.transfers import to_device
 from stages.trainer.builtin import BuiltinTrainer
-from stages.trainer.captured_step import graphs_for, say_uncaptured
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake, with_group_rewards
 from stages.trainer.pacing import rows_per_update
@@ -35,12 +33,12 @@ from stages.trainer.replicas import Part, Replicas
 from stages.trainer.rewards.extrinsic import Extrinsic
 from stages.trainer.rewards.factory import make_signals
 from stages.trainer.rewards.signal import RewardSignal
-from stages.trainer.sac.captured import CapturedSACUpdate
 from stages.trainer.sac.episode_rewards import EpisodeRewards
+from stages.trainer.sac.making import make_update
+from stages.trainer.sac.measures import LOSSES, UpdateMeasures, complaint, measures_of_all, statistics_of
 from stages.trainer.sac.minibatch import MinibatchMaker
 from stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
 from stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
-from stages.trainer.sac.update import LOSSES, SACUpdate, UpdateMeasures, measures_of_all, spreads_of
 from stages.trainer.sac.update_ratio import UpdateRatio
 from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
 from stages.trainer.transitions import Transitions
@@ -73,11 +71,7 @@ class SACTrainer(BuiltinTrainer):
         self._intake = Intake(spec, settings.network_settings.normalize, beyond)
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
-        arguments = self._design, h, len(self._signals), self._random, context.device, context.replicas
-        graphs, tell = graphs_for(context), partial(say_uncaptured, context)
-        self._update = (
-            SACUpdate(*arguments) if graphs is None else CapturedSACUpdate(*arguments, graphs=graphs, tell=tell)
-        )
+        self._update = make_update(context, self._design, h, len(self._signals), self._random)
         actor = ClonedActor.from_actor(self._design, self._update.actor)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
         memory = settings.network_settings.memory
@@ -302,10 +296,10 @@ class SACTrainer(BuiltinTrainer):
         table = torch.stack([measures.losses for measures in made]).cpu().numpy()
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)
-            raise NotFiniteError(self._complaint(table))
+            raise NotFiniteError(f"{self.context.behavior}: update at step {self._step}: {complaint(table)}")
         self._report(table, measures_of_all(made, self.context.replicas, self._parts), learning_rate, norms)
         for found in cloned:
-            self._report_losses(found)
+            self._report_all(found)
 
     def _learn_minibatch(self, learning_rate: float) -> UpdateMeasures:
         replayed = self._sample()
@@ -351,7 +345,7 @@ class SACTrainer(BuiltinTrainer):
             mask = torch.from_numpy(replayed.sequences.mask).to(self.context.device)
             transitions = transitions.rows(mask)
         for signal in learning:
-            self._report_losses(signal.learn(transitions))
+            self._report_all(signal.learn(transitions))
 
     def _sample(self) -> ReplayedRows:
         memory = self._memory
@@ -381,40 +375,19 @@ class SACTrainer(BuiltinTrainer):
         self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float, norms: list[float]
     ) -> None:
         """Report statistics of the updates made, given norms of the actor's and the critics' gradients, or none."""
-        add, behavior = self.context.statistics.add, self.context.behavior
-        for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True):
-            add(behavior, f"Losses/{name}", mean)
-        add(behavior, "Policy/Learning Rate", learning_rate)
+        found = {f"Losses/{name}": mean for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True)}
+        found["Policy/Learning Rate"] = learning_rate
         for what, norm in zip(("Actor", "Critic"), norms, strict=bool(norms)):
-            add(behavior, f"Policy/{what} Gradient Norm", norm)
+            found[f"Policy/{what} Gradient Norm"] = norm
         # Both, as in ML-Agents, whichever actions there are: the coefficient of absent ones is 0.
         discrete = self._update.coefficients.module.logs.detach().exp().tolist()
-        continuous = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
-        add(behavior, "Policy/Continuous Entropy Coeff", continuous)
-        add(behavior, "Policy/Discrete Entropy Coeff", sum(discrete) / len(discrete) if discrete else 0.0)
-        spreads, per_signal = spreads_of(measures)
-        for name, numbers in spreads.items():
-            for kind, number in zip(("Min", "Mean", "Max"), numbers, strict=True):
-                add(behavior, f"Policy/{name} {kind}", number)
-        add(behavior, "Policy/Entropy", -spreads["Log Probability"][1])
-        for signal, mean in zip(self._signals, per_signal, strict=True):
-            add(behavior, f"Policy/{signal.name.capitalize()} Value", mean)
+        found["Policy/Continuous Entropy Coeff"] = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
+        found["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0
+        self._report_all(found | statistics_of(measures, [signal.name for signal in self._signals]))
 
-    def _report_losses(self, found: Mapping[str, float]) -> None:
+    def _report_all(self, found: Mapping[str, float]) -> None:
         for name, value in found.items():
             self.context.statistics.add(self.context.behavior, name, value)
-
-    def _complaint(self, losses: NDArray[np.float32]) -> str:
-        where = f"{self.context.behavior}: update at step {self._step}"
-        restored = "the weights are those before the update"
-        bad = np.argwhere(~np.isfinite(losses))
-        if not len(bad):
-            return f"{where}: the last minibatch made weights NaN or infinite; {restored}"
-        row, column = (int(i) for i in bad[0])
-        return (
-            f"{where}: the {LOSSES[column]} of minibatch {row + 1} of {len(losses)} is {losses[row, column]}; "
-            f"{restored}. A lower learning_rate or smaller rewards often help"
-        )
 
 
 def _part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[ReplayedRows, Part, float]:

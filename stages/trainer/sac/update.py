@@ -6,8 +6,7 @@ for a device. The caller checks the losses now and then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from math import log
 from typing import Any
@@ -23,7 +22,8 @@ from stages.policy.network.distributions import squashed_sample
 from stages.policy.network.flat_parameters import FlatParameters, seeded
 from stages.policy.network.inputs import Inputs
 from stages.trainer.adam import Adam
-from stages.trainer.replicas import ALONE, Part, Replicas
+from stages.trainer.replicas import ALONE, Replicas
+from stages.trainer.sac.by_hand import SACByHand
 from stages.trainer.sac.losses import (
     coefficient_gradients,
     expected_values,
@@ -33,59 +33,13 @@ from stages.trainer.sac.losses import (
     soft_values,
     taken_values,
 )
+from stages.trainer.sac.measures import UpdateMeasures
 from stages.trainer.sac.minibatch import ReplayMinibatch
 from stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, drawn_for
 from stages.trainer.sac.perceptron import Perceptron
 
-LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
 DISCRETE_TARGET = 0.2
 """Target entropy of a branch, as a share of the entropy of choosing blindly (ML-Agents' number)."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateMeasures:
-    """Losses and values of one gradient step, on the device. Axis letters as in `losses`."""
-
-    losses: Tensor
-    """[4] by `LOSSES`."""
-    q1: Tensor
-    """[B, S] of the actions that were taken."""
-    q2: Tensor
-    targets: Tensor
-    """[B, S] what both should be."""
-    values: Tensor
-    """[B, S] V's, or without V, the soft values that it would learn."""
-    negentropies: Tensor
-    """[B, G]"""
-    mask: Tensor | None
-
-
-def measures_of_all(
-    found: Sequence[UpdateMeasures], replicas: Replicas, parts: Sequence[tuple[Part, int]]
-) -> UpdateMeasures:
-    """The measures of several gradient steps together; the losses are those of the last one.
-
-    Args:
-        found: of each step.
-        replicas: those that have made the same steps.
-        parts: of each step this replica's part of the minibatch's rows, and the number of these.
-    """
-    columns: list[list[Tensor]] = [[each.q1, each.q2, each.targets, each.values, each.negentropies] for each in found]
-    masked = found[-1].mask is not None
-    if masked:
-        columns = [[*column, each.mask] for column, each in zip(columns, found, strict=True) if each.mask is not None]
-    if replicas.size > 1:
-        whole = [
-            [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in column]
-            for column, (_, rows) in zip(columns, parts, strict=True)
-        ]
-        for ours, of_all, (here, _) in zip(columns, whole, parts, strict=True):
-            for tensor, target in zip(ours, of_all, strict=True):
-                target[here.rows] = tensor * here.weight
-        replicas.add_up(*(tensor for column in whole for tensor in column))
-        columns = whole
-    q1, q2, targets, values, negentropies, *mask = (torch.cat(each) for each in zip(*columns, strict=True))
-    return UpdateMeasures(found[-1].losses, q1, q2, targets, values, negentropies, mask[0] if masked else None)
 
 
 class SACUpdate:
@@ -98,6 +52,8 @@ class SACUpdate:
         random: draws the initial weights.
         device: the networks' device.
         replicas: those that make the same update, each from its part of every minibatch.
+        by_hand: whether gradients are found without autograd; of a plain design with continuous actions alone,
+            on the CPU.
     """
 
     def __init__(
@@ -108,6 +64,7 @@ class SACUpdate:
         random: np.random.Generator,
         device: str,
         replicas: Replicas = ALONE,
+        by_hand: bool = False,
     ) -> None:
         actions = design.spec.actions
         self._replicas = replicas
@@ -129,11 +86,8 @@ class SACUpdate:
         self.coefficients = FlatParameters(EntropyCoefficients(design, initial), device)
         self._followed = self.critics.values[-len(self.target.values) :]
         self.target.values.copy_(self._followed)
-        groups: dict[str, FlatParameters[Any]] = {
-            "actor": self.actor,
-            "critics": self.critics,
-            "coefficients": self.coefficients,
-        }
+        groups: dict[str, FlatParameters[Any]] = {"actor": self.actor, "critics": self.critics}
+        groups["coefficients"] = self.coefficients
         self._adams = {
             name: Adam(flat.values, flat.gradients, hyperparameters.adam_epsilon) for name, flat in groups.items()
         }
@@ -145,11 +99,15 @@ class SACUpdate:
         self._continuous = actions.continuous_size
         self._gaussian_heads = design.head_size - actions.mask_size
         self._branches = list(actions.discrete_branches)
-        weights, targets = ([1.0], [-float(self._continuous)]) if self._continuous else ([], [])
-        weights += [1.0 / len(self._branches) for _ in self._branches]
-        targets += [DISCRETE_TARGET * log(size) for size in self._branches]
-        self._weights = torch.tensor(weights, device=device)
-        self._targets = torch.tensor(targets, device=device)
+        each = [1.0 / len(self._branches) for _ in self._branches]
+        targets = [DISCRETE_TARGET * log(size) for size in self._branches]
+        of_all = ([1.0, *each], [-float(self._continuous), *targets]) if self._continuous else (each, targets)
+        self._weights, self._targets = (torch.tensor(numbers, device=device) for numbers in of_all)
+        self._by_hand = self._made_by_hand(design) if by_hand else None
+
+    def _made_by_hand(self, design: PolicyDesign) -> SACByHand:
+        entropy = -float(self._continuous) if self._learns_coefficients else None
+        return SACByHand(design, self.actor, self.critics, self.target, self.coefficients, entropy)
 
     def step(
         self,
@@ -170,6 +128,15 @@ class SACUpdate:
             learning_rate: of all optimizers.
             share: weight of the means over these rows, where other replicas have other rows of the same minibatch.
         """
+        find = self._gradients_by_autograd if self._by_hand is None else self._by_hand.find_gradients
+        measures = find(batch, rewards, discounts, noise)
+        self._move(measures.losses, share, learning_rate)
+        return measures
+
+    def _gradients_by_autograd(
+        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
+    ) -> UpdateMeasures:
+        """Set the gradients of all networks; arguments as of `step`."""
         critics, inputs = self.critics.module, batch.critic_inputs
         self.actor.gradients.zero_()
         self.critics.gradients.zero_()
@@ -193,10 +160,8 @@ class SACUpdate:
         if self._learns_coefficients:
             gradients = coefficient_gradients(negentropies, self._entropy_targets(batch), batch.mask)
             self.coefficients.gradients.copy_(gradients)
-        means = torch.stack(losses)
-        self._move(means, share, learning_rate)
         q1, q2 = taken
-        return UpdateMeasures(means, q1, q2, targets, values.detach(), negentropies.detach(), batch.mask)
+        return UpdateMeasures(torch.stack(losses), q1, q2, targets, values.detach(), negentropies.detach(), batch.mask)
 
     def _move(self, means: Tensor, share: float, learning_rate: float) -> None:
         """Change all weights by the gradients; these, and the mean losses [4], first become those of all replicas."""
@@ -339,20 +304,3 @@ class SACUpdate:
         if not self._continuous:
             return discrete
         return torch.cat((self._targets[:1].expand(len(discrete), 1), discrete), dim=1)
-
-
-def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[float]]:
-    """Minimum, mean and maximum of what was measured, by name, and the mean value of each signal; padding left out."""
-    q1, log_probs = measures.q1, measures.negentropies.sum(dim=1)
-    of_rows = torch.stack([q1, measures.q2, measures.values, (q1 - measures.targets).abs_()])
-    if measures.mask is not None:
-        real = measures.mask > 0
-        of_rows, log_probs = of_rows[:, real], log_probs[real]
-    # Together: each number that is fetched by itself costs as much as a layer, and there is an update every few steps.
-    least, greatest = torch.aminmax(of_rows.flatten(1), dim=1)
-    per_signal = of_rows.mean(dim=1)  # [4, S]
-    ends = torch.stack([least, per_signal.mean(dim=1), greatest], dim=1)
-    of_probs = torch.stack([log_probs.min(), log_probs.mean(), log_probs.max()])
-    found = torch.cat([ends.flatten(), of_probs, per_signal[2]]).tolist()
-    names = ("Q1", "Q2", "Value", "TD Error", "Log Probability")
-    return {name: found[3 * at : 3 * at + 3] for at, name in enumerate(names)}, found[3 * len(names) :]

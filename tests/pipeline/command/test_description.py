@@ -57,6 +57,11 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
         ({}, {"device": "cuda:1"}, "by autograd, on cuda:1"),
         ({"network_settings": {"memory": {}}}, {}, "by autograd, as it has a memory"),
         ({"network_settings": {"network": "mine:Net"}}, {}, "by autograd, as it has a network of its own"),
+        (
+            {"trainer_type": "sac"},
+            {},
+            "by hand if it observes vectors alone and has no discrete actions and learns on a CPU, else by autograd",
+        ),
     ],
 )
 def test_it_says_how_gradients_are_found(block, torch_settings, said):
@@ -65,4 +70,4 @@ def test_it_says_how_gradients_are_found(block, torch_settings, said):
 
 
 def test_where_there_is_one_way_to_find_gradients_it_says_nothing_of_it():
-    assert "gradients" not in describe(RunConfig.from_plain({"behaviors": {"B": {"trainer_type": "sac"}}}))
+    assert "gradients" not in describe(RunConfig.from_plain({"behaviors": {"B": {"trainer_type": "poca"}}}))

@@ -9,18 +9,17 @@ from queues.specs import ActionSpec, BehaviorSpec
 from stages.trainer import TrainerContext, captured_step
 from stages.trainer.captured_step import WARM_UP
 from stages.trainer.factory import make_trainer
-from stages.trainer.sac import perceptron
-from stages.trainer.sac import trainer as sac_trainer
+from stages.trainer.sac import making, perceptron
 from stages.trainer.sac.captured import CapturedSACUpdate
 
 CONTINUOUS, MASKED = ActionSpec(2), ActionSpec(0, (3, 2), masked=True)
 
 
 def made(graphs, monkeypatch, actions=CONTINUOUS, observed=(VECTOR,), network=None, **hyper):
-    """A trainer of the same networks as any other; with graphs a captured one."""
+    """A trainer of the same networks as any other, by autograd; with graphs a captured one."""
     monkeypatch.setattr(captured_step, "graphs_on", lambda device: graphs)
     monkeypatch.setattr(perceptron, "_some_rows", lambda gradient: None)  # as on a GPU: all of them
-    monkeypatch.setattr(sac_trainer, "say_uncaptured", lambda context, why: pytest.fail(why))
+    monkeypatch.setattr(making, "say_uncaptured", lambda context, why: pytest.fail(why))
     hyperparameters = {"batch_size": 16, "buffer_size": 256, "learning_rate": 1e-2, "steps_per_update": 4, **hyper}
     settings = {
         "trainer_type": "sac",
@@ -29,7 +28,7 @@ def made(graphs, monkeypatch, actions=CONTINUOUS, observed=(VECTOR,), network=No
         "network_settings": {"hidden_units": 8, "num_layers": 1, **(network or {})},
     }
     spec = BehaviorSpec("Test", observed, actions)
-    return make_trainer(TrainerContext("Test", BehaviorSettings.model_validate(settings), spec))
+    return make_trainer(TrainerContext("Test", BehaviorSettings.model_validate(settings), spec, autograd=True))
 
 
 def learn(trainer, rounds, first=0):

@@ -1,0 +1,187 @@
+"""The gradients of soft actor-critic's losses for perceptrons and continuous actions, derived by hand.
+
+What autograd does for any network, written out for the one that most agents with continuous actions have: no graph is
+recorded, all that is large is written to buffers that were there before, and the policy is passed once for s and s',
+and a Q once for (s, a) and (s, ã). Autograd stays the reference: tests compare the two.
+
+Axis letters: B rows, U units, C actions, S reward signals. Heads, values and what follows from them have their rows
+last.
+
+**Perceptrons** (`passes`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
+
+    ∂L/∂Wₕ = ∂L/∂h·y     ∂L/∂bₕ = Σ_B ∂L/∂h     ∂L/∂y = ∂L/∂hᵀ·Wₕ
+
+and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z),
+
+    ∂L/∂W = δᵀ·x         ∂L/∂b = Σ_B δ           ∂L/∂x = δ·W.
+
+**The policy.** With noise ε, log σ within its limits, u = μ + σ·ε and ã = tanh u,
+
+    log π = Σ_C -ε²/2 - log σ - log(2π)/2 - log(1 - ã²),     ∂log π/∂u = 2ã,     ∂log π/∂log σ = -1 + 2ã·σ·ε.
+
+**Losses.** With y = r + γ·(min Q′(s', ã') - α·log π'), Q's loss is the mean over B and S of (Q(s, a) - y)²/2, and the
+policy's that of α·log π - min Q(s, ã), so that
+
+    ∂L/∂Q(s, a) = (Q - y)/BS     ∂L/∂Q(s, ã) = -1/BS where it is the smaller one, and of equal ones half that
+    ∂L/∂u = ∂L/∂ã·(1 - ã²) + α/B·2ã     ∂L/∂μ = ∂L/∂u     ∂L/∂log σ = ∂L/∂u·σ·ε - α/B (0 beyond the limits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import log, pi
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stages.policy.design import PolicyDesign
+from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.body import NetworkBody
+from stages.policy.network.flat_parameters import FlatParameters
+from stages.policy.network.products import HiddenProducts
+from stages.policy.sampling import LOG_SIGMA_LIMITS
+from stages.trainer.sac.measures import UpdateMeasures
+from stages.trainer.sac.minibatch import ReplayMinibatch
+from stages.trainer.sac.networks import Critics, EntropyCoefficients
+from stages.trainer.sac.passes import HandPerceptron, Numbers, Room
+
+_HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
+
+
+class SACByHand:
+    """The gradients of `SACUpdate`, of plain designs with continuous actions alone, on the CPU.
+
+    Args:
+        design: the policy's.
+        actor: its parameters are read, and its gradients are written: not added to.
+        critics: the same.
+        target: both Qs that the critics follow.
+        coefficients: the entropy's one.
+        entropy: the target entropy; None if the coefficient stays as it is.
+    """
+
+    def __init__(
+        self,
+        design: PolicyDesign,
+        actor: FlatParameters[ActorNetwork],
+        critics: FlatParameters[Critics],
+        target: FlatParameters[Critics],
+        coefficients: FlatParameters[EntropyCoefficients],
+        entropy: float | None,
+    ) -> None:
+        def by_hand(body: NetworkBody, head: nn.Linear) -> HandPerceptron:
+            layers = [layer for layer in body.layers if isinstance(layer, nn.Linear)]
+            return HandPerceptron([*layers, head], design.settings.activation, HiddenProducts(design.bf16))
+
+        self._actor = by_hand(actor.module.body, actor.module.action)
+        self._critics, self._targets = (
+            [by_hand(q.body, q.head) for q in (both.module.q1, both.module.q2)] for both in (critics, target)
+        )
+        self._coefficients, self._entropy = coefficients, entropy
+        self._actions = design.spec.actions.continuous_size
+        self._make_room(0, self._actor.inputs.shape[1])
+
+    def find_gradients(
+        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
+    ) -> UpdateMeasures:
+        """Write the gradients of all networks; arguments as of `SACUpdate.step`."""
+        self._take_in(batch)
+        rows = len(rewards)
+        alpha = float(np.exp(self._coefficients.values.numpy()[0]))
+        with np.errstate(all="ignore"):  # what is not finite is looked for when the updates are over
+            draw = _Draw(self._actor.forward(self._observed, self._of_actor), noise.numpy().T)
+            width = self._observed.shape[1]
+            self._judged[rows:, width:] = torch.from_numpy(draw.actions[:, :rows].T)
+            self._following[:, width:] = torch.from_numpy(draw.actions[:, rows:].T)
+            after = np.minimum(*(q.forward(self._following, room) for q, room in self._pairs(self._targets)))
+            after -= alpha * draw.log_probs[rows:]
+            goals = rewards.numpy().T + discounts.numpy().T * after
+            both = [q.forward(self._judged, room) for q, room in self._pairs(self._critics)]
+            taken, drawn = [values[:, :rows] for values in both], [values[:, rows:] for values in both]
+            soft = np.minimum(*drawn) - alpha * draw.log_probs[:rows]
+            self._back([values - goals for values in taken], drawn, draw, alpha)
+            if self._entropy is not None:
+                self._coefficients.gradients.fill_(-(float(draw.log_probs[:rows].mean()) + self._entropy))
+            squares = [0.5 * float(np.square(values - goals).mean()) for values in taken]
+            losses = np.array([-soft.mean(), *squares, 0.5 * sum(squares)], goals.dtype)
+        q1, q2, targets, values, negentropies = (
+            torch.from_numpy(found.T) for found in (*taken, goals, soft, draw.log_probs[None, :rows])
+        )
+        return UpdateMeasures(torch.from_numpy(losses), q1, q2, targets, values, negentropies, None)
+
+    def _back(self, errors: Sequence[Numbers], drawn: Sequence[Numbers], draw: _Draw, alpha: float) -> None:
+        """Write the gradients of both Qs, and with those by the actions that were drawn, the policy's.
+
+        Args:
+            errors: [S, B] of each Q's values of the actions that were taken.
+            drawn: [S, B] of each Q's values of the actions that were drawn.
+            draw: of the policy.
+            alpha: the entropy coefficient.
+        """
+        first, second = drawn
+        rows, each, equal = first.shape[1], 1.0 / first.size, 0.5 * (first == second)
+        of_actions = torch.zeros((rows, self._actions), dtype=self._observed.dtype)
+        for number, (q, room) in enumerate(self._pairs(self._critics)):
+            smaller = (second < first if number else first < second) + equal
+            of_values = each * np.concatenate([errors[number], -smaller.astype(first.dtype)], axis=1)
+            delta = q.backward(of_values, room, rows)
+            of_actions.addmm_(delta[rows:], q.inputs[:, -self._actions :])
+        self._actor.backward(draw.of_heads(of_actions.numpy().T, alpha / rows), self._of_actor, rows)
+
+    def _pairs(self, networks: Sequence[HandPerceptron]) -> Iterable[tuple[HandPerceptron, Room]]:
+        return zip(networks, self._rooms, strict=True)
+
+    def _take_in(self, batch: ReplayMinibatch) -> None:
+        """Put what networks take in into buffers, but for the actions that are drawn."""
+        seen, following = batch.critic_inputs.vectors, batch.target_inputs.vectors
+        rows, width = seen.shape
+        if len(self._following) != rows:
+            self._make_room(rows, width)
+        self._observed[:rows], self._observed[rows:] = seen, following
+        self._judged[:rows, :width], self._judged[rows:, :width] = seen, seen
+        self._judged[:rows, width:] = batch.continuous
+        self._following[:, :width] = following
+
+    def _make_room(self, rows: int, width: int) -> None:
+        def empty(rows: int, width: int) -> Tensor:
+            return torch.empty((rows, width), dtype=self._actor.inputs.dtype)
+
+        self._observed, self._judged = empty(2 * rows, width), empty(2 * rows, width + self._actions)
+        self._following = empty(rows, width + self._actions)
+        self._of_actor = Room(self._actor, 2 * rows, rows)
+        first = Room(self._critics[0], 2 * rows, 2 * rows)
+        self._rooms = [first, Room(self._critics[1], 2 * rows, 2 * rows, first)]
+
+
+class _Draw:
+    """What a policy draws with heads [2C, R] and noise [C, R].
+
+    Attributes:
+        actions: [C, R]
+        log_probs: [R] of the joint actions.
+    """
+
+    def __init__(self, heads: Numbers, noise: Numbers) -> None:
+        mean, given = np.split(heads, 2)
+        log_sigma = np.clip(given, *LOG_SIGMA_LIMITS)
+        self._within = log_sigma == given
+        self._spread = np.exp(log_sigma) * noise
+        u = mean + self._spread
+        size = np.abs(u)
+        # log(1 - tanh² u), exact also where tanh u is rounded to ±1.
+        log_slope = 2.0 * (log(2.0) - size - np.log1p(np.exp(-2.0 * size)))
+        self.actions: Numbers = np.tanh(u)
+        self.log_probs: Numbers = np.add.reduce(-0.5 * noise * noise - log_sigma - _HALF_LOG_TWO_PI - log_slope, axis=0)
+
+    def of_heads(self, of_actions: Numbers, share: float) -> Numbers:
+        """The loss's gradient by the heads [2C, n] of the first rows.
+
+        Args:
+            of_actions: [C, n] that by the actions.
+            share: that by log π, the same of all rows.
+        """
+        rows = of_actions.shape[1]
+        actions, spread, within = (each[:, :rows] for each in (self.actions, self._spread, self._within))
+        of_u = of_actions * (1.0 - actions * actions) + 2.0 * share * actions
+        return np.concatenate([of_u, (of_u * spread - share) * within])

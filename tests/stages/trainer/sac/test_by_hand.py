@@ -1,0 +1,132 @@
+"""Gradients of soft actor-critic by hand are those of autograd, for all sizes, activations and signals."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from config import BehaviorSettings, NetworkSettings, SACHyperparameters
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.policy.design import PolicyDesign
+from stages.policy.network.inputs import Inputs
+from stages.trainer import TrainerContext
+from stages.trainer.factory import make_trainer
+from stages.trainer.sac.minibatch import ReplayMinibatch
+from stages.trainer.sac.update import SACUpdate
+
+CASES = st.fixed_dictionaries(
+    {
+        "actions": st.integers(1, 3),
+        "activation": st.sampled_from(["tanh", "relu", "swish", "elu"]),
+        "hidden_units": st.integers(1, 9) | st.integers(31, 34),
+        "num_layers": st.integers(1, 3),
+        "vector": st.integers(1, 3) | st.just(40),
+        "signals": st.integers(1, 3),
+        "rows": st.integers(1, 12),
+        "wide": st.booleans(),
+        "equal": st.booleans(),
+        "auto": st.booleans(),
+        "seed": st.integers(0, 10**6),
+    }
+)
+MEASURED = ("losses", "q1", "q2", "targets", "values", "negentropies")
+
+
+def batch_of(case, random, dtype):
+    """A minibatch, rewards, discounts and noise."""
+
+    def drawn(*shape):
+        return torch.from_numpy(random.standard_normal(shape)).to(dtype)
+
+    rows, vector, actions = case["rows"], case["vector"], case["actions"]
+    seen, following = Inputs(drawn(rows, vector)), Inputs(drawn(rows, vector))
+    batch = ReplayMinibatch(seen, seen, following, drawn(rows, actions).tanh(), (), None, None, None)
+    discounts = 0.9 * torch.from_numpy(random.integers(0, 2, (rows, case["signals"]))).to(dtype)
+    return batch, drawn(rows, case["signals"]), discounts, drawn(2 * rows, actions)
+
+
+def update_of(case, by_hand, bf16=False):
+    """An update whose weights are drawn from the case's seed."""
+    spec = BehaviorSpec("Agent?team=0", (ObservationSpec("o", (case["vector"],)),), ActionSpec(case["actions"]))
+    network = {name: case[name] for name in ("hidden_units", "num_layers", "activation")}
+    design = PolicyDesign(spec, NetworkSettings.model_validate(network), squashed=True, bf16=bf16)
+    hyperparameters = SACHyperparameters(
+        entropy_coefficient="auto" if case["auto"] else "fixed", tau=0.3, init_entcoef=0.2
+    )
+    random = np.random.default_rng(case["seed"])
+    update = SACUpdate(design, hyperparameters, case["signals"], random, "cpu", by_hand=by_hand)
+    if case["wide"]:  # spreads beyond their limits, and actions at their ends
+        update.actor.values.mul_(20.0)
+    if case["equal"]:
+        half = len(update.critics.values) // 2
+        update.critics.values[half:] = update.critics.values[:half]
+    return update
+
+
+def both_ways(case, dtype, steps=2, bf16=False):
+    """Of each of several steps what was measured, and the gradients and weights: by autograd, and by hand."""
+    found = []
+    for by_hand in (False, True):
+        random, update = np.random.default_rng(case["seed"] + 1), update_of(case, by_hand, bf16)
+        of_steps = []
+        for step in range(steps):
+            sized = case if step else case | {"rows": case["rows"] + 1}  # buffers of one size must not show in the next
+            measures = update.step(*batch_of(sized, random, dtype), 1e-2)
+            flats = (update.actor, update.critics, update.coefficients, update.target)
+            of_steps += [getattr(measures, name).clone() for name in MEASURED]
+            of_steps += [vector.clone() for flat in flats for vector in (flat.gradients, flat.values)]
+        found.append(of_steps)
+    return list(zip(*found, strict=True))
+
+
+@given(case=CASES)
+@settings(max_examples=60)
+def test_in_double_precision_they_agree_to_a_billionth(case):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = both_ways(case, torch.float64)
+    finally:
+        torch.set_default_dtype(before)
+    for by_autograd, by_hand in found:
+        torch.testing.assert_close(by_hand, by_autograd, rtol=1e-9, atol=1e-9)
+
+
+@given(case=CASES)
+@settings(max_examples=60)
+def test_in_single_precision_they_agree_to_five_digits(case):
+    for by_autograd, by_hand in both_ways(case | {"wide": False}, torch.float32, steps=1)[:-2]:
+        scale = max(1.0, float(by_autograd.abs().max()))
+        torch.testing.assert_close(by_hand, by_autograd, rtol=1e-5, atol=1e-5 * scale)
+
+
+@given(case=CASES)
+@settings(max_examples=20)
+def test_in_bfloat16_they_agree_within_its_rounding(case):
+    sized = case | {"hidden_units": 160, "num_layers": 2, "rows": 32, "wide": False}
+    *_, (by_autograd, by_hand), _ = both_ways(sized, torch.float32, steps=1, bf16=True)[:10]
+    assert float((by_hand - by_autograd).norm()) <= 0.05 * float(by_autograd.norm())
+
+
+@pytest.mark.parametrize(
+    ("actions", "network", "autograd", "why"),
+    [
+        (ActionSpec(2), {}, False, None),
+        (ActionSpec(2), {}, True, "torch_settings.gradients says so"),
+        (ActionSpec(2, (3,)), {}, False, "some of its actions are discrete"),
+        (ActionSpec(2), {"memory": {"memory_size": 4}}, False, "its networks are more than perceptrons over vectors"),
+    ],
+)
+def test_a_trainer_finds_them_by_hand_where_it_can_and_says_where_it_cannot(actions, network, autograd, why, caplog):
+    spec = BehaviorSpec("Agent?team=0", (ObservationSpec("o", (3,)),), actions)
+    block = {"trainer_type": "sac", "network_settings": {"hidden_units": 8, "num_layers": 1, **network}}
+    with caplog.at_level(logging.INFO):
+        make_trainer(TrainerContext("Agent", BehaviorSettings.model_validate(block), spec, autograd=autograd))
+    said = [record.getMessage() for record in caplog.records if "autograd" in record.getMessage()]
+    expected = f"Agent: gradients by autograd, which takes longer than by hand: {why}."
+    assert said == ([] if why is None else [expected])
