@@ -39,7 +39,12 @@ class BirthLine:
     """The child's end of the line on which births come and notices go: its standard input."""
 
     def __init__(self) -> None:
-        self._sock = None if sys.platform == "win32" else socket.socket(fileno=os.dup(sys.stdin.fileno()))
+        self._sock: socket.socket | None = None
+        if sys.platform != "win32":
+            self._sock = socket.socket(fileno=os.dup(0))
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)  # programs that are started here inherit that, and not the line
+            os.close(nothing)
 
     def receive(self) -> dict[str, Any]:
         """Wait for the next birth message, with the tickets that are good here.

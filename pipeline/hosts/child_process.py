@@ -75,7 +75,10 @@ class ChildProcess:
                 else:
                     await hand_over(self._birth, things, msgpack.packb(birth, use_bin_type=True))
         except BaseException:
-            self.dismiss()
+            if first:
+                self.dismiss()
+            else:
+                self.kill()  # whoever listens to it hears of its end
             raise
         if not more:
             self._birth.close()

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,7 +246,9 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
     """Start a host in a process of its own, or in one that is shared; returns when it has its plan."""
     orders, their_orders = socket.socketpair()
     reports, their_reports = socket.socketpair()
-    with their_orders, their_reports:
+    with ExitStack() as ours, their_orders, their_reports:
+        ours.enter_context(orders)
+        ours.enter_context(reports)
         process = shared or take_child(plan.name)
         birth: dict[str, Any] = {
             "plan": plan.to_plain(),
@@ -257,6 +260,7 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
         }
         ends = [each for end in links.born_with.values() for each in (end.sock, end.segment)]
         lifeline, host = await _be_born(process, birth, [their_orders, their_reports, *ends])
+        ours.pop_all()
     control = await SocketControl.open(reports, orders)
     return ProcessHost(plan, control, lifeline, host, links)
 
@@ -269,9 +273,11 @@ async def _be_born(
         lodger = await process.take_in(birth, things)
         return lodger, lodger
     lifeline, their_lifeline = socket.socketpair()
-    with their_lifeline:
+    with ExitStack() as ours, their_lifeline:
+        ours.enter_context(lifeline)
         birth["lifeline"] = write_ticket(their_lifeline, process.pid)
         await process.be(birth, [*things, their_lifeline])
+        ours.pop_all()
     return MainLifeline(lifeline, process.pid), process
 
 

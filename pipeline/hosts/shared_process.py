@@ -13,6 +13,9 @@ from pipeline.hosts.child_process import ChildProcess
 from pipeline.hosts.lifeline import MainLifeline
 from queues.platform import Segment, write_ticket
 
+LAST_WORDS_S = 1.0
+"""Seconds in which the line of a dead process ends, unless what it has forked holds it."""
+
 
 class SharedProcess:
     """A process that takes in hosts as long as one is in it.
@@ -73,25 +76,30 @@ class SharedProcess:
 
     async def _hear(self, lifeline: MainLifeline) -> None:
         """Hear of hosts' ends until the process has ended; whoever is still in it then has ended with it."""
-        heard = bytearray()
+        notices = self._tasks.create_task(self._take_notices())
         try:
-            while some := await self._child.hear():
-                heard += some
-                while len(heard) >= NOTICE.size:
-                    number, status = NOTICE.unpack_from(heard)
-                    del heard[: NOTICE.size]
-                    self._ends[number].set_result(status)
-                if not self._over and all(end.done() for end in self._ends.values()):
-                    self._over = True
-                    self._child.let_end()
             status = await self._child.wait()
+            await asyncio.wait([notices], timeout=LAST_WORDS_S)
             for end in self._ends.values():
                 if not end.done():
                     end.set_result(status)
         finally:
             self._over = True
+            notices.cancel()
             lifeline.close()
             self._child.leave()
+
+    async def _take_notices(self) -> None:
+        heard = bytearray()
+        while some := await self._child.hear():
+            heard += some
+            while len(heard) >= NOTICE.size:
+                number, status = NOTICE.unpack_from(heard)
+                del heard[: NOTICE.size]
+                self._ends[number].set_result(status)
+            if not self._over and all(end.done() for end in self._ends.values()):
+                self._over = True
+                self._child.let_end()
 
     def kill(self) -> None:
         """Kill the process, and with it all hosts that are in it."""

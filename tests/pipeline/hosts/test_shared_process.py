@@ -14,6 +14,7 @@ from queue_conformance import numbered
 from run_configs import cartpole
 
 from config import ConfigError, RunConfig
+from pipeline.common.errors import RunError
 from pipeline.control.messages import HostFailed, HostFinished, LogLine
 from pipeline.hosts import child_process
 from pipeline.hosts.child_process import learner_processes, started_early
@@ -100,6 +101,20 @@ async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_ne
             assert not [message for message in peer.heard if isinstance(message, HostFinished | HostFailed)]
         again = [await opened.start(each.handle.plan.name, "learner", replaces=each.handle) for each in (first, second)]
         assert len({await each.order("pid") for each in again} - {killed}) == 1
+
+
+async def test_a_birth_that_fails_halfway_ends_the_process_and_nobody_waits_for_it(hosts, monkeypatch):
+    async with hosts() as opened:
+        first = await opened.start("learner-A", "learner")
+        await first.order("pid")
+
+        async def limited(*given):
+            raise OSError(24, "too many open files")
+
+        monkeypatch.setattr(child_process, "hand_over", limited)
+        with pytest.raises(RunError, match="learner-B can't be started"):
+            await opened.start("learner-B", "learner")
+        assert await first.end() == -9
 
 
 def listed(count, **changes):
