@@ -25,7 +25,7 @@ _NO_RUN = re.compile(
     r"(-h|--(help|version|validate|convert|to-demo|export-onnx|plot|tournament|view|serve|inference|env))\b"
 )
 """Arguments of commands that start no learner, or that may take a while to: an engine is started first."""
-_ELSEWHERE = re.compile(r"\b(inline|ray|deterministic|auto|inference)\b|^replay:", re.MULTILINE)
+_ELSEWHERE = re.compile(r"\b(inline|ray|deterministic|inference)\b|\bkind: *auto\b|^replay:", re.MULTILINE)
 """Words of files and commands whose learners may not be in processes; one of them in a comment costs speed alone."""
 _BEHAVIOR = re.compile(r"""^behaviors:\s*(?:#.*)?\n(?:\s*(?:#.*)?\n)*\s+["']?([\w-]+)["']?:""", re.MULTILINE)
 """The first of the listed behaviours, in the block style that people write."""

@@ -48,6 +48,7 @@ def started(monkeypatch):
 
 def test_the_first_behaviour_and_its_trainer_are_found_in_the_text(written):
     assert guess_learner([written(yaml.safe_dump(cartpole(), sort_keys=False)), "--seed", "1"]) == PPO
+    assert guess_learner([written("behaviors:\n  CartPole: {}\ntorch_settings: {precision: auto}\n")]) == PPO
     text = "# two\nbehaviors:\n\n  # the first\n  'One-1': # it\n    trainer_type: sac\n  Two:\n"
     assert guess_learner(["--run-id", "x", written(text)]) == (
         "learner-One-1",
