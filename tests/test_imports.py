@@ -39,6 +39,7 @@ HEAVY_ALLOWED = {
         "stages/trainer/adam.py",
         "stages/trainer/bc/likelihood.py",
         "stages/trainer/captured_step.py",
+        "stages/trainer/denormals.py",
         "stages/trainer/imitation/cloning.py",
         "stages/trainer/imitation/examples.py",
         "stages/trainer/imitation/losses.py",

@@ -19,6 +19,7 @@ from stages.trainer.bc.held_out import held_out
 from stages.trainer.bc.likelihood import MaximumLikelihood
 from stages.trainer.builtin import BuiltinTrainer
 from stages.trainer.captured_step import say_uncaptured
+from stages.trainer.denormals import flushed_denormals
 from stages.trainer.intake import Intake
 from stages.trainer.protocol import TrainerContext
 from stages.trainer.randomness import random_state, restore_random
@@ -82,6 +83,7 @@ class BCTrainer(BuiltinTrainer):
         """Return True if at least `buffer_size` rows came in, held out or not: either takes part in flow control."""
         return self._waiting >= self._hyperparameters.buffer_size
 
+    @flushed_denormals()
     def learn(self) -> int:
         """Learn from the waiting examples, evaluate on the held-out ones; returns the rows used up.
 

@@ -23,6 +23,7 @@ from stages.policy.layout import MASK_PENALTY
 from stages.policy.network.factory import make_actor_critic
 from stages.policy.network.transfers import to_device
 from stages.trainer.captured_step import say_uncaptured
+from stages.trainer.denormals import flushed_denormals
 from stages.trainer.impala.by_hand import ImpalaByHand
 from stages.trainer.impala.replay import UnrollReplay
 from stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
@@ -71,6 +72,7 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         """Copy trajectories into the buffer, and update the normalisers; see `RolloutTrainer`."""
         super().add(with_group_rewards(batch))
 
+    @flushed_denormals()
     def learn(self) -> int:
         """Make one gradient step; returns the number of fresh rows. What came beyond them waits for the next one.
 

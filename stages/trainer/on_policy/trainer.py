@@ -20,6 +20,7 @@ from config import OnPolicyHyperparameters
 from queues.messages import Array
 from stages.policy.layout import MASK_PENALTY
 from stages.trainer.agent_table import Chains
+from stages.trainer.denormals import flushed_denormals
 from stages.trainer.on_policy.advantages import advantages, explained_variances, normalized
 from stages.trainer.on_policy.critic_values import CriticMemories, CriticValues, rows_per_pass
 from stages.trainer.on_policy.decoupling import current_log_probs, importance_weights, log_probs_of
@@ -69,6 +70,7 @@ class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any
         """True if the clip is centred on the policy that learns."""
         return self._hyperparameters.decoupled
 
+    @flushed_denormals()
     def learn(self) -> int:
         """Make one update from `buffer_size` rows; returns their number. What came beyond them waits for the next one.
 

@@ -23,6 +23,7 @@ from queues.specs import ActionSpec
 from stages.errors import NotFiniteError, StageError
 from stages.policy.network.transfers import to_device
 from stages.trainer.builtin import BuiltinTrainer
+from stages.trainer.denormals import flushed_denormals
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from stages.trainer.intake import Intake, with_group_rewards
 from stages.trainer.pacing import rows_per_update
@@ -251,6 +252,7 @@ class SACTrainer(BuiltinTrainer):
             waited,
         )
 
+    @flushed_denormals()
     def _learn_all(self) -> None:
         if self._owes(self._ratio):
             self._learn_policy()
