@@ -38,10 +38,11 @@ class ImpalaByHand:
     Args:
         network: two perceptrons, or one with both heads, on the CPU.
         actions: the behaviour's.
+        rows: what batches will mostly have.
     """
 
-    def __init__(self, network: ActorCritic, actions: ActionSpec) -> None:
-        self._perceptron = PerceptronsByHand(network)
+    def __init__(self, network: ActorCritic, actions: ActionSpec, rows: int) -> None:
+        self._perceptron = PerceptronsByHand(network, rows)
         self._likelihood = ActionLikelihood(network, actions)
         self._continuous = actions.continuous_size
         self._branches = list(actions.discrete_branches)

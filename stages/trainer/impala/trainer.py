@@ -129,7 +129,8 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         network = make_actor_critic(self._design, len(self._signals.names), shared, self._random, device)
         say_uncaptured(self.context, "an update is one of them, from trajectories that differ in length")
         perceptrons = self._perceptrons(network)
-        by_hand = None if perceptrons is None else ImpalaByHand(perceptrons, self._spec.actions)
+        rows = self._hyperparameters.batch_size * self._hyperparameters.unroll_length
+        by_hand = None if perceptrons is None else ImpalaByHand(perceptrons, self._spec.actions, rows)
         gammas = self._signals.gammas
         return ImpalaUpdate(network, self._spec, self._hyperparameters, gammas, self.context.replicas, by_hand)
 

@@ -59,6 +59,7 @@ class PerceptronsByHand:
 
     Args:
         network: its parameters are read, and its `gradients` are written: not added to.
+        rows: what minibatches will mostly have.
 
     Attributes:
         heads: [H, R] of the last forward pass.
@@ -67,10 +68,10 @@ class PerceptronsByHand:
         of_values: [S, R] the same by `values`.
     """
 
-    def __init__(self, network: ActorCritic) -> None:
+    def __init__(self, network: ActorCritic, rows: int) -> None:
         weights = {name: leaf.detach() for name, leaf in network.parameters.items()}
         gradients = network.named_views(network.gradients)
-        self._layers = make_layers(network.activation, weights, gradients, network.layers, network.products)
+        self._layers = make_layers(network.activation, weights, gradients, network.layers, network.products, rows)
         heads = [f"{head}.{what}" for head in ("action", "value") for what in ("weight", "bias")]
         self._action, self._action_bias, self._value, self._value_bias = (weights[name].numpy() for name in heads)
         self._of_action, self._of_action_bias, self._of_value, self._of_value_bias = (

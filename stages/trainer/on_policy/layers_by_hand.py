@@ -1,4 +1,4 @@
-"""Hidden layers whose gradients are derived by hand: by NumPy where they are narrow, by torch where they are wide.
+"""Hidden layers whose gradients are derived by hand: by NumPy where they are small, by torch where they are large.
 
 The equations are in `by_hand`, and so are the axis letters: R rows, T towers, V inputs, U units.
 """
@@ -18,6 +18,8 @@ from stages.policy.network.products import HiddenProducts
 
 FEWEST_OF_TORCH = 128
 """Units of the widest layer from which on torch computes the layers: below, its calls take longer than NumPy's."""
+LEAST_OF_TORCH = 2**15
+"""Results of the widest layer, in units times rows, from which on it does, too."""
 
 
 class HandLayer(ABC):
@@ -49,17 +51,18 @@ class _NarrowLayer(HandLayer):
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = (each.numpy() for each in parameters)
-        self._activate, self._slope, self._gated = _OF_NUMPY[activation]
+        self._activate, self._slope, self._keeps_z = _OF_NUMPY[activation]
 
     def make_room(self, rows: int) -> None:
-        shape, kind = (len(self._weight), rows, self._weight.shape[2]), self._weight.dtype
-        self.outputs, self.deltas = np.empty(shape, kind), np.empty(shape, kind)
-        self.gates = np.empty(shape if self._gated else 0, kind)
-        self._ones = np.ones(rows, kind)
+        shape, dtype = (len(self._weight), rows, self._weight.shape[2]), torch.from_numpy(self._weight).dtype
+        self.y, self.delta = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
+        self.z = torch.empty(shape, dtype=dtype) if self._keeps_z else self.y
+        self.outputs, self.deltas, self._inputs = self.y.numpy(), self.delta.numpy(), self.z.numpy()
+        self._ones = np.ones(rows, self._weight.dtype)
 
     def forward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
-        np.matmul(inputs.numpy() if before is None else before.outputs, self._weight, out=self.outputs)
-        self.outputs += self._bias
+        np.matmul(inputs.numpy() if before is None else before.outputs, self._weight, out=self._inputs)
+        self._inputs += self._bias
         self._activate(self)
 
     def backward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
@@ -115,13 +118,17 @@ def make_layers(
     gradients: Mapping[str, Tensor],
     count: int,
     products: HiddenProducts,
+    rows: int,
 ) -> Sequence[HandLayer]:
-    """Make the layers of a body, from the first to the last, for parameters and gradients by their names."""
+    """Make the layers of a body, from the first to the last, for parameters and gradients by their names.
+
+    They are made for minibatches of `rows`, and do for others.
+    """
     of_layer = [
         [of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")] for i in range(count)
     ]
-    wide = max(weight.shape[2] for weight, *_ in of_layer) >= FEWEST_OF_TORCH
-    kind = _WideLayer if wide else _NarrowLayer
+    units = max(weight.shape[2] for weight, *_ in of_layer)
+    kind = _WideLayer if units >= FEWEST_OF_TORCH or units * rows >= LEAST_OF_TORCH else _NarrowLayer
     return [kind(activation, products, *parameters) for parameters in of_layer]
 
 
@@ -139,57 +146,6 @@ def _tanh_backward(layer: _NarrowLayer) -> None:
     layer.deltas *= layer.outputs
 
 
-def _relu(layer: _NarrowLayer) -> None:
-    np.maximum(layer.outputs, 0.0, out=layer.outputs)
-
-
-def _relu_backward(layer: _NarrowLayer) -> None:
-    """f′ = 1 where y > 0, else 0."""
-    np.sign(layer.outputs, out=layer.outputs)
-    layer.deltas *= layer.outputs
-
-
-def _swish(layer: _NarrowLayer) -> None:
-    """The gate is σ(z) = (1 + tanh(z/2))/2, and y = z·σ(z)."""
-    np.multiply(layer.outputs, 0.5, out=layer.gates)
-    np.tanh(layer.gates, out=layer.gates)
-    layer.gates *= 0.5
-    layer.gates += 0.5
-    layer.outputs *= layer.gates
-
-
-def _swish_backward(layer: _NarrowLayer) -> None:
-    """f′ = σ + y·(1 - σ) = 1 + (y - 1)·(1 - σ)."""
-    np.subtract(1.0, layer.gates, out=layer.gates)
-    layer.outputs -= 1.0
-    layer.outputs *= layer.gates
-    layer.outputs += 1.0
-    layer.deltas *= layer.outputs
-
-
-def _elu(layer: _NarrowLayer) -> None:
-    """The gate is e^z - 1 where z < 0, else 0."""
-    np.minimum(layer.outputs, 0.0, out=layer.gates)
-    np.expm1(layer.gates, out=layer.gates)
-    np.maximum(layer.outputs, layer.gates, out=layer.outputs)
-
-
-def _elu_backward(layer: _NarrowLayer) -> None:
-    """f′ = 1 where z > 0, else y + 1."""
-    np.minimum(layer.outputs, 0.0, out=layer.outputs)
-    layer.outputs += 1.0
-    layer.deltas *= layer.outputs
-
-
-_OF_NUMPY: dict[str, tuple[Callable[[_NarrowLayer], None], Callable[[_NarrowLayer], None], bool]] = {
-    "tanh": (_tanh, _tanh_backward, False),
-    "relu": (_relu, _relu_backward, False),
-    "swish": (_swish, _swish_backward, True),
-    "elu": (_elu, _elu_backward, True),
-}
-"""Both passes, and whether they need the gate."""
-
-
 # Activations by torch: y of `z`; then ∂L/∂y in `delta` becomes δ, by the operators that autograd calls. ---------------
 
 _ATEN = torch.ops.aten
@@ -200,17 +156,17 @@ def _tanh_of_torch(layer: _WideLayer) -> None:
     _ATEN.tanh_backward.grad_input(layer.delta, layer.y, grad_input=layer.delta)
 
 
-def _relu_of_torch(layer: _WideLayer) -> None:
+def _relu_of_torch(layer: _NarrowLayer | _WideLayer) -> None:
     """f′ = 1 where y > 0, else 0."""
     _ATEN.threshold_backward.grad_input(layer.delta, layer.y, 0, grad_input=layer.delta)
 
 
-def _swish_of_torch(layer: _WideLayer) -> None:
+def _swish_of_torch(layer: _NarrowLayer | _WideLayer) -> None:
     """f′ = σ(z)·(1 + z·(1 - σ(z)))."""
     _ATEN.silu_backward.grad_input(layer.delta, layer.z, grad_input=layer.delta)
 
 
-def _elu_of_torch(layer: _WideLayer) -> None:
+def _elu_of_torch(layer: _NarrowLayer | _WideLayer) -> None:
     """f′ = 1 where y > 0, else y + 1."""
     _ATEN.elu_backward.grad_input(layer.delta, 1.0, 1.0, 1.0, True, layer.y, grad_input=layer.delta)
 
@@ -223,3 +179,12 @@ _OF_TORCH: dict[str, tuple[Callable[..., Any], Callable[[_WideLayer], None], boo
 }
 """f, its backward pass, and whether that needs z; y takes z's place where not, as memory is what large layers wait for.
 """
+
+_OF_NUMPY: dict[str, tuple[Callable[[_NarrowLayer], object], Callable[[_NarrowLayer], None], bool]] = {
+    "tanh": (_tanh, _tanh_backward, False),
+    # NumPy would take two to five passes for each.
+    "relu": (lambda layer: _ATEN.relu.out(layer.z, out=layer.y), _relu_of_torch, False),
+    "swish": (lambda layer: _ATEN.silu.out(layer.z, out=layer.y), _swish_of_torch, True),
+    "elu": (lambda layer: _ATEN.elu.out(layer.z, out=layer.y), _elu_of_torch, False),
+}
+"""Both passes of narrow layers, and whether the second needs z."""

@@ -20,10 +20,11 @@ class PPOByHand:
         network: two perceptrons, or one with both heads.
         actions: the behaviour's.
         ratio_per_dimension: whether ratios are those of each action dimension and branch, or of the joint action.
+        rows: what minibatches will mostly have.
     """
 
-    def __init__(self, network: ActorCritic, actions: ActionSpec, ratio_per_dimension: bool) -> None:
-        self._perceptron = PerceptronsByHand(network)
+    def __init__(self, network: ActorCritic, actions: ActionSpec, ratio_per_dimension: bool, rows: int) -> None:
+        self._perceptron = PerceptronsByHand(network, rows)
         self._likelihood = ActionLikelihood(network, actions)
         self._joint = not ratio_per_dimension
 

@@ -37,7 +37,8 @@ class PPOTrainer(OnPolicyTrainer[Minibatch]):
         perceptrons = self._perceptrons(network)
         by_hand = None
         if perceptrons is not None:
-            by_hand = PPOByHand(perceptrons, self.context.spec.actions, self._hyperparameters.ratio_per_dimension)
+            h = self._hyperparameters
+            by_hand = PPOByHand(perceptrons, self.context.spec.actions, h.ratio_per_dimension, h.batch_size)
         arguments = network, self.context.spec, self._hyperparameters, self.context.replicas
         graphs = graphs_for(self.context)
         if graphs is None:

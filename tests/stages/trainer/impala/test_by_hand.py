@@ -94,7 +94,7 @@ def learned(case, by_hand: bool):
         spec,
         hyperparameters,
         np.full(case["signals"], 0.9),
-        by_hand=ImpalaByHand(network, spec.actions) if by_hand else None,
+        by_hand=ImpalaByHand(network, spec.actions, 0) if by_hand else None,
     )
     found = update.learn(unrolls_of(case, random), 1e-3, case["beta"], 0)
     return network.gradients, found

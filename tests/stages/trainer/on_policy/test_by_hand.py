@@ -36,6 +36,7 @@ CASES = st.fixed_dictionaries(
         "per_dimension": st.booleans(),
         "weighted": st.booleans(),
         "rows": st.integers(1, 12),
+        "expected_rows": st.sampled_from([0, 10**6]),
         "beta": st.sampled_from([0.0, 0.01, 1.0]),
         "seed": st.integers(0, 10**6),
     }
@@ -87,7 +88,7 @@ def both_ways(case, bf16: bool = False) -> dict[str, tuple[torch.Tensor, torch.T
     network = ActorCritic(PolicyDesign(spec, network_settings, bf16=bf16), case["signals"], case["shared"], random)
     network.values += torch.from_numpy(0.5 * random.standard_normal(len(network.values)))
     network.gradients.fill_(7.0)  # of the minibatch before
-    by_hand = PPOByHand(network, spec.actions, case["per_dimension"])
+    by_hand = PPOByHand(network, spec.actions, case["per_dimension"], case["expected_rows"])
     update = PPOUpdate(network, spec, PPOHyperparameters(ratio_per_dimension=case["per_dimension"]), by_hand=by_hand)
     columns = case["actions"].continuous_size + len(case["actions"].discrete_branches)
     minibatch = minibatch_of(case, random, columns if case["per_dimension"] else 1)
