@@ -75,13 +75,15 @@ class ActorHosts(_Hosts):
     replicas: Int = Field(1, gt=0, le=256, description="How many of them, each with `environment.num_envs` instances.")
 
 
-def _processes(value: object) -> object:
-    if value == "auto" or (type(value) is int and 1 <= value <= MOST_LEARNER_PROCESSES):
+def _auto_or_number(value: object) -> object:
+    if value == "auto" or (type(value) is int and 1 <= value <= MOST_AT_ONCE):
         return value
-    raise ValueError(f"{value!r} does not fit; expected 'auto' or a whole number from 1 to {MOST_LEARNER_PROCESSES}")
+    raise ValueError(f"{value!r} does not fit; expected 'auto' or a whole number from 1 to {MOST_AT_ONCE}")
 
 
-MOST_LEARNER_PROCESSES = 256
+AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_auto_or_number)]
+MOST_AT_ONCE = 256
+"""The most processes, and threads of each, that are accepted."""
 
 
 class LearnerHosts(_Hosts):
@@ -94,11 +96,17 @@ class LearnerHosts(_Hosts):
         description="Replicas of each trainer, which learn together: each computes its part of every minibatch, and "
         "the sum of their gradients is that of a single trainer. With several GPUs each has one of its own.",
     )
-    processes: Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_processes)] = Field(
+    processes: AutoOrNumber = Field(
         "auto",
         description="Processes that all learners share, at most, with `kind: process` and one replica: what kills one "
         "ends all learners in it, and each is started again. `auto`: as many as there are cores. On Windows each "
         "learner has a process of its own.",
+    )
+    threads: AutoOrNumber = Field(
+        "auto",
+        description="Threads that each trainer computes with. `auto`: the fastest of 1, 2, 4, … by the first updates, "
+        "as far as actors and other learners leave cores over; a resume keeps it. 1 if `deterministic`, with `record` "
+        "or `replay`, with replicas and on Ray; inline as many as the process is set to.",
     )
 
 

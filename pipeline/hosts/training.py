@@ -13,6 +13,7 @@ from pipeline.common.lessons import kept_returns
 from pipeline.common.seeds import derive_seed
 from pipeline.control.channel import ControlEnd
 from pipeline.hosts.device import choose_precision
+from pipeline.hosts.learner_threads import thread_choice
 from pipeline.hosts.plan import HostPlan
 from pipeline.hosts.protocol import HostEdges
 from pipeline.hosts.runtime import Host
@@ -88,6 +89,7 @@ class TrainerHost(Host):
             # Recordings of several runs may be replayed together: each has a source 0.
             deliveries=Deliveries.asked_for() if self.config.replay is None else None,
             stop_when=settings.stop_when,
+            threads=thread_choice(self.config, behavior, device, self.stages.context(TRAINER).log),
         )
 
     def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:

@@ -27,6 +27,7 @@ from stages.trainer.finished_episodes import FinishedEpisodes
 from stages.trainer.protocol import Trainer
 from stages.trainer.report import TrainerPort, TrainerReport
 from stages.trainer.stop_criterion import StopCriterion
+from stages.trainer.thread_choice import ThreadChoice
 
 RESTORED_SOURCE = -1
 """Source of the rows that a resumed trainer brings along."""
@@ -74,6 +75,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         actions: the behaviour's, for histograms of them; None: no histograms.
         deliveries: checks in tests that no trajectory comes twice; None: it is not checked.
         stop_when: when it learns no more before `max_steps`; None: it goes on until then.
+        threads: those that updates compute with; None: as the process is set.
 
     Attributes:
         ended_by: why it has stopped before `max_steps`, for people; empty if it has not.
@@ -95,6 +97,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         actions: ActionSpec | None = None,
         deliveries: Deliveries | None = None,
         stop_when: StopWhenSettings | None = None,
+        threads: ThreadChoice | None = None,
     ) -> None:
         self.trainer = trainer
         self._behavior = behavior
@@ -102,6 +105,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._port = port or TrainerPort()
         self._reports_each = reports_each
         self._clock = clock
+        self._threads = threads
         self._columns = columns
         self._deliveries = deliveries
         self._learned_at: float | None = None
@@ -246,9 +250,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         policy = self.policy()
         lost = {"lost_updates": self._lost_updates} if self._lost_updates else {}
         changed = {"hyperparameters": dict(self.changed)} if self.changed else {}
+        threads = None if self._threads is None else self._threads.state
+        chosen = {} if threads is None else {"threads": threads}
         return {
             **lost,
             **changed,
+            **chosen,
             "trainer": self.trainer.state_dict(),
             "policy": {"weights": policy.weights, "step": policy.step, "version": policy.version},
             "held_rows": self.held_rows,
@@ -264,6 +271,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         for name, value in state.get("hyperparameters", {}).items():
             self.set_hyperparameter(name, float(value))
         self._lost_updates = int(state.get("lost_updates", 0))
+        if self._threads is not None and "threads" in state:
+            self._threads.keep(int(state["threads"]))
         policy = state["policy"]
         self._policy = replace(
             self.trainer.policy(),
@@ -285,7 +294,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if len(self._arrived) > 1:
             self._report_arrivals()  # now, so that actors that wait for it go on during the update
         began, version = self._clock(), self.version
+        if self._threads is not None:
+            self._threads.begin()
         used = self.trainer.learn()
+        if self._threads is not None:
+            self._threads.took(self._clock() - began, used)
         add = self._context.statistics.add
         add(self._behavior, "Pipeline/Update Experiences", float(used))
         if (recent := self.recent_return) is not None:

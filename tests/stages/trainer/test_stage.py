@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from stages.errors import NotFiniteError, StageError
 from stages.stage import StageContext
 from stages.trainer.report import TrainerPort
 from stages.trainer.stage import TrainerStage
+from stages.trainer.thread_choice import ThreadChoice
 
 
 class Desk:
@@ -295,6 +297,30 @@ def test_a_resumed_stage_goes_on_where_the_checkpoint_was_made():
     assert resumed.stage.recent_return == 4.0
     assert resumed.take(3, source=6) == [2]
     assert resumed.returned == {-1: 7, 6: 3}, "rows that it brought along are accounted under a source of their own"
+
+
+def test_a_resumed_stage_computes_with_the_threads_that_were_chosen():
+    used = []
+
+    def desk_with(threads):
+        clock = count(step=0.5)  # each look at it is half a second later
+        return Desk(rows_per_update=10, clock=lambda: next(clock), threads=ThreadChoice(threads, used.append))
+
+    desk = desk_with([1, 2])
+    for _ in range(8):
+        desk.take(10)
+    assert used == [1] + [1, 2] * 3 + [1], "two threads are not faster by this clock"
+    state = desk.stage.state_dict() | {"threads": 2}
+    assert desk.stage.state_dict()["threads"] == 1
+    resumed = desk_with([1, 2])
+    resumed.stage.load_state_dict(state)
+    resumed.take(10)
+    assert used[-1] == 2
+    elsewhere = desk_with([4])
+    elsewhere.stage.load_state_dict(state)
+    elsewhere.take(10)
+    assert used[-1] == 4, "a number in the YAML counts"
+    assert "threads" not in elsewhere.stage.state_dict()
 
 
 def test_a_resumed_stage_acts_by_the_policy_last_emitted():
