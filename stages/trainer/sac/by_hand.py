@@ -100,11 +100,12 @@ class SACByHand:
             both = [q.forward(self._judged, room) for q, room in self._pairs(self._critics)]
             taken, drawn = [values[:, :rows] for values in both], [values[:, rows:] for values in both]
             soft = np.minimum(*drawn) - alpha * draw.log_probs[:rows]
-            self._back([values - goals for values in taken], drawn, draw, alpha)
             if self._entropy is not None:
-                self._coefficients.gradients.fill_(-(float(draw.log_probs[:rows].mean()) + self._entropy))
-            squares = [0.5 * float(np.square(values - goals).mean()) for values in taken]
-            losses = np.array([-soft.mean(), *squares, 0.5 * sum(squares)], goals.dtype)
+                self._coefficients.gradients.fill_(-(_mean(draw.log_probs[:rows]) + self._entropy))
+            errors = [values - goals for values in taken]
+            squares = [0.5 * float(np.vdot(each, each)) / each.size for each in errors]
+            self._back(errors, drawn, draw, alpha)
+            losses = np.array([-_mean(soft), *squares, 0.5 * sum(squares)], goals.dtype)
         q1, q2, targets, values, negentropies = (
             torch.from_numpy(found.T) for found in (*taken, goals, soft, draw.log_probs[None, :rows])
         )
@@ -185,3 +186,8 @@ class _Draw:
         actions, spread, within = (each[:, :rows] for each in (self.actions, self._spread, self._within))
         of_u = of_actions * (1.0 - actions * actions) + 2.0 * share * actions
         return np.concatenate([of_u, (of_u * spread - share) * within])
+
+
+def _mean(values: Numbers) -> float:
+    """As `values.mean()`, without its checks."""
+    return float(np.add.reduce(values, axis=None)) / values.size
