@@ -176,4 +176,5 @@ def test_without_a_file_a_scenes_behaviours_learn_with_the_defaults(learn):
     said = learn("--env", str(BUILD), "--base-port", port, *short, *INLINE)
     assert "warning: no configuration file was given" in said
     assert "Connected new brain: Simple?team=0" in said
-    assert "[INFO] Simple. Step: 200." in said
+    # A trajectory that comes late may bring the count from below 200 to beyond 300 at once.
+    assert re.search(r"\[INFO\] Simple\. Step: [23]00\.", said), said
