@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from config.choosing import ChoosingSettings
 from config.environment_kinds import ENVIRONMENT_KINDS
 from config.errors import Finding
 from config.fields import (
@@ -147,8 +148,10 @@ FOR_EVERY_KIND = ("kind", "num_envs", "action_repeat", "max_episode_steps")
 """Keys that have a meaning for environments of every kind."""
 
 
-class EnvironmentSettings(Settings):
+class EnvironmentSettings(ChoosingSettings):
     """The environment that the agents act in. ML-Agents has no such section; it always runs Unity."""
+
+    choosable: ClassVar[Mapping[str, bool]] = {"num_envs": False}
 
     kind: Annotated[Text, one_of(ENVIRONMENT_KINDS)] = Field(
         description="; ".join(f"`{name}`: {kind.meaning}" for name, kind in ENVIRONMENT_KINDS.items()) + "."
@@ -173,7 +176,8 @@ class EnvironmentSettings(Settings):
         1,
         gt=0,
         le=100_000,
-        description="Environment instances in each actor.",
+        description="Environment instances in each actor, or of all actors where `pipeline.hosts.actors.replicas` is "
+        "`auto`. `auto`: as many as pay, by the time that their steps take; it changes what is learned.",
         json_schema_extra={"default_text": "`env_settings.num_envs`"},
     )
     options: PlainMap = Field(default_factory=dict, description="Keyword arguments for the environment.")

@@ -45,6 +45,10 @@ class EnvironmentKind:
     """Function from a `RunConfig` to a line about its environments, for `--validate`."""
     takes_engine_settings: bool = False
     """True if `engine_settings` have an effect."""
+    one_after_another: bool = False
+    """True if an actor steps its instances one after another, so that several actors step them in less time."""
+    apart: bool = False
+    """True if each instance is a program of its own."""
 
 
 ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
@@ -65,6 +69,7 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         check="config.section_checks:check_behavior",
         references="stages.environment.gymnasium.making:named_in_section",
         trial="stages.environment.gymnasium.trial:try_gymnasium",
+        one_after_another=True,
     ),
     "pettingzoo": EnvironmentKind(
         meaning="any PettingZoo environment, of many agents",
@@ -77,6 +82,7 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         ),
         check="config.section_checks:check_roles",
         trial="stages.environment.pettingzoo.trial:try_pettingzoo",
+        one_after_another=True,
     ),
     "mlagents": EnvironmentKind(
         meaning="any object with the interface of ML-Agents' low-level API",
@@ -94,6 +100,7 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         preflight="stages.environment.unity.preflight:check_executable",
         description="pipeline.command.description:describe_unity",
         takes_engine_settings=True,
+        apart=True,
     ),
 }
 """By `environment.kind`."""

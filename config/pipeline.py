@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
+from config.choosing import ChoosingSettings
 from config.errors import Finding, suggest
 from config.fields import (
     Flag,
@@ -53,7 +55,7 @@ HostKindName = Annotated[Text, one_of(HOST_KINDS)]
 _KINDS = "; ".join(f"`{name}`: {kind.meaning}" for name, kind in HOST_KINDS.items()) + "."
 
 
-class _Hosts(Settings):
+class _Hosts(ChoosingSettings):
     """Hosts of one part of the pipeline."""
 
     kind: HostKindName = Field("process", description=_KINDS)
@@ -69,10 +71,23 @@ class _Hosts(Settings):
         return self
 
 
+_AUTO_KIND = f"{_KINDS[:-1]}. `auto`: `process` where there are several cores, else `inline`."
+
+
 class ActorHosts(_Hosts):
     """The hosts that hold environments and agent processors."""
 
-    replicas: Int = Field(1, gt=0, le=256, description="How many of them, each with `environment.num_envs` instances.")
+    choosable: ClassVar[Mapping[str, bool]] = {"kind": True, "replicas": True}
+
+    kind: HostKindName = Field("process", description=_AUTO_KIND, json_schema_extra={"default_text": "`auto`"})
+    replicas: Int = Field(
+        1,
+        gt=0,
+        le=256,
+        description="How many of them. A number: each has `environment.num_envs` instances. `auto`: as many as pay on "
+        "this machine, which share `environment.num_envs` instances, so that what is learned does not depend on it.",
+        json_schema_extra={"default_text": "`auto`"},
+    )
 
 
 def _auto_or_number(value: object) -> object:
@@ -89,6 +104,9 @@ MOST_AT_ONCE = 256
 class LearnerHosts(_Hosts):
     """The hosts that hold trainers, one for each behaviour."""
 
+    choosable: ClassVar[Mapping[str, bool]] = {"kind": True}
+
+    kind: HostKindName = Field("process", description=_AUTO_KIND, json_schema_extra={"default_text": "`auto`"})
     replicas: Int = Field(
         1,
         gt=0,
@@ -257,7 +275,7 @@ class PipelineSettings(Settings):
     max_policy_lag: Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_lag)] = Field(
         "auto",
         description="Updates that actors may run ahead of the trainer: 0 waits, 1 collects while learning. `auto`: 0 "
-        "where collecting takes longer than learning in the first updates, else 1.",
+        "where collecting takes more than half as long again as learning in the first updates, else 1.",
         json_schema_extra={"default_text": "`auto`; 0 if `deterministic`"},
     )
     inference: Annotated[Text, one_of(("actor", "central"))] = Field(

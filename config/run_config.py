@@ -122,7 +122,9 @@ class RunConfig(Sections):
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:
         """Without the section it is Unity too: there is one form of saying so from here on, but for action repeat."""
-        if "num_envs" in environment.model_fields_set:
+        if environment.is_auto("num_envs"):
+            self._fill(env_settings=self.env_settings.with_auto("num_envs"))
+        elif "num_envs" in environment.model_fields_set:
             self._fill(env_settings=self.env_settings.model_copy(update={"num_envs": environment.num_envs}))
         repeats = environment.action_repeat is not None
         kept = environment.model_copy(update={"num_envs": self.env_settings.num_envs}) if repeats else None
@@ -131,8 +133,11 @@ class RunConfig(Sections):
     def _filled(self, environment: EnvironmentSettings) -> EnvironmentSettings:
         """Fill in what the section takes from others when it does not say it itself."""
         update: dict[str, object] = {}
-        if "num_envs" not in environment.model_fields_set:
-            update["num_envs"] = self.env_settings.num_envs
+        if "num_envs" not in environment.model_fields_set and not environment.is_auto("num_envs"):
+            if self.env_settings.is_auto("num_envs"):
+                environment = environment.with_auto("num_envs")
+            else:
+                update["num_envs"] = self.env_settings.num_envs
         has_one = len(self.behaviors) == 1 and "behavior" in self.environment_kind.keys
         if has_one and environment.behavior is None:
             (update["behavior"],) = self.behaviors

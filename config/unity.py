@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from config.choosing import ChoosingSettings
 from config.fields import Flag, Float, Int, Names, Reference, Settings, Text, as_tuple
 from config.listen import LOCALHOST, Listen
 
 
-class EnvSettings(Settings):
+class EnvSettings(ChoosingSettings):
     """Start of environments. Keys that concern Unity alone say so."""
+
+    choosable: ClassVar[Mapping[str, bool]] = {"num_envs": False}
 
     env_path: Text | None = Field(None, min_length=1, description="Unity executable; null: wait for the Unity Editor.")
     env_args: Names | None = Field(None, description="Arguments for the Unity executable.")
@@ -23,7 +27,11 @@ class EnvSettings(Settings):
         "Editor always uses port 5004.",
     )
     num_envs: Int = Field(
-        1, gt=0, le=100_000, description="Environments to run; `environment.num_envs` takes precedence."
+        1,
+        gt=0,
+        le=100_000,
+        description="Environments to run; `environment.num_envs` takes precedence, and says what `auto` means; of "
+        "Unity executables it is as many as there are cores beside the learners'.",
     )
     num_areas: Int = Field(1, gt=0, le=100_000, description="Training areas in each Unity environment.")
     timeout_wait: Int = Field(

@@ -26,6 +26,7 @@ from pipeline.main.coordinator import Coordinator
 from pipeline.main.named_code import in_place
 from pipeline.main.preflight import check_run
 from pipeline.main.run_plan import RunPlan
+from pipeline.main.run_shape import settled_shape
 from pipeline.main.self_play import check_players, write_leagues
 from pipeline.main.viewers import for_viewers
 from pipeline.policies.clip import write_final_clips
@@ -140,6 +141,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
         raise TypeError(f"no part of a run: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     try:
         loaded = config if isinstance(config, RunConfig) else load_config(config)
+        loaded = await asyncio.to_thread(settled_shape, loaded)
         with started_early(loaded):
             return await _run(loaded, replace(options or RunOptions(), **parts))
     except Exception:

@@ -36,6 +36,8 @@ def describe(config: RunConfig) -> str:
     for name, settings in config.behaviors.items():
         together = f", {hosts.learners.replicas} replicas" if hosts.learners.replicas > 1 else ""
         lines += _behavior(config, name, settings.trainer_type, hosts.learners.kind + together)
+    if open_keys := _open_keys(config):
+        lines.append(f"chosen when the run starts (auto), by cores and the time of steps: {', '.join(open_keys)}")
     if config.torch_settings.precision != "float32":
         faster = " where the learners' device has it fast" if config.torch_settings.precision == "auto" else ""
         lines.append(f"hidden products of learners: bf16{faster}; policies and files stay float32")
@@ -47,6 +49,18 @@ def describe(config: RunConfig) -> str:
         + (", deterministic" if config.pipeline.deterministic else "")
     )
     return "\n".join(lines)
+
+
+def _open_keys(config: RunConfig) -> list[str]:
+    """Return the keys whose values are chosen for the machine."""
+    hosts, section = config.pipeline.hosts, config.environment
+    found = {
+        "kind of actors": hosts.actors.is_auto("kind"),
+        "kind of learners": hosts.learners.is_auto("kind"),
+        "number of actors": hosts.actors.is_auto("replicas") and config.environment_kind.one_after_another,
+        "num_envs": config.env_settings.is_auto("num_envs") or (section is not None and section.is_auto("num_envs")),
+    }
+    return [name for name, is_open in found.items() if is_open]
 
 
 def describe_environment(config: RunConfig) -> str:

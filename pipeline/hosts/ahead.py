@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.common.threads import use_one_thread
+from pipeline.common.threads import usable_cores, use_one_thread
 from pipeline.hosts.leftovers import host_mark
 from pipeline.hosts.sweeper import VARIABLE
 
@@ -25,7 +25,7 @@ _NO_RUN = re.compile(
     r"(-h|--(help|version|validate|convert|to-demo|export-onnx|plot|tournament|view|serve|inference|env))\b"
 )
 """Arguments of commands that start no learner, or that may take a while to: an engine is started first."""
-_ELSEWHERE = re.compile(r"\b(inline|ray|deterministic|inference)\b|\bkind: *auto\b|^replay:", re.MULTILINE)
+_ELSEWHERE = re.compile(r"\b(inline|ray|deterministic|inference)\b|^replay:", re.MULTILINE)
 """Words of files and commands whose learners may not be in processes; one of them in a comment costs speed alone."""
 _BEHAVIOR = re.compile(r"""^behaviors:\s*(?:#.*)?\n(?:\s*(?:#.*)?\n)*\s+["']?([\w-]+)["']?:""", re.MULTILINE)
 """The first of the listed behaviours, in the block style that people write."""
@@ -109,7 +109,7 @@ def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return the name of the first learner of a command's run and what it imports; None if that is not plain."""
     words = "\n".join(arguments)
     files = [argument for argument in arguments if argument.endswith((".yaml", ".yml"))]
-    if len(files) != 1 or any(map(_NO_RUN.match, arguments)) or _ELSEWHERE.search(words):
+    if usable_cores() == 1 or len(files) != 1 or any(map(_NO_RUN.match, arguments)) or _ELSEWHERE.search(words):
         return None
     try:
         with Path(files[0]).open(encoding="utf-8", errors="replace") as file:

@@ -1,8 +1,8 @@
 """How many updates actors may run ahead of each trainer, where `max_policy_lag` is `auto`. Pure: no clock, no I/O.
 
-Collecting while the trainer learns saves time, at the price of steps by an older policy. Where it takes longer to
-collect the steps of an update than to learn from them, little is saved: actors wait for each policy. What takes
-longer is measured in the first updates, in which actors wait. Medians count, so that one update that something held
+Collecting while the trainer learns saves time, at the price of steps by an older policy. Where it takes much longer to
+collect the steps of an update than to learn from them, little is saved: actors wait for each policy. What takes how
+long is measured in the first updates, in which actors wait. Medians count, so that one update that something held
 up, such as an actor's restart or a checkpoint, does not. A resumed run measures anew: it may have another machine.
 """
 
@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 MEASURED_UPDATES = 5
 """Updates that are measured, from the second on: the first one's steps are collected while the run starts."""
+MOST_COLLECTING = 1.5
+"""Times that of learning that collecting may take: running ahead then saves two fifths of the time."""
 AHEAD = 1
 """Updates that actors run ahead where that is worth it."""
 
@@ -71,7 +73,7 @@ class PolicyLags:
             return None
         del self._measured[behavior]
         collecting, learning = median(found.collecting_s), median(found.learning_s)
-        lag = AHEAD if collecting <= learning else 0
+        lag = AHEAD if collecting <= MOST_COLLECTING * learning else 0
         why = f"collecting {found.rows} steps takes {collecting:.2g} s, learning from them {learning:.2g} s, so actors "
         return self._say(behavior, lag, why + ("collect meanwhile" if lag else "wait for each policy"))
 

@@ -10,12 +10,13 @@ import asyncio
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from config import ConfigError, RunConfig
+from config.environment_kinds import load_entry
 from config.errors import KeyPath
 from stages.environment.factory import EnvironmentRequest, make_group
 from stages.environment.protocol import settled
@@ -35,6 +36,17 @@ class Remark:
     """True if training can't work with it; False if it may be meant, or only costs something."""
     key: KeyPath = ()
     """The key of the YAML at fault, if one is."""
+
+
+def try_kind(config: RunConfig) -> list[dict[str, Any]]:
+    """Try the environments of a configuration by the function that the table names; returns remarks as plain data."""
+    trial = config.environment_kind.trial
+    assert trial is not None, "only kinds with a trial are tried"
+    try:
+        remarks = list(load_entry(trial)(config))
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        remarks = [Remark(f"the environment, while it was tried, raised {describe_error(error)}; expected it to go on")]
+    return [asdict(remark) for remark in remarks]
 
 
 def without_windows(config: RunConfig) -> EnvironmentRequest:

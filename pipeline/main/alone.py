@@ -1,0 +1,90 @@
+"""Calls a function of a run's configuration in a process of its own: whatever it does, there is an answer.
+
+So main imports no environment, and one that hangs, crashes, prints or reads costs nothing but its time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from config import RunConfig
+from pipeline.common.threads import use_one_thread
+
+_GRACE_S = 5.0
+"""After the time limit, at which the child writes its stack and ends, and for its start before."""
+_TOO_LONG = "Timeout ("
+"""What faulthandler then writes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A call that gave no answer."""
+
+    status: int | None
+    """Exit status of its process, negative for a signal; None if it took too long."""
+    stacks: str
+    """Where it was then, as `faulthandler` writes it; may be empty."""
+
+
+def call_alone(function: str, config: RunConfig, timeout_s: float, *arguments: Any) -> Any:
+    """Call a function with a configuration and further arguments; returns what it returns, or `Unanswered`.
+
+    Args:
+        function: `module:name`; takes and returns what msgpack knows.
+        config: its first argument.
+        timeout_s: seconds that it may take.
+        arguments: the others.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True) as folder:
+        path = config.path
+        asked = {
+            "path": sys.path,
+            "folder": folder,
+            "timeout_s": timeout_s,
+            "config": config.to_plain(),
+            "config_path": None if path is None else str(path),
+            "function": function,
+            "arguments": arguments,
+        }
+        status = _run(msgpack.packb(asked), timeout_s + _GRACE_S)
+        written = Path(folder) / "answer"
+        if written.exists():
+            return msgpack.unpackb(written.read_bytes(), use_list=False, strict_map_key=False)
+        stacks = Path(folder) / "stacks"
+        text = stacks.read_text(encoding="utf-8", errors="replace") if stacks.exists() else ""
+        return Unanswered(None if text.startswith(_TOO_LONG) else status, text)
+
+
+def _run(asked: bytes, timeout_s: float) -> int | None:
+    """Run the child; its exit status, None if it took too long. Its whole process group is ended."""
+    quiet = {**os.environ, "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}  # no window
+    use_one_thread(quiet)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.main.alone_child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,  # whatever an environment prints is not ours
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**quiet, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        child.communicate(asked, timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if hasattr(os, "killpg"):
+            with suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+        child.kill()
+        child.wait()
+    return child.returncode

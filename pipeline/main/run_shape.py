@@ -1,0 +1,223 @@
+"""The shape of a run: what the configuration leaves to be chosen of its hosts and environments.
+
+Processes are worth their cost where there is a second core. Several actors are worth theirs where the instances of an
+environment are stepped one after another, that takes long, and there are cores for it; they share the instances that
+the configuration asks for, so that what is learned does not depend on the machine. How long steps take is measured
+before the run, in a process of its own. A resumed run keeps what was chosen, as its folder's configuration says it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from config import RunConfig
+from pipeline.common.graph import decides_centrally, offline_demonstrations, placements_after
+from pipeline.common.threads import usable_cores
+from pipeline.hosts.sizes import kind_of_trainer
+from pipeline.main.alone import Unanswered, call_alone
+from pipeline.run_folder.folder import CONFIGURATION
+from stages.errors import StageError
+from stages.trainer.pacing import rows_per_update
+
+log = logging.getLogger(__name__)
+
+TICK_S = 2e-4
+"""What a tick costs an actor beside its environments' steps, whatever their number: decisions, rows, messages."""
+WORTH = 1.25
+"""Times as many steps per second that further actors must promise."""
+GROWTH = 1.1
+"""Times as many steps per second that twice the instances must make."""
+MOST_INSTANCES = 64
+ROWS_OF_EACH = 32
+"""The least rows of an update that come from each instance: shorter rollouts estimate returns worse."""
+MOST_OFF_POLICY = 8
+"""Of a trainer that learns many times from each step, which is what takes its time."""
+MOST_PROGRAMS = 16
+_BUDGET_S = 5.0
+
+
+def settled_shape(config: RunConfig) -> RunConfig:
+    """Return the configuration with all that was left to be chosen, and say in a line what was chosen and why."""
+    hosts = config.pipeline.hosts
+    kept = _kept(config)
+    cores = usable_cores()
+    said: list[str] = []
+    config = _with_kinds(config, kept, cores, said)
+    if config.env_settings.is_auto("num_envs") or _is_auto_section(config):
+        config = _with_instances(config, kept, cores, said)
+    if hosts.actors.is_auto("replicas"):
+        config = _with_actors(config, kept, cores, said)
+    if said:
+        log.info("Chosen for this machine: %s.", "; ".join(said))
+    return config
+
+
+def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, said: list[str]) -> RunConfig:
+    chosen = []
+    for which in ("actors", "learners"):
+        if getattr(config.pipeline.hosts, which).is_auto("kind"):
+            before = kept.get("pipeline", {}).get("hosts", {}).get(which, {}).get("kind")
+            config = _with_hosts(config, which, kind=before or ("process" if cores > 1 else "inline"))
+            chosen.append(which)
+    kinds = {getattr(config.pipeline.hosts, which).kind for which in chosen}
+    if kinds:
+        where = "in main's process" if kinds == {"inline"} else "in processes of their own"
+        said.append(f"{' and '.join(chosen)} {where} ({_cores(cores)})")
+    return config
+
+
+def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, said: list[str]) -> RunConfig:
+    """Choose `num_envs`."""
+    section = config.environment
+    if _has_player(config):
+        return _with_num_envs(config, 1)
+    if (before := _instances(kept)) is not None:
+        said.append(f"num_envs {before}, as before")
+        return _with_num_envs(config, before)
+    if section is None or config.environment_kind.apart:
+        number = min(max(1, cores - 1), MOST_PROGRAMS)
+        said.append(f"num_envs {number}, as there are {_cores(cores)}, one of them for learning")
+        return _with_num_envs(config, number)
+    most = _most_instances(config)
+    counts = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    took = _measured(config, counts, GROWTH)
+    if not took:
+        said.append("num_envs 1, as the time of the environment's steps could not be measured")
+        return _with_num_envs(config, 1)
+    best = max(count / (TICK_S + seconds) for count, seconds in took.items())
+    number = next(count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best)
+    said.append(f"num_envs {number}, which step in {took[number]:.2g} s ({_others(took, number)})")
+    return _with_num_envs(config, number)
+
+
+def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, said: list[str]) -> RunConfig:
+    """Choose how many actors share the instances."""
+    section = config.environment
+    if section is None or section.num_envs == 1 or not _may_share(config):
+        return config
+    before = kept.get("pipeline", {}).get("hosts", {}).get("actors", {}).get("replicas")
+    share = _instances(kept)
+    if isinstance(before, int) and share is not None and before * share == section.num_envs:
+        if before > 1:
+            said.append(f"{before} actors with {share} environments each, as before")
+        return _shared(config, before)
+    learners = max(1, sum(settings.learns for settings in config.behaviors.values()))
+    free = cores - min(learners, max(1, cores // 2))
+    if free < 2:
+        return config
+    whole = section.num_envs
+    took = _measured(config, [max(1, whole // 2), whole], 0.0)
+    if len(took) < 2:
+        return config
+    half, full = took.values()
+    each = max(0.0, (full - half) / (whole - max(1, whole // 2)))
+    tick = {actors: TICK_S + full - each * (whole - whole // actors) for actors in _divisors(whole, free)}
+    least = min(tick.values())
+    actors = next(number for number, seconds in tick.items() if seconds <= 1.1 * least)
+    if tick[1] < WORTH * tick[actors]:
+        said.append(f"1 actor for {whole} environments, whose steps take {full:.2g} s: more would hardly be faster")
+        return config
+    said.append(
+        f"{actors} actors with {whole // actors} of the {whole} environments each, as a step of all takes {full:.2g} s "
+        f"and there are {_cores(cores)}"
+    )
+    return _shared(config, actors)
+
+
+def _may_share(config: RunConfig) -> bool:
+    """Return True if several actors may take the place of one."""
+    acts = config.replay is None and not offline_demonstrations(config) and not config.checkpoint_settings.inference
+    plain = not decides_centrally(config) and not placements_after(config, "agent_processor", in_main=False)
+    processes = config.pipeline.hosts.actors.kind == "process"
+    return acts and plain and processes and not _has_player(config) and config.environment_kind.one_after_another
+
+
+def _has_player(config: RunConfig) -> bool:
+    """Return True if a person plays, in one instance alone."""
+    return any(brain.name == "player" for settings in config.behaviors.values() for brain in settings.brain)
+
+
+def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
+    """Seconds of a tick by the number of instances; empty if the environment gives no answer, as the run will say."""
+    function = "stages.environment.stepping_time:measure_stepping"
+    answer = call_alone(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
+    if isinstance(answer, Unanswered):
+        log.debug("the time of the environment's steps could not be measured: %s", answer)
+        return {}
+    return dict(answer)
+
+
+def _most_instances(config: RunConfig) -> int:
+    """Return how many instances an update's rows may come from."""
+    most = MOST_INSTANCES
+    for name, settings in config.behaviors.items():
+        if settings.learns:
+            try:
+                off_policy = kind_of_trainer(config, name).off_policy
+            except StageError:  # who starts the run will say that there is no such trainer
+                continue
+            most = min(most, MOST_OFF_POLICY if off_policy else rows_per_update(settings, 1, False) // ROWS_OF_EACH)
+    return max(1, most)
+
+
+def _kept(config: RunConfig) -> Mapping[str, Any]:
+    """The configuration that a resumed run, or one that is played, has in its folder; empty without one."""
+    settings = config.checkpoint_settings
+    path = Path(settings.results_dir) / settings.run_id / CONFIGURATION
+    if not (settings.resume or settings.inference) or not path.is_file():
+        return {}
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+        RunConfig.from_plain(found)
+    except Exception:  # of another version, or written by somebody else: chosen anew
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _instances(kept: Mapping[str, Any]) -> int | None:
+    section = kept.get("environment") or kept.get("env_settings") or {}
+    found = section.get("num_envs")
+    return found if isinstance(found, int) else None
+
+
+def _is_auto_section(config: RunConfig) -> bool:
+    return config.environment is not None and config.environment.is_auto("num_envs")
+
+
+def _with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
+    hosts = config.pipeline.hosts
+    changed = {which: getattr(hosts, which).model_copy(update=changes)}
+    if which == "actors" and "kind" in changes and not hosts.evaluation._given("kind"):
+        changed["evaluation"] = hosts.evaluation.model_copy(update={"kind": changes["kind"]})
+    hosts = hosts.model_copy(update=changed)
+    return config.model_copy(update={"pipeline": config.pipeline.model_copy(update={"hosts": hosts})})
+
+
+def _with_num_envs(config: RunConfig, number: int) -> RunConfig:
+    update: dict[str, Any] = {"env_settings": config.env_settings.model_copy(update={"num_envs": number})}
+    if config.environment is not None:
+        update["environment"] = config.environment.model_copy(update={"num_envs": number})
+    return config.model_copy(update=update)
+
+
+def _shared(config: RunConfig, actors: int) -> RunConfig:
+    assert config.environment is not None, "its instances are shared"
+    share = config.environment.model_copy(update={"num_envs": config.environment.num_envs // actors})
+    return _with_hosts(config.model_copy(update={"environment": share}), "actors", replicas=actors)
+
+
+def _divisors(whole: int, most: int) -> list[int]:
+    return [number for number in range(1, most + 1) if whole % number == 0]
+
+
+def _cores(cores: int) -> str:
+    return f"{cores} core{'' if cores == 1 else 's'}"
+
+
+def _others(took: Mapping[int, float], number: int) -> str:
+    return ", ".join(f"{count}: {seconds:.2g} s" for count, seconds in took.items() if count != number) or "no others"

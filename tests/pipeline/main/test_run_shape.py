@@ -1,0 +1,176 @@
+"""What a configuration leaves open is chosen by cores and by the time of environments' steps, and said in a line."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import yaml
+
+from config import RunConfig
+from pipeline.main import run_shape
+from pipeline.main.alone import Unanswered
+from pipeline.main.run_shape import TICK_S, settled_shape
+from pipeline.run_folder.folder import CONFIGURATION
+
+GYM = {"kind": "gymnasium", "id": "CartPole-v1"}
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with so many cores, on which a tick takes `fixed_s` and `each_s` for each instance."""
+
+    def there_is(cores, fixed_s=0.0, each_s=0.0, answers=True):
+        asked = []
+
+        def call(function, config, timeout_s, counts, gain, budget_s):
+            asked.append(counts)
+            found = [(count, fixed_s + each_s * count) for count in counts]
+            return found if answers else Unanswered(None, "")
+
+        monkeypatch.setattr(run_shape, "usable_cores", lambda: cores)
+        monkeypatch.setattr(run_shape, "call_alone", call)
+        return asked
+
+    return there_is
+
+
+def settled(num_envs=64, hosts=None, **sections):
+    environment = sections.pop("environment", {**GYM, "num_envs": num_envs})
+    pipeline = {"hosts": hosts or {}, **sections.pop("pipeline", {})}
+    plain = {"behaviors": {"B": {}}, "environment": environment, "pipeline": pipeline, **sections}
+    return settled_shape(RunConfig.from_plain(plain))
+
+
+def shape(config):
+    hosts = config.pipeline.hosts
+    return hosts.actors.kind, hosts.learners.kind, hosts.evaluation.kind, hosts.actors.replicas
+
+
+@pytest.mark.parametrize(("cores", "kind"), [(1, "inline"), (2, "process"), (64, "process")])
+def test_hosts_are_processes_where_there_is_a_second_core(cores, kind, machine, caplog):
+    caplog.set_level(logging.INFO)
+    machine(cores)
+    assert shape(settled(num_envs=1)) == (kind, kind, kind, 1)
+    assert len(caplog.messages) == 1
+    assert f"({cores} core" in caplog.messages[0]
+
+
+def test_what_the_file_says_is_kept_and_nothing_is_said(machine, caplog):
+    caplog.set_level(logging.INFO)
+    asked = machine(1, each_s=1.0)
+    pinned = {"actors": {"kind": "process", "replicas": 2}, "learners": {"kind": "process"}}
+    assert shape(settled(hosts=pinned)) == ("process", "process", "process", 2)
+    assert not caplog.messages
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("cores", "each_s", "actors"),
+    [
+        (2, 1e-3, 1),  # the learner has the other one
+        (3, 1e-3, 2),
+        (5, 1e-3, 4),
+        (8, 1e-3, 4),  # 7 cores are left, and 7 does not divide 64
+        (9, 1e-3, 8),
+        (9, 1e-6, 1),  # a tick costs more than its steps
+        (9, TICK_S / 64, 8),
+        (9, TICK_S / 256, 1),  # two would be faster by a ninth alone
+    ],
+)
+def test_actors_share_the_environments_where_their_steps_take_long_and_cores_are_free(cores, each_s, actors, machine):
+    machine(cores, each_s=each_s)
+    found = settled(num_envs=64)
+    assert found.pipeline.hosts.actors.replicas == actors
+    assert found.environment.num_envs * actors == 64
+
+
+def test_a_step_whose_time_does_not_depend_on_the_number_is_not_shared(machine, caplog):
+    caplog.set_level(logging.INFO)
+    machine(8, fixed_s=1.0)
+    assert settled().pipeline.hosts.actors.replicas == 1
+    assert "more would hardly be faster" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"pipeline": {"deterministic": True}},
+        {"pipeline": {"inference": "central"}},
+        {"pipeline": {"stages": [{"use": "my_module:Stage"}]}},
+        {"hosts": {"actors": {"kind": "inline"}}},
+        {"environment": {"kind": "builtin", "id": "Volley", "num_envs": 64}},
+        {"environment": None, "env_settings": {"env_path": "build", "num_envs": 64}},
+        {"num_envs": 1},
+    ],
+)
+def test_one_actor_is_kept_where_several_would_not_be_the_same(sections, machine):
+    asked = machine(64, each_s=1.0)
+    found = settled(**sections)
+    assert found.pipeline.hosts.actors.replicas == 1
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("each_s", "hyperparameters", "number"),
+    [
+        (1.0, {}, 1),
+        (TICK_S / 10, {}, 64),
+        (TICK_S / 2, {}, 16),
+        (TICK_S / 10, {"buffer_size": 512, "batch_size": 64}, 16),  # 32 rows of each in an update
+    ],
+)
+def test_the_number_of_environments_grows_while_that_pays(each_s, hyperparameters, number, machine, caplog):
+    caplog.set_level(logging.INFO)
+    machine(2, each_s=each_s)
+    behaviors = {"B": {"trainer_type": "ppo", "hyperparameters": hyperparameters}}
+    assert settled(num_envs="auto", behaviors=behaviors).environment.num_envs == number
+    assert f"num_envs {number}" in caplog.text
+
+
+def test_programs_are_as_many_as_there_are_cores_beside_the_learner(machine):
+    asked = machine(8)
+    found = settled(environment=None, env_settings={"env_path": "build", "num_envs": "auto"})
+    assert found.env_settings.num_envs == 7
+    assert not asked
+
+
+def test_an_environment_that_gives_no_answer_is_left_to_the_run_to_report(machine, caplog):
+    caplog.set_level(logging.INFO)
+    machine(8, answers=False)
+    found = settled(num_envs="auto")
+    assert found.environment.num_envs == 1
+    assert found.pipeline.hosts.actors.replicas == 1
+    assert "could not be measured" in caplog.text
+
+
+def test_a_resumed_run_keeps_what_was_chosen_on_whatever_machine(machine, tmp_path):
+    where = {"results_dir": str(tmp_path), "run_id": "r"}
+    machine(5, each_s=1e-3)
+    first = settled(checkpoint_settings=where)
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / CONFIGURATION).write_text(yaml.safe_dump(first.to_plain()), encoding="utf-8")
+    asked = machine(1)
+    again = settled(checkpoint_settings={**where, "resume": True})
+    assert shape(again) == shape(first) == ("process", "process", "process", 4)
+    assert again.environment.num_envs == 16
+    assert not asked
+    other = settled(num_envs=32, checkpoint_settings={**where, "resume": True})
+    assert other.environment.num_envs * other.pipeline.hosts.actors.replicas == 32
+
+
+def test_a_configuration_of_another_version_in_the_folder_is_not_followed(machine, tmp_path):
+    machine(1)
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / CONFIGURATION).write_text("pipeline: {hosts: 7}", encoding="utf-8")
+    found = settled(checkpoint_settings={"results_dir": str(tmp_path), "run_id": "r", "resume": True})
+    assert shape(found) == ("inline", "inline", "inline", 1)
+
+
+def test_a_real_environment_is_measured_in_a_process_of_its_own(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(run_shape, "usable_cores", lambda: 2)
+    monkeypatch.setattr(run_shape, "MOST_INSTANCES", 2)
+    found = settled(num_envs="auto")
+    assert found.environment.num_envs == 2
+    assert "which step in" in caplog.text
