@@ -1,4 +1,4 @@
-"""Policies for Unity: `<Behavior>/<Behavior>-<step>.onnx` beside each `.pt`, and `<Behavior>.onnx` for the last.
+"""Policies for Unity and Godot: `<Behavior>/<Behavior>-<step>.onnx` beside each `.pt`, the last as `<Behavior>.onnx`.
 
 An `.onnx` file is best effort: the `.pt` file and the checkpoint come first, and an error here is a warning. It can be
 made later from the `.pt` file (`run-pipeline --export-onnx results/<run-id>`).
@@ -40,17 +40,20 @@ class OnnxExporter:
         self._log = log
         self._checks_all = check
         self._files = files
-        self._checked = False
+        self._checked = self._remarked = False
         self._last_reason = ""
 
     def write(self, exported: Path, design: PolicyDesign, policy: PolicyUpdate) -> Path | None:
         """Write a policy beside its `.pt` file; None, and a warning, if that can't be done."""
         path = exported.with_suffix(SUFFIX)
         try:
-            from stages.policy.onnx.model import onnx_model
+            from stages.policy.onnx.model import onnx_model, remark
 
             model = onnx_model(design, policy)
             write_atomic(path, model, files=self._files)
+            if not self._remarked and (text := remark(design.spec)):
+                self._log.warning("%s", text)
+            self._remarked = True
         except Exception as error:  # no training ends, and no checkpoint is lost, for want of an .onnx file
             self._warn(path, error)
             with suppress(OSError):

@@ -23,7 +23,6 @@ from stages.policy.network.images import ImageEncoders, VisualEncoder
 from stages.policy.network.sets import EMBEDDING, SetEncoder
 from stages.policy.normalizer import NORMALIZED_LIMIT
 from stages.policy.observations import ObservationLayout
-from stages.policy.onnx.contract import observation_name, observation_shape
 from stages.policy.onnx.custom import splice_network
 from stages.policy.onnx.graph import Graph
 from stages.policy.onnx.layers import apply, array, attention, layer_norm, linear_of_things, lstm_step, swish
@@ -59,21 +58,21 @@ before (None for nothing); gives the values of the encodings."""
 
 
 def encode_observations(
-    graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[str, Array]
+    graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[str, Array], inputs: Sequence[str]
 ) -> EncodedValues:
-    """Encode the observations, which become the graph's inputs `obs_0`, `obs_1`, ….
+    """Encode the observations.
 
     Args:
         graph: the model under construction.
         design: of the policy.
         body: of its network, with the weights.
         tensors: of the policy, the normaliser's included where there is one.
+        inputs: the value of each observation: images with the channels first, from 0 to 1.
 
     Raises:
         StageError: if a network of the user's own can't be written to ONNX.
     """
-    specs, layout = design.spec.observations, ObservationLayout(design.spec)
-    inputs = [graph.input(observation_name(i), observation_shape(spec)) for i, spec in enumerate(specs)]
+    specs, layout, inputs = design.spec.observations, ObservationLayout(design.spec), [*inputs]
     vectors = None
     if layout.vectors:
         vectors = _normalized(graph, graph.beside([inputs[index] for index, _ in layout.vectors]), tensors)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, PolicyUpdate
+from queues.messages import ActionBatch, Array, Floats, PolicyUpdate
 from queues.specs import ObservationSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.factory import make_policy
+from stages.policy.onnx.contract import GODOT
 from stages.policy.onnx.onnx_policy import OnnxPolicy
+from stages.policy.onnx.runtime import Runtime
 from stages.policy.protocol import ActingPolicy, Recall
 
 TOLERANCE = 1e-4
@@ -30,6 +32,8 @@ def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str 
     random = np.random.default_rng(0)
     live = make_policy(design)
     live.load(update)
+    if GODOT in (design.spec.spaces or {}):
+        return _difference_in_godot(design, live, model, random)
     both: tuple[ActingPolicy, ActingPolicy] = (live, OnnxPolicy(model, design))
     recalls: list[Recall | None] = [None, None]
     for _ in range(_TICKS):
@@ -37,13 +41,42 @@ def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str 
         masks = _masks(design, random)
         decisions = [p.act(seen, masks, random, True, r) for p, r in zip(both, recalls, strict=True)]
         recalls = [decision.recall for decision in decisions]
-        ours, theirs = (decision.actions for decision in decisions)
-        apart = float(np.abs(ours.continuous - theirs.continuous).max(initial=0.0))
-        if apart > TOLERANCE:
-            return f"its continuous actions differ by up to {apart:.2g}"
-        if (ours.discrete != theirs.discrete).any(axis=1).sum() > 1:
-            return "its discrete actions are others"
+        if problem := _compared(*(decision.actions for decision in decisions)):
+            return problem
     return None
+
+
+def _compared(ours: ActionBatch, theirs: ActionBatch) -> str | None:
+    apart = float(np.abs(ours.continuous - theirs.continuous).max(initial=0.0))
+    if apart > TOLERANCE:
+        return f"its continuous actions differ by up to {apart:.2g}"
+    if (ours.discrete != theirs.discrete).any(axis=1).sum() > 1:
+        return "its discrete actions are others"
+    return None
+
+
+def _difference_in_godot(
+    design: PolicyDesign, live: ActingPolicy, model: bytes, random: np.random.Generator
+) -> str | None:
+    """Compare as the addon of Godot RL Agents runs models: inputs by the game's keys, numbers for discrete ones."""
+    from stages.policy.onnx.godot import OUTPUT, STATE_IN, STATE_OUT, read_output
+
+    announced = (design.spec.spaces or {})[GODOT]["observations"]
+    seen: list[Array] = []
+    inputs: dict[str, Floats] = {STATE_IN: np.ones(_ROWS, np.float32)}
+    for spec in design.spec.observations:
+        if announced[spec.name]["space"] == "discrete":
+            numbers = random.integers(0, spec.size, _ROWS)
+            seen.append(np.eye(spec.size, dtype=np.float32)[numbers])
+            inputs[spec.name] = numbers[:, None].astype(np.float32)
+        else:
+            seen.append(_made_up(spec, random))
+            inputs[spec.name] = seen[-1].reshape(_ROWS, -1).astype(np.float32)
+    output, state = Runtime(model).run([OUTPUT, STATE_OUT], inputs)
+    if state.shape != (_ROWS,):
+        return f"its {STATE_OUT} has the shape {list(state.shape)}"
+    ours = live.act(tuple(seen), None, random, True).actions
+    return _compared(ours, ActionBatch(*read_output(design.spec, output)))
 
 
 def _masks(design: PolicyDesign, random: np.random.Generator) -> NDArray[np.bool_] | None:

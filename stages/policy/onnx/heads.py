@@ -36,7 +36,8 @@ class ActionHeads:
         graph: the model under construction.
         design: of the policy.
         log_sigma: [C] of a Gaussian that is not squashed, None for others.
-        masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions.
+        masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions, or where nothing is
+            drawn or chosen.
     """
 
     def __init__(self, graph: Graph, design: PolicyDesign, log_sigma: Tensor | None, masks: str | None) -> None:
@@ -47,7 +48,8 @@ class ActionHeads:
         choices = design.spec.actions.mask_size
         self._masks: list[tuple[str, str]] = []
         for branch in self._branches:
-            assert masks is not None, "discrete actions have masks"
+            if masks is None:
+                break
             allowed = graph.columns(masks, branch.start, branch.stop, choices)
             self._masks.append((allowed, graph.add(graph.multiply(allowed, FORBIDDEN), -FORBIDDEN)))
 
@@ -57,6 +59,16 @@ class ActionHeads:
             self._continuous(heads, deterministic) if self._design.spec.actions.continuous_size else None,
             tuple(self._choice(heads, index, deterministic) for index in range(len(self._branches))),
         )
+
+    def means(self, heads: str) -> str:
+        """The continuous actions [B, C] that a deterministic policy gives."""
+        return self._continuous(heads, deterministic=True)
+
+    def logits(self, heads: str, index: int) -> str:
+        """The logits [B, choices] of a branch, of forbidden choices too."""
+        branch = self._branches[index]
+        first = self._design.head_size - self._design.spec.actions.mask_size
+        return self._head(heads, first + branch.start, first + branch.stop)
 
     def features(self, acted: ActionValues) -> str:
         """Actions as in `action_features`, minus `first_action_features`: [B, P].
@@ -105,9 +117,7 @@ class ActionHeads:
         return graph.node("Add", graph.multiply(given, 1.0 - raw), graph.multiply(drawn, raw))
 
     def _choice(self, heads: str, index: int, deterministic: bool) -> str:
-        graph, branch = self._graph, self._branches[index]
-        first = self._design.head_size - self._design.spec.actions.mask_size
-        logits = self._head(heads, first + branch.start, first + branch.stop)
+        graph, logits = self._graph, self.logits(heads, index)
         allowed, penalty = self._masks[index]
         logits = graph.node("Add", graph.node("Mul", logits, allowed), penalty)
         if deterministic:

@@ -1,4 +1,4 @@
-"""A policy as an ONNX model that Unity runs: ML-Agents' format, version 3 (see `contract`).
+"""A policy as an ONNX model: as Unity runs it, in ML-Agents' format, version 3 (see `contract`), or as Godot does.
 
 Unlike ML-Agents' policies, ours have the previous action as an input. Unity does not provide continuous ones, so it is
 part of the model's memory. As it depends on which of the two kinds of actions Unity uses (drawn or deterministic),
@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from queues.messages import Array, PolicyUpdate
+from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import NORMALIZER_MEAN
@@ -20,6 +21,7 @@ from stages.policy.network.actor import ActorNetwork, untrained_actor
 from stages.policy.observations import ObservationLayout
 from stages.policy.onnx import contract
 from stages.policy.onnx.body import EncodedValues, MemoryValues, compute_encoding, encode_observations
+from stages.policy.onnx.godot import godot_model, is_of_godot, remark_on_order
 from stages.policy.onnx.graph import BATCH, OPSET, Graph
 from stages.policy.onnx.heads import ActionHeads, ActionValues
 from stages.policy.onnx.layers import apply
@@ -44,7 +46,7 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
     if design.spec.action_repeat == "learned":
         raise StageError(
             f"{update.behavior_id}: it chooses how long its actions are held (environment.action_repeat), which "
-            "Unity's runtime can't do; play it with --inference, or train with a fixed repeat"
+            "runtimes of models in games can't do; play it with --inference, or train with a fixed repeat"
         )
     tensors = update.tensors()
     vectors = ObservationLayout(design.spec).vector_size
@@ -52,12 +54,19 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
         raise StageError(f"{update.behavior_id}: its network_settings.normalize is not as it was for this policy")
     actor = untrained_actor(design)
     actor.load_acting(tensors)
+    if is_of_godot(design.spec):
+        return godot_model(design, update, actor, tensors)
     if design.settings.network is None:
         return _Model(design, actor, tensors, OPSET).to_bytes(update)
     try:
         return _Model(design, actor, tensors, OPSET).to_bytes(update)
     except StageError:
         return _Model(design, actor, tensors, LATER_OPSET).to_bytes(update)
+
+
+def remark(spec: BehaviorSpec) -> str | None:
+    """Say what to mind where models of this behaviour are used; None for nothing."""
+    return remark_on_order(spec) if is_of_godot(spec) else None
 
 
 class _Model:
@@ -68,7 +77,11 @@ class _Model:
         self._design = design
         self._actor = actor
         actions = design.spec.actions
-        seen = encode_observations(self._graph, design, actor.body, tensors)
+        inputs = [
+            self._graph.input(contract.observation_name(index), contract.observation_shape(spec))
+            for index, spec in enumerate(design.spec.observations)
+        ]
+        seen = encode_observations(self._graph, design, actor.body, tensors, inputs)
         choices = actions.mask_size
         masks = self._graph.input(contract.ACTION_MASKS, (choices,)) if choices else None
         self._heads = ActionHeads(self._graph, design, actor.log_sigma, masks)

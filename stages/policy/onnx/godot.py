@@ -1,0 +1,170 @@
+"""A policy as an ONNX model that the addon of Godot RL Agents runs, as its reader in C# expects it.
+
+Inputs: one for each observation of the agent, by its key, [batch, n] float, and `state_ins` [batch], which is handed
+through. Outputs: `output` [batch, k] and `state_outs`. The reader walks the game's action keys in their order and takes
+from `output` n logits for a discrete key, of which the highest counts, and n means for a continuous one, followed by n
+logarithms of standard deviations, which it skips. These are left out where all keys are continuous: that k is then the
+number of means tells the reader so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from queues.messages import Array, PolicyUpdate
+from queues.specs import BehaviorSpec, ObservationSpec
+from stages.errors import StageError
+from stages.policy.design import PolicyDesign
+from stages.policy.network.actor import ActorNetwork
+from stages.policy.onnx.body import compute_encoding, encode_observations
+from stages.policy.onnx.contract import GODOT
+from stages.policy.onnx.graph import BATCH, OPSET, Graph
+from stages.policy.onnx.heads import ActionHeads
+from stages.policy.onnx.layers import apply
+from stages.policy.onnx.notes import NOTES, noted
+
+STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
+_INT64 = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ActionKey:
+    """One key of the game's actions, and its place among the policy's."""
+
+    name: str
+    columns: slice
+    """Of a continuous key: its columns of the continuous actions."""
+    branch: int
+    """Of a discrete key: its branch; -1 of a continuous one."""
+
+
+def is_of_godot(spec: BehaviorSpec) -> bool:
+    """Return True if agents of this behaviour act in a game made with Godot."""
+    return GODOT in (spec.spaces or {})
+
+
+def action_keys(spec: BehaviorSpec) -> list[ActionKey]:
+    """Return the keys of the game's actions in its order."""
+    found, column, branch = [], 0, 0
+    for action in _announced(spec)["actions"]:
+        if action["action_type"] == "continuous":
+            found.append(ActionKey(action["name"], slice(column, column + action["size"]), -1))
+            column += action["size"]
+        else:
+            found.append(ActionKey(action["name"], slice(0, 0), branch))
+            branch += 1
+    return found
+
+
+def remark_on_order(spec: BehaviorSpec) -> str | None:
+    """Say what to mind where the order of the game's keys may have been lost on its way; None where it was not."""
+    names = [key.name for key in action_keys(spec)]
+    if _announced(spec)["ordered"] or len(names) < 2:
+        return None
+    return (
+        f"{spec.name}: its game's addon, of before December 2023 or of Godot 3, sends keys of actions in alphabetical "
+        f"order ({', '.join(names)}), and reads a model's outputs in the order of get_action_space: if that is another "
+        "one there, actions are exchanged in the game; write the keys there in this order, or update the addon"
+    )
+
+
+def godot_model(design: PolicyDesign, update: PolicyUpdate, actor: ActorNetwork, tensors: dict[str, Array]) -> bytes:
+    """A policy as the content of an `.onnx` file.
+
+    Args:
+        design: of the policy.
+        update: what it was made of.
+        actor: its network, with the weights.
+        tensors: of the policy.
+
+    Raises:
+        StageError: if the addon can't run such a policy.
+    """
+    spec = design.spec
+    _refuse_what_the_addon_lacks(design)
+    graph = Graph(spec.name, OPSET)
+    seen = encode_observations(graph, design, actor.body, tensors, [_input(graph, spec, o) for o in spec.observations])
+    state = graph.input(STATE_IN, ())
+    encoding, _, _ = compute_encoding(graph, design, actor.body, seen, None)
+    heads = apply(graph, actor.action, encoding)
+    parts, width = _parts(graph, design, ActionHeads(graph, design, actor.log_sigma, None), heads)
+    graph.output(OUTPUT, graph.beside(parts), (BATCH, width))
+    graph.output(STATE_OUT, state, (BATCH,))
+    return graph.to_bytes(f"{update.behavior_id}, step {update.step}", {NOTES: noted(spec, update.step)})
+
+
+def _parts(graph: Graph, design: PolicyDesign, actions: ActionHeads, heads: str) -> tuple[list[str], int]:
+    """The parts of `output`, and how wide they are together."""
+    spec = design.spec
+    size = spec.actions.continuous_size
+    means = actions.means(heads) if size else ""
+    keys, parts = action_keys(spec), []
+    for key in keys:
+        if key.branch >= 0:
+            parts.append(actions.logits(heads, key.branch))
+            continue
+        part = graph.columns(means, key.columns.start, key.columns.stop, size)
+        parts.append(part)
+        if spec.actions.discrete_branches:  # in place of the logarithms that the reader skips
+            parts.append(graph.multiply(part, 0.0))
+    return parts, sum(_width(spec, key) for key in keys)
+
+
+def _input(graph: Graph, spec: BehaviorSpec, observation: ObservationSpec) -> str:
+    """An observation as the addon passes it, in the form that the network takes."""
+    announced = _announced(spec)["observations"][observation.name]
+    if announced["space"] == "discrete":
+        number = graph.node("Cast", graph.add(graph.input(observation.name, (1,)), np.float32(0.5)), to=_INT64)
+        chosen = graph.node("Equal", number, graph.constant(np.arange(observation.size, dtype=np.int64)))
+        return graph.node("Cast", chosen, to=1)
+    flat = graph.input(observation.name, (observation.size,))
+    return flat if len(observation.shape) <= 1 else graph.reshape(flat, -1, *observation.shape)
+
+
+def _refuse_what_the_addon_lacks(design: PolicyDesign) -> None:
+    spec = design.spec
+    pictures = [observation.name for observation in spec.observations if observation.dtype == "uint8"]
+    if pictures:
+        raise StageError(
+            f"{spec.name}: it observes pictures ({', '.join(pictures)}), which the addon can't pass to a model; play "
+            "it with --inference, or let it observe numbers"
+        )
+    if design.memory_size:
+        raise StageError(
+            f"{spec.name}: it has a memory, which the addon does not carry from one decision to the next; play it with "
+            "--inference, or train without network_settings.memory"
+        )
+
+
+def _announced(spec: BehaviorSpec) -> dict[str, Any]:
+    assert spec.spaces is not None, "the game has announced its spaces"
+    found: dict[str, Any] = spec.spaces[GODOT]
+    return found
+
+
+def read_output(spec: BehaviorSpec, output: Array) -> tuple[Array, Array]:
+    """Read `output` [n, k] as the addon does: continuous actions [n, C] in [-1, 1], and choices [n, branches]."""
+    keys = action_keys(spec)
+    edges: Sequence[int] = np.cumsum([0, *(_width(spec, key) for key in keys)]).tolist()
+    continuous = np.zeros((len(output), spec.actions.continuous_size), np.float32)
+    discrete = np.zeros((len(output), len(spec.actions.discrete_branches)), np.int32)
+    for key, (start, stop) in zip(keys, pairwise(edges), strict=True):
+        if key.branch >= 0:
+            discrete[:, key.branch] = output[:, start:stop].argmax(axis=1)
+        else:
+            count = key.columns.stop - key.columns.start
+            continuous[:, key.columns] = output[:, start : start + count].clip(-1, 1)
+    return continuous, discrete
+
+
+def _width(spec: BehaviorSpec, key: ActionKey) -> int:
+    """Columns of `output` that a key takes."""
+    if key.branch >= 0:
+        return spec.actions.discrete_branches[key.branch]
+    count: int = key.columns.stop - key.columns.start
+    return count * (2 if spec.actions.discrete_branches else 1)
