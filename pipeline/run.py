@@ -141,9 +141,9 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
         raise TypeError(f"no part of a run: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     try:
         loaded = config if isinstance(config, RunConfig) else load_config(config)
-        loaded = await asyncio.to_thread(settled_shape, loaded)
+        loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
         with started_early(loaded):
-            return await _run(loaded, replace(options or RunOptions(), **parts))
+            return await _run(loaded, chosen, replace(options or RunOptions(), **parts))
     except Exception:
         raise
     except BaseException as error:  # code that is named in the configuration must not end its caller
@@ -152,7 +152,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
         raise RunFailed(describe_error(error)) from error
 
 
-async def _run(config: RunConfig, options: RunOptions) -> RunResult:
+async def _run(config: RunConfig, chosen: str, options: RunOptions) -> RunResult:
     config = for_viewers(config)
     check_run(config)
     with _open_folder(config) as folder, _logged(folder, config):
@@ -160,6 +160,8 @@ async def _run(config: RunConfig, options: RunOptions) -> RunResult:
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:
             log.info("%s", version_information())
+        if chosen:
+            log.info("%s", chosen)
         watch = nullcontext() if options.watched else LoopWatch(config.pipeline.supervision.main)
         async with Coordinator(plan, options.console, options.progress) as coordinator:
             with watch:

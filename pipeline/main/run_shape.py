@@ -41,8 +41,11 @@ MOST_PROGRAMS = 16
 _BUDGET_S = 5.0
 
 
-def settled_shape(config: RunConfig) -> RunConfig:
-    """Return the configuration with all that was left to be chosen, and say in a line what was chosen and why."""
+def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
+    """Return the configuration with all that was left to be chosen, and a line that says what was chosen and why.
+
+    The line is empty where nothing was left to be chosen.
+    """
     hosts = config.pipeline.hosts
     kept = _kept(config)
     cores = usable_cores()
@@ -52,9 +55,7 @@ def settled_shape(config: RunConfig) -> RunConfig:
         config = _with_instances(config, kept, cores, said)
     if hosts.actors.is_auto("replicas"):
         config = _with_actors(config, kept, cores, said)
-    if said:
-        log.info("Chosen for this machine: %s.", "; ".join(said))
-    return config
+    return config, f"Chosen for this machine: {'; '.join(said)}." if said else ""
 
 
 def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, said: list[str]) -> RunConfig:
@@ -169,12 +170,12 @@ def _kept(config: RunConfig) -> Mapping[str, Any]:
     """The configuration that a resumed run, or one that is played, has in its folder; empty without one."""
     settings = config.checkpoint_settings
     path = Path(settings.results_dir) / settings.run_id / CONFIGURATION
-    if not (settings.resume or settings.inference) or not path.is_file():
+    if not (settings.resume or settings.inference):
         return {}
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
         RunConfig.from_plain(found)
-    except Exception:  # of another version, or written by somebody else: chosen anew
+    except Exception:  # missing, of another version, or written by somebody else: chosen anew
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import yaml
 
@@ -35,11 +33,15 @@ def machine(monkeypatch):
     return there_is
 
 
-def settled(num_envs=64, hosts=None, **sections):
+def settled_and_said(num_envs=64, hosts=None, **sections):
     environment = sections.pop("environment", {**GYM, "num_envs": num_envs})
     pipeline = {"hosts": hosts or {}, **sections.pop("pipeline", {})}
     plain = {"behaviors": {"B": {}}, "environment": environment, "pipeline": pipeline, **sections}
     return settled_shape(RunConfig.from_plain(plain))
+
+
+def settled(**how):
+    return settled_and_said(**how)[0]
 
 
 def shape(config):
@@ -48,20 +50,20 @@ def shape(config):
 
 
 @pytest.mark.parametrize(("cores", "kind"), [(1, "inline"), (2, "process"), (64, "process")])
-def test_hosts_are_processes_where_there_is_a_second_core(cores, kind, machine, caplog):
-    caplog.set_level(logging.INFO)
+def test_hosts_are_processes_where_there_is_a_second_core(cores, kind, machine):
     machine(cores)
-    assert shape(settled(num_envs=1)) == (kind, kind, kind, 1)
-    assert len(caplog.messages) == 1
-    assert f"({cores} core" in caplog.messages[0]
+    found, said = settled_and_said(num_envs=1)
+    assert shape(found) == (kind, kind, kind, 1)
+    assert f"({cores} core" in said
+    assert "\n" not in said
 
 
-def test_what_the_file_says_is_kept_and_nothing_is_said(machine, caplog):
-    caplog.set_level(logging.INFO)
+def test_what_the_file_says_is_kept_and_nothing_is_said(machine):
     asked = machine(1, each_s=1.0)
     pinned = {"actors": {"kind": "process", "replicas": 2}, "learners": {"kind": "process"}}
-    assert shape(settled(hosts=pinned)) == ("process", "process", "process", 2)
-    assert not caplog.messages
+    found, said = settled_and_said(hosts=pinned)
+    assert shape(found) == ("process", "process", "process", 2)
+    assert not said
     assert not asked
 
 
@@ -85,11 +87,11 @@ def test_actors_share_the_environments_where_their_steps_take_long_and_cores_are
     assert found.environment.num_envs * actors == 64
 
 
-def test_a_step_whose_time_does_not_depend_on_the_number_is_not_shared(machine, caplog):
-    caplog.set_level(logging.INFO)
+def test_a_step_whose_time_does_not_depend_on_the_number_is_not_shared(machine):
     machine(8, fixed_s=1.0)
-    assert settled().pipeline.hosts.actors.replicas == 1
-    assert "more would hardly be faster" in caplog.text
+    found, said = settled_and_said()
+    assert found.pipeline.hosts.actors.replicas == 1
+    assert "more would hardly be faster" in said
 
 
 @pytest.mark.parametrize(
@@ -120,12 +122,12 @@ def test_one_actor_is_kept_where_several_would_not_be_the_same(sections, machine
         (TICK_S / 10, {"buffer_size": 512, "batch_size": 64}, 16),  # 32 rows of each in an update
     ],
 )
-def test_the_number_of_environments_grows_while_that_pays(each_s, hyperparameters, number, machine, caplog):
-    caplog.set_level(logging.INFO)
+def test_the_number_of_environments_grows_while_that_pays(each_s, hyperparameters, number, machine):
     machine(2, each_s=each_s)
     behaviors = {"B": {"trainer_type": "ppo", "hyperparameters": hyperparameters}}
-    assert settled(num_envs="auto", behaviors=behaviors).environment.num_envs == number
-    assert f"num_envs {number}" in caplog.text
+    found, said = settled_and_said(num_envs="auto", behaviors=behaviors)
+    assert found.environment.num_envs == number
+    assert f"num_envs {number}" in said
 
 
 def test_programs_are_as_many_as_there_are_cores_beside_the_learner(machine):
@@ -135,13 +137,12 @@ def test_programs_are_as_many_as_there_are_cores_beside_the_learner(machine):
     assert not asked
 
 
-def test_an_environment_that_gives_no_answer_is_left_to_the_run_to_report(machine, caplog):
-    caplog.set_level(logging.INFO)
+def test_an_environment_that_gives_no_answer_is_left_to_the_run_to_report(machine):
     machine(8, answers=False)
-    found = settled(num_envs="auto")
+    found, said = settled_and_said(num_envs="auto")
     assert found.environment.num_envs == 1
     assert found.pipeline.hosts.actors.replicas == 1
-    assert "could not be measured" in caplog.text
+    assert "could not be measured" in said
 
 
 def test_a_resumed_run_keeps_what_was_chosen_on_whatever_machine(machine, tmp_path):
@@ -167,10 +168,9 @@ def test_a_configuration_of_another_version_in_the_folder_is_not_followed(machin
     assert shape(found) == ("inline", "inline", "inline", 1)
 
 
-def test_a_real_environment_is_measured_in_a_process_of_its_own(monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
+def test_a_real_environment_is_measured_in_a_process_of_its_own(monkeypatch):
     monkeypatch.setattr(run_shape, "usable_cores", lambda: 2)
     monkeypatch.setattr(run_shape, "MOST_INSTANCES", 2)
-    found = settled(num_envs="auto")
+    found, said = settled_and_said(num_envs="auto")
     assert found.environment.num_envs == 2
-    assert "which step in" in caplog.text
+    assert "which step in" in said
