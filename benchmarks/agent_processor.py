@@ -3,8 +3,8 @@
     taskset -c 1 python benchmarks/agent_processor.py
 
 The steps are made beforehand. `fixed`: 64 agents, all deciding every tick, 0.5 % of their episodes ending per
-step. `churn`: 64 agents, each deciding every fifth tick, a tenth of them leaving or joining per tick, so that
-some 14 decisions and 3 endings arrive at once. The costs are per row taken in (decisions and endings) and per
+step. `churn`: 64 agents, a tenth of them leaving or joining per tick, each deciding in every tick or in every fifth,
+so that some 64 or 14 decisions and 3 endings arrive at once. The costs are per row taken in (decisions and endings) and per
 row emitted. CPU time, not wall time, so that a busy machine disturbs less.
 """
 
@@ -73,19 +73,19 @@ def fixed(ticks: int, agents: int) -> list[StepBatch]:
     ]
 
 
-def churn(ticks: int, agents: int) -> list[StepBatch]:
-    """A twentieth leaves and as many join per tick; each decides every fifth tick from its first one on."""
+def churn(ticks: int, agents: int, period: int = PERIOD) -> list[StepBatch]:
+    """A twentieth leaves and as many join per tick; each decides every `period` ticks from its first one on."""
     random = np.random.default_rng(2)
     ids = np.arange(agents) + (7 << 32)
-    phases = ids % PERIOD
+    phases = ids % period
     episodes: dict[int, int] = {}
     steps = []
     for tick in range(ticks):
         leaving = random.random(agents) < 0.05
         ended = ids[leaving]
         ids = np.where(leaving, ids + (1 << 20), ids)
-        phases = np.where(leaving, tick % PERIOD, phases)
-        steps.append(step_batch(random, ended, ids[phases == tick % PERIOD], episodes))
+        phases = np.where(leaving, tick % period, phases)
+        steps.append(step_batch(random, ended, ids[phases == tick % period], episodes))
     return steps
 
 
@@ -128,16 +128,19 @@ def main() -> None:
     arguments = parser.parse_args()
     agents, ticks, repeats = arguments.agents, arguments.ticks, arguments.repeats
     print(f"{agents} agents, horizon {HORIZON}, median of {repeats} passes of {ticks} ticks")
-    print(f"{'steps':<8}{'min_rows':>9}{'rows':>9}{'µs per row in':>15}{'µs per row out':>16}{'× one copy':>12}")
-    for make in (fixed, churn):
-        steps = make(ticks, agents)
+    print(f"{'steps':<10}{'min_rows':>9}{'rows':>9}{'µs per row in':>15}{'µs per row out':>16}{'× one copy':>12}")
+    for name, steps in {
+        "fixed": fixed(ticks, agents),
+        "churn, 1": churn(ticks, agents, 1),
+        f"churn, {PERIOD}": churn(ticks, agents),
+    }.items():
         for min_rows in (1, 256):
             passes = [(*process(steps, min_rows), copy(steps)) for _ in range(repeats)]
             seconds = statistics.median(row[0] for row in passes)
             ratio = statistics.median(row[0] / row[2] for row in passes)
             rows_in, rows_out = sum(len(step.agent_ids) for step in steps), passes[0][1]
             costs = f"{seconds / rows_in * 1e6:>15.3f}{seconds / rows_out * 1e6:>16.3f}{ratio:>12.1f}"
-            print(f"{make.__name__:<8}{min_rows:>9}{rows_out:>9}{costs}")
+            print(f"{name:<10}{min_rows:>9}{rows_out:>9}{costs}")
 
 
 if __name__ == "__main__":

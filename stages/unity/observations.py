@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from queues.messages import Array
 from queues.specs import ObservationSpec
+from stages.decoding_threads import decode_each
 from stages.unity.errors import UnityBroken, UnityRefused
 from stages.unity.messages import GOAL_SIGNAL, PNG, ObservationProto
 from stages.unity.png import PngError, decode_into, png_size, split_pngs
 
+_LARGE = 64 * 64 * 3
+"""From so many numbers of a picture on, decoding outlasts what holds the interpreter's lock: then threads help."""
 _UNSPECIFIED, _NONE, _TRANSLATION, _VARIABLE = 0, 1, 2, 4
 _WORDS = {
     _UNSPECIFIED: "unspecified",
@@ -175,12 +178,19 @@ class ImageReader:
             WrongObservation: if one can't be decoded to the shape.
         """
         pictures = np.empty((len(protos), *self.spec.shape), np.uint8)
-        for row, proto in enumerate(protos):
-            _check_shape(self.spec, row, proto)
-            if proto.compression_type == PNG:
-                _decode(self.spec, row, proto, pictures[row])
+
+        def read_one(row: int) -> None:
+            _check_shape(self.spec, row, protos[row])
+            if protos[row].compression_type == PNG:
+                _decode(self.spec, row, protos[row], pictures[row])
             else:
-                pictures[row] = self._of_floats(row, proto)
+                pictures[row] = self._of_floats(row, protos[row])
+
+        if self.spec.size >= _LARGE:
+            decode_each(read_one, len(protos))
+        else:
+            for row in range(len(protos)):
+                read_one(row)
         return pictures
 
     def _of_floats(self, row: int, proto: Any) -> NDArray[np.float32]:

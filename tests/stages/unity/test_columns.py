@@ -206,6 +206,16 @@ def test_a_picture_that_can_not_be_decoded_is_reported():
     )
 
 
+def test_large_pictures_are_each_decoded_to_the_row_of_their_agent():
+    pictures = [noise(70, 80, 3, seed=seed) for seed in range(9)]
+    agents = [agent(number, picture(png(pixels), (3, 70, 80))) for number, pixels in enumerate(pictures)]
+    reader = reader_of(agents[0])
+    np.testing.assert_array_equal(reader.read(agents).observations[0], np.stack(pictures).transpose(0, 3, 1, 2))
+    agents[5] = agent(5, picture(b"JFIF", (3, 70, 80)))
+    agents[3] = agent(3, picture(b"JFIF", (3, 70, 80)))
+    assert "agent 3: observation 'Camera' has no PNG signature" in broken(reader, agents)
+
+
 def test_an_uncompressed_picture_among_compressed_ones_must_be_of_brightnesses():
     reader = reader_of(agent(1, picture(png(noise(2, 2, 3)), (3, 2, 2))))
     message = broken(reader, [agent(4, numbers(np.full((3, 2, 2), 2.0), properties=(1, 2, 2)))])

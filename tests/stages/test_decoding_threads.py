@@ -1,0 +1,38 @@
+"""Work on several things at once: all of it is done, on every machine, and the first error is told."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from stages import decoding_threads
+from stages.decoding_threads import decode_each
+
+
+@pytest.fixture(params=[1, 3, 64])
+def cores(request, monkeypatch):
+    monkeypatch.setattr(decoding_threads.os, "sched_getaffinity", lambda _: set(range(request.param)), raising=False)
+    return request.param
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 100])
+def test_each_number_is_done_once(cores, count):
+    done = []
+    decode_each(done.append, count)
+    assert sorted(done) == list(range(count))
+
+
+def test_the_error_of_the_least_number_is_raised(cores):
+    def fail(number):
+        if number in (5, 6, 7):
+            raise ValueError(f"number {number}")
+
+    with pytest.raises(ValueError, match="number 5"):
+        decode_each(fail, 9)
+
+
+def test_with_several_cores_the_work_goes_on_at_the_same_time(monkeypatch):
+    monkeypatch.setattr(decoding_threads.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    both = threading.Barrier(2)
+    decode_each(lambda _: both.wait(30) and None, 2)
