@@ -35,4 +35,8 @@ def test_the_error_of_the_least_number_is_raised(cores):
 def test_with_several_cores_the_work_goes_on_at_the_same_time(monkeypatch):
     monkeypatch.setattr(decoding_threads.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     both = threading.Barrier(2)
-    decode_each(lambda _: both.wait(30) and None, 2)
+
+    def wait_for_the_other(number: int) -> None:
+        both.wait(30)
+
+    decode_each(wait_for_the_other, 2)
