@@ -24,8 +24,8 @@ import numpy as np
 from config import RunConfig
 from queues.messages import ActionBatch
 from stages.environment.factory import EnvironmentRequest
+from stages.environment.programs.group import ProgramGroup
 from stages.environment.protocol import StepResult
-from stages.environment.unity.group import UnityGroup
 from stages.environment.unity.making import make_unity_group
 from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader
@@ -138,14 +138,14 @@ async def agent_steps_per_s(clients: int, seconds: float) -> float:
         await group.close()
 
 
-def unity_group(clients: int, step_ms: float) -> UnityGroup:
+def unity_group(clients: int, step_ms: float) -> ProgramGroup:
     arguments = f"--scene many --agents {AGENTS} --continuous {ACTIONS} --step-ms {step_ms}"
     settings = {"env_path": str(CLIENT), "num_envs": clients, "base_port": 0, "env_args": arguments.split()}
     config = RunConfig.model_validate({"env_settings": settings, "default_settings": {"trainer_type": "ppo"}})
     return make_unity_group(EnvironmentRequest(config))
 
 
-async def stepped(group: UnityGroup, result: StepResult, steps: int) -> StepResult:
+async def stepped(group: ProgramGroup, result: StepResult, steps: int) -> StepResult:
     """After so many ticks of actions that cost nothing to decide."""
     for _ in range(steps):
         result = await group.step(

@@ -12,7 +12,7 @@ from unity_samples import agent, brain, numbers
 
 from config import EngineSettings
 from queues.messages import ActionBatch
-from stages.environment.unity.group import UnityGroup
+from stages.environment.programs.group import ProgramGroup
 from stages.environment.unity.instance import UnityInstance
 from stages.environment.unity.side_channel_bridge import SideChannelBridge
 from stages.restarts import RestartBudget
@@ -114,7 +114,7 @@ class World:
         self.result: Any = None
         self._engine = engine or EngineSettings()
         self._waiting = [_connections(each) for each in scripts]
-        self.group = UnityGroup(
+        self.group = ProgramGroup(
             self._make, len(scripts), lambda: RestartBudget(lifetime, -1, 60.0), clock=lambda: self.now_s, **group
         )
 

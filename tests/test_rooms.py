@@ -14,6 +14,7 @@ from test_imports import imports, modules
 ROOMS = {
     "stages": (
         "",
+        "programs",
         "unity",
         "policy",
         "policy/network",
@@ -23,6 +24,7 @@ ROOMS = {
         "environment/spaces",
         "environment/gymnasium",
         "environment/pettingzoo",
+        "environment/programs",
         "environment/unity",
         "environment/low_level",
         "inference",

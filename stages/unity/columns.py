@@ -7,7 +7,6 @@ wrong: worker, behaviour, agent, observation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,36 +14,10 @@ from numpy.typing import NDArray
 
 from queues.messages import Array
 from queues.specs import BehaviorSpec
+from stages.programs.rows import ProgramRows
 from stages.unity.actions import action_spec
 from stages.unity.errors import UnityBroken, UnityMisobserved
 from stages.unity.observations import WrongObservation, observation_reader, observation_spec
-
-
-@dataclass(frozen=True, slots=True)
-class UnityRows:
-    """The rows of one behaviour in one message: n rows, of which the first `ended` are endings, in Unity's order.
-
-    The other d = n - ended ask for a decision. An agent that ended and restarted within a step has a row of each kind.
-    """
-
-    ids: NDArray[np.int32]
-    """[n] Unity's agent ids."""
-    rewards: NDArray[np.float32]
-    """[n] since the agent's previous decision."""
-    ended: int
-    interrupted: NDArray[np.bool_]
-    """[ended] true if the episode was truncated (by its step limit), not terminated by the task."""
-    observations: tuple[Array, ...]
-    """[n, *shape] per observation spec, in its dtype."""
-    action_masks: NDArray[np.bool_] | None
-    """[d, sum of branches] true = allowed; None without discrete actions."""
-    group_ids: NDArray[np.int32]
-    """[n] 0 for none."""
-    group_rewards: NDArray[np.float32]
-    """[n] the group's reward since the agent's previous decision."""
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 class BehaviorReader:
@@ -79,7 +52,7 @@ class BehaviorReader:
         branches = self.spec.actions.discrete_branches
         self._branch_starts = np.cumsum((0, *branches[:-1])) if branches else None
 
-    def read(self, infos: Sequence[Any]) -> UnityRows:
+    def read(self, infos: Sequence[Any]) -> ProgramRows:
         """Convert the behaviour's agents (`AgentInfoProto`) of one message to columns.
 
         Raises:
@@ -92,7 +65,7 @@ class BehaviorReader:
         ids = [info.id for info in rows]
         self._check_ids(ids[:ended], "ended")
         self._check_ids(ids[ended:], "asks for a decision")
-        return UnityRows(
+        return ProgramRows(
             ids=np.array(ids, np.int32),
             rewards=self._rewards([info.reward for info in rows], ids, "reward"),
             ended=ended,

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from config import EnvSettings
 from config.listen import LOCALHOST
+from stages.programs.rows import ProgramRows
 from stages.unity.actions import action_protos
-from stages.unity.columns import BehaviorReader, UnityRows
+from stages.unity.columns import BehaviorReader
 from stages.unity.exceptions import UnityActionException, UnityEnvironmentException, as_low_level
 from stages.unity.executable import Executable
 from stages.unity.messages import UnityRLCapabilitiesProto
@@ -311,7 +312,7 @@ def _spec(reader: BehaviorReader, first: Any) -> BehaviorSpec:
     return BehaviorSpec(observations, ActionSpec(actions.continuous_size, actions.discrete_branches))
 
 
-def _steps(rows: UnityRows, spec: BehaviorSpec) -> tuple[DecisionSteps, TerminalSteps]:
+def _steps(rows: ProgramRows, spec: BehaviorSpec) -> tuple[DecisionSteps, TerminalSteps]:
     asking, over = slice(rows.ended, None), slice(rows.ended)
     observations = [_as_floats(column) for column in rows.observations]
     masks = None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stages.errors import BrokenEnvironmentError, StageError
+from stages.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
 
 
-class UnityBroken(BrokenEnvironmentError):
+class UnityBroken(ProgramBroken):
     """Unity died, hung, broke the protocol or dropped the connection: a restart may help."""
 
 
@@ -21,7 +21,7 @@ class UnityMisobserved(UnityBroken):
     """An observation does not fit the behaviour's spec."""
 
 
-class UnityRefused(StageError):
+class UnityRefused(ProgramRefused):
     """Unity can't be used as it is set up (version, port, executable): no restart helps."""
 
 
@@ -33,5 +33,5 @@ class ChannelMisused(UnityRefused):
     """A side channel is used in the wrong way."""
 
 
-class UnityEnded(StageError):
+class UnityEnded(ProgramEnded):
     """Unity closed in order: its Editor was stopped, its window was closed, or the game quit by itself."""

@@ -124,16 +124,3 @@ def _has_log_flag(arguments: Sequence[str]) -> bool:
 
 def _own_log(folder: Path, worker_id: int) -> Path:
     return folder.absolute() / f"Player-{worker_id}.log"
-
-
-def tail(path: Path | None, lines: int = 15) -> str:
-    """The end of a log, indented under a line with its path; empty if there is nothing to show."""
-    if path is None:
-        return ""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 16_384))
-            found = file.read().decode(errors="replace").rstrip().splitlines()[-lines:]
-    except OSError:
-        return ""
-    return "\n".join([f"\nThe end of {path}:", *(f"    {line}" for line in found)]) if found else ""

@@ -15,11 +15,12 @@ from google.protobuf.message import DecodeError
 
 from config.listen import LOCALHOST
 from config.unity import EnvSettings
+from stages.programs.logs import tail
+from stages.programs.process import ProgramProcess, describe_exit
 from stages.unity import handshake, messages
 from stages.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused
-from stages.unity.executable import Executable, command_line, player_log, tail
+from stages.unity.executable import Executable, command_line, player_log
 from stages.unity.messages import UnityMessageProto
-from stages.unity.process import UnityProcess, describe_exit
 from stages.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
 from stages.unity.timeouts import ConnectionState, describe_timeout
 
@@ -95,7 +96,7 @@ class UnityWorker:
         self._listen = listen
         self._max_message_mib = max_message_mib
         self._server: ExchangeServer | None = None
-        self._process: UnityProcess | None = None
+        self._process: ProgramProcess | None = None
         self._state = ConnectionState.STARTING
         self._released = False
         """True once process and server are released."""
@@ -196,7 +197,7 @@ class UnityWorker:
             if log_file := player_log(self.executable, self.worker_id):
                 log_file.parent.mkdir(parents=True, exist_ok=True)
             command = command_line(self.executable, self.port, self.worker_id)
-            self._process = await UnityProcess.launch(command, self.executable.show_output, self._on_exit)
+            self._process = await ProgramProcess.launch(command, self.executable.show_output, self._on_exit)
         await self._receive()  # the call after the greeting; `reset` answers it
         assert self._server.greeting is not None, "nobody's call is received without"
         self.greeting = handshake.greeting_in(self._server.greeting)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from queues.messages import Array
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import BrokenEnvironmentError, StageError
-from stages.unity.columns import UnityRows
+from stages.programs.rows import ProgramRows
 
 _NONE, _TRANSLATION = 1, 2
 _CHANNELS_LAST = (_TRANSLATION, _TRANSLATION, _NONE)
@@ -50,7 +50,7 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
     return BehaviorSpec(behavior_id, observations, actions, grouped=True)
 
 
-def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> UnityRows:
+def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> ProgramRows:
     """Convert the steps of one behaviour to rows, endings first.
 
     Args:
@@ -65,7 +65,7 @@ def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> 
     reader = _StepsReader(spec, label)
     over, asking = reader.part(endings, "TerminalSteps"), reader.part(decisions, "DecisionSteps")
     ended = len(over.ids)
-    return UnityRows(
+    return ProgramRows(
         ids=np.concatenate((over.ids, asking.ids)),
         rewards=np.concatenate((over.rewards, asking.rewards)),
         ended=ended,

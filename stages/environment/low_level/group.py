@@ -12,10 +12,11 @@ from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.low_level.conversion import behavior_spec, read_steps
 from stages.environment.parameters import EpisodeParameters
+from stages.environment.programs.episodes import EpisodeTracker
+from stages.environment.programs.program import merged_statistics
+from stages.environment.programs.rows import IndexedRows, InstanceRows, agent_steps, decision_rows
 from stages.environment.protocol import StepResult
-from stages.environment.unity.episodes import EpisodeTracker
-from stages.environment.unity.rows import IndexedRows, InstanceRows, agent_steps, decision_rows
-from stages.environment.unity.side_channel_bridge import SideChannelBridge, merged_statistics
+from stages.environment.unity.side_channel_bridge import SideChannelBridge
 from stages.error_text import describe_error
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 from stages.unity.specs import ActionTuple

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from config.observation_kinds import OBSERVATION_KINDS
+from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
-from stages.environment.protocol import Measured
-from stages.environment.unity.episodes import EpisodeTracker
-from stages.environment.unity.rows import InstanceRows
-from stages.environment.unity.side_channel_bridge import SideChannelBridge, merged_statistics
+from stages.environment.programs.episodes import EpisodeTracker
+from stages.environment.programs.program import ProgramAnswer, merged_statistics
+from stages.environment.programs.rows import InstanceRows
+from stages.environment.unity.side_channel_bridge import SideChannelBridge
+from stages.unity.actions import action_protos
 from stages.unity.columns import BehaviorReader
 from stages.unity.errors import UnityBroken
 
@@ -38,20 +39,6 @@ class Worker(Protocol):
 
     async def close(self, patience_s: float | None = None) -> None:
         """End it in any state; it is killed after `patience_s`, by default the time of an exchange."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer of a Unity program, with at least one row."""
-
-    rows: Mapping[str, InstanceRows]
-    """By behaviour id."""
-    statistics: Mapping[str, Measured] = field(default_factory=dict)
-
-    @property
-    def asks_for_decisions(self) -> bool:
-        """True if any agent asks for a decision."""
-        return any(len(rows.columns) > rows.columns.ended for rows in self.rows.values())
 
 
 class UnityInstance:
@@ -84,7 +71,7 @@ class UnityInstance:
         """Its name in log messages and errors."""
         return f"Unity worker {self.worker_id}"
 
-    async def begin(self) -> Answer:
+    async def begin(self) -> ProgramAnswer:
         """Connect or reconnect, and reset all agents.
 
         Raises:
@@ -99,21 +86,21 @@ class UnityInstance:
         self.connected = True
         return await self.reset()
 
-    async def reset(self) -> Answer:
+    async def reset(self) -> ProgramAnswer:
         """Reset all agents; raises as `begin`."""
         for episodes in self._episodes.values():
             episodes.clear()
         worker = self._updated_worker()
         return await self._answer(await worker.reset())
 
-    async def step(self, actions: Mapping[str, Any]) -> Answer:
-        """Let agents act, and wait for an answer with at least one row; raises as `begin`.
-
-        Args:
-            actions: `ListAgentActionProto` by behaviour id.
-        """
+    async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
+        """Let agents act, and wait for an answer with at least one row; raises as `begin`."""
+        protos = {
+            behavior_id: action_protos(self.specs[behavior_id], batch.continuous, batch.discrete)
+            for behavior_id, batch in actions.items()
+        }
         worker = self._updated_worker()
-        return await self._answer(await worker.step(actions))
+        return await self._answer(await worker.step(protos))
 
     async def close(self, patience_s: float | None = None) -> None:
         """End the connection, if there is one; see `Worker.close`."""
@@ -130,14 +117,14 @@ class UnityInstance:
         self._bridge.update()
         return self._worker
 
-    async def _answer(self, output: Any) -> Answer:
+    async def _answer(self, output: Any) -> ProgramAnswer:
         assert self._bridge is not None
         rows, statistics = self._read(output), [self._bridge.statistics()]
         while not rows:
             output = await self._updated_worker().step({})
             rows = self._read(output)
             statistics.append(self._bridge.statistics())
-        return Answer(rows, statistics[0] if len(statistics) == 1 else merged_statistics(statistics))
+        return ProgramAnswer(rows, statistics[0] if len(statistics) == 1 else merged_statistics(statistics))
 
     def _read(self, output: Any) -> dict[str, InstanceRows]:
         """The rows of a message, by behaviour id."""

@@ -10,7 +10,7 @@ from typing import Any
 from config import RunConfig
 from stages.environment.factory import EnvironmentRequest
 from stages.environment.parameters import EpisodeParameters
-from stages.environment.unity.group import UnityGroup
+from stages.environment.programs.group import ProgramGroup
 from stages.environment.unity.instance import UnityInstance, Worker
 from stages.environment.unity.preflight import channel_maker
 from stages.environment.unity.side_channel_bridge import SideChannelBridge
@@ -22,7 +22,7 @@ RUN_LOGS = "run_logs"
 """Subfolder of a run's folder for Unity's own logs."""
 
 
-def make_unity_group(request: EnvironmentRequest) -> UnityGroup:
+def make_unity_group(request: EnvironmentRequest) -> ProgramGroup:
     """Make the group that `env_settings` describes; nothing is started before its first reset.
 
     Worker n has the run's seed + n.
@@ -41,7 +41,7 @@ def make_unity_group(request: EnvironmentRequest) -> UnityGroup:
         )
         return UnityInstance(worker_id, connect, without_graphics=worker_id == first_without_graphics(config))
 
-    return UnityGroup(
+    return ProgramGroup(
         make,
         settings.num_envs,
         lambda: RestartBudget(

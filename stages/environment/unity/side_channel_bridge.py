@@ -95,13 +95,3 @@ class SideChannelBridge:
         """A seed of its own for each parameter and each Unity program of a run."""
         entropy = [self._seed, zlib.crc32(name.encode()), self._worker_id]
         return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF
-
-
-def merged_statistics(statistics: Iterable[Mapping[str, Measured]]) -> dict[str, Measured]:
-    """The statistics of several Unity programs in one tick."""
-    found: dict[str, Measured] = {}
-    for one in statistics:
-        for name, measured in one.items():
-            before = found.get(name)
-            found[name] = measured if before is None else Measured(before.values + measured.values, before.how)
-    return found

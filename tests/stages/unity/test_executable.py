@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from stages.programs.logs import tail
 from stages.unity.errors import UnityRefused
-from stages.unity.executable import Executable, command_line, find_executable, player_log, tail
+from stages.unity.executable import Executable, command_line, find_executable, player_log
 
 
 def make(folder: Path, *names: str) -> None:

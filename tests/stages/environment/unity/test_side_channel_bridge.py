@@ -10,8 +10,9 @@ from unity_client import channels as client
 from config import EngineSettings
 from queues.messages import ActionBatch
 from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
+from stages.environment.programs.program import merged_statistics
 from stages.environment.protocol import Measured
-from stages.environment.unity.side_channel_bridge import SideChannelBridge, merged_statistics
+from stages.environment.unity.side_channel_bridge import SideChannelBridge
 from stages.errors import StageError
 from stages.unity.errors import UnityBroken
 

@@ -1,4 +1,4 @@
-"""Numbers for the episodes of Unity's agents: Unity reports agents and endings, but counts no episodes."""
+"""Numbers for the episodes of programs' agents: programs report agents and endings, but count no episodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TrackedEpisodes:
 
 
 class EpisodeTracker:
-    """The running episodes of one behaviour's agents in one Unity.
+    """The running episodes of one behaviour's agents in one program.
 
     Episodes are numbered in the order in which they begin, over all agents. So an agent's numbers rise even if it gets
     a new id with each episode (as in older packages), and nothing has to be kept of agents that have ended.

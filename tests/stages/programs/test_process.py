@@ -9,13 +9,13 @@ import sys
 import pytest
 from unity_runs import alive
 
-from stages.unity.errors import UnityRefused
-from stages.unity.process import UnityProcess, describe_exit
+from stages.programs.errors import ProgramRefused
+from stages.programs.process import ProgramProcess, describe_exit
 
 
-async def launch(*command: str) -> tuple[UnityProcess, asyncio.Future[int]]:
+async def launch(*command: str) -> tuple[ProgramProcess, asyncio.Future[int]]:
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    return await UnityProcess.launch(list(command), False, ended.set_result), ended
+    return await ProgramProcess.launch(list(command), False, ended.set_result), ended
 
 
 async def test_the_end_of_a_process_is_reported_with_its_return_code():
@@ -67,14 +67,14 @@ async def test_killing_what_has_ended_does_nothing():
 
 async def test_a_file_without_the_right_to_run_is_refused_with_the_cure(tmp_path):
     (tmp_path / "game").write_text("#!/bin/sh\n")
-    with pytest.raises(UnityRefused, match=r"can't be started.*chmod \+x"):
+    with pytest.raises(ProgramRefused, match=r"can't be started.*chmod \+x"):
         await launch(str(tmp_path / "game"))
 
 
 async def test_a_file_that_is_no_program_is_refused(tmp_path):
     (tmp_path / "game").write_bytes(b"MZ\x90\0 a program for Windows")
     (tmp_path / "game").chmod(0o755)
-    with pytest.raises(UnityRefused, match="isn't a program for this machine"):
+    with pytest.raises(ProgramRefused, match="isn't a program for this machine"):
         await launch(str(tmp_path / "game"))
 
 

@@ -1,4 +1,4 @@
-"""The process of a Unity executable, in a session of its own."""
+"""The process of a game, in a session of its own."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from stages.unity.errors import UnityRefused
+from stages.programs.errors import ProgramRefused
 
 
-class UnityProcess(asyncio.SubprocessProtocol):
-    """The process of a Unity executable, with its child processes.
+class ProgramProcess(asyncio.SubprocessProtocol):
+    """The process of a game, with its child processes.
 
     It has its own session, so that Ctrl-C in a terminal reaches only the trainer, which then ends it, and so that it
-    can be killed together with its children, where a script starts Unity.
+    can be killed together with its children, where a script starts it.
 
     Args:
         on_exit: called once, from the event loop, when the process ends.
@@ -28,7 +28,7 @@ class UnityProcess(asyncio.SubprocessProtocol):
         self._transport: asyncio.SubprocessTransport | None = None
 
     @classmethod
-    async def launch(cls, command: list[str], show_output: bool, on_exit: Callable[[int], None]) -> UnityProcess:
+    async def launch(cls, command: list[str], show_output: bool, on_exit: Callable[[int], None]) -> ProgramProcess:
         """Start the process.
 
         Args:
@@ -37,7 +37,7 @@ class UnityProcess(asyncio.SubprocessProtocol):
             on_exit: called with the return code.
 
         Raises:
-            UnityRefused: if the system can't start the program.
+            ProgramRefused: if the system can't start the program.
         """
         output = None if show_output else asyncio.subprocess.DEVNULL
         try:
@@ -50,7 +50,7 @@ class UnityProcess(asyncio.SubprocessProtocol):
                 start_new_session=True,
             )
         except OSError as error:
-            raise UnityRefused(f"{command[0]} can't be started: {error.strerror}.{_cure(error)}") from error
+            raise ProgramRefused(f"{command[0]} can't be started: {error.strerror}.{_cure(error)}") from error
         return process
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,4 +1,4 @@
-"""The rows of several Unity programs as one tick, and the slices of its actions that go to each program."""
+"""The rows of several programs as one tick, and the slices of its actions that go to each program."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 from queues.messages import Array
 from queues.specs import BehaviorSpec
+from stages.environment.programs.episodes import TrackedEpisodes
 from stages.environment.protocol import AgentSteps
-from stages.environment.unity.episodes import TrackedEpisodes
-from stages.unity.columns import UnityRows
+from stages.programs.rows import ProgramRows
 
 ID_RANGE = 2**32
-"""Agents and groups of instance i have ids from i × this on: Unity's ids are int32, and unique in one program."""
+"""Agents and groups of instance i have ids from i × this on: programs' own ids are int32, and unique in one program."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceRows:
-    """The rows of one behaviour in one message of one Unity program, with the agents' episodes."""
+    """The rows of one behaviour in one message of one program, with the agents' episodes."""
 
-    columns: UnityRows
+    columns: ProgramRows
     episodes: TrackedEpisodes
 
 

@@ -1,7 +1,7 @@
-"""Several Unity programs, or the Editor, as one environment group: each is stepped on its own, none waits for another.
+"""Several programs of one engine, or its editor, as one environment group: each is stepped on its own.
 
-A tick holds the agents of the programs that have answered. A broken program is restarted alone, the others go on; so
-they do where one has closed in order, until the last one closes.
+None waits for another: a tick holds the agents of the programs that have answered. A broken program is restarted alone,
+the others go on; so they do where one has closed in order, until the last one closes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ import numpy as np
 from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.parameters import EpisodeParameters
+from stages.environment.programs.program import Program, ProgramAnswer, merged_statistics
+from stages.environment.programs.rows import IndexedRows, agent_steps, decision_rows
 from stages.environment.protocol import StepResult
-from stages.environment.unity.instance import Answer, UnityInstance
-from stages.environment.unity.rows import IndexedRows, agent_steps, decision_rows
-from stages.environment.unity.side_channel_bridge import merged_statistics
 from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from stages.programs.errors import ProgramEnded
 from stages.restarts import RestartBudget
-from stages.unity.actions import action_protos
-from stages.unity.errors import UnityEnded
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +34,14 @@ _HUNG_S = 3.0
 """The same for a program in the middle of a step, which may hang: a late host is killed, and then can't kill it."""
 
 
-class UnityGroup:
-    """A group of Unity programs. They are started at the first reset, all at once.
+class ProgramGroup:
+    """A group of programs. They are started at the first reset, all at once.
 
     Args:
         make: makes an instance, from its number in the group and the environment parameters (None without any).
         num_envs: instances.
         restarts: makes an instance's restart limits.
-        editor: True for the Unity Editor, which its user starts and stops.
+        editor: True for an engine's editor, which its user starts and stops.
         on_close: what follows when an instance closes in order, as `env_settings.on_close`.
         in_step: True if each tick waits for all instances, so that runs are reproducible.
         clock: seconds, for the restart limits.
@@ -53,7 +51,7 @@ class UnityGroup:
 
     def __init__(
         self,
-        make: Callable[[int, EpisodeParameters | None], UnityInstance],
+        make: Callable[[int, EpisodeParameters | None], Program],
         num_envs: int,
         restarts: Callable[[], RestartBudget],
         editor: bool = False,
@@ -66,7 +64,7 @@ class UnityGroup:
         self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
         self._make = make
         self._parameters: EpisodeParameters | None = None
-        self._instances: list[UnityInstance] = []
+        self._instances: list[Program] = []
         self._announced_by: dict[str, str] = {}
         self._budgets = [restarts() for _ in range(num_envs)]
         self._editor = editor
@@ -78,7 +76,7 @@ class UnityGroup:
         """The instances that were restarted, and that closed for good, since the last tick."""
         self._in_step = in_step
         self._clock = clock
-        self._under_way: dict[asyncio.Task[Answer], int] = {}
+        self._under_way: dict[asyncio.Task[ProgramAnswer], int] = {}
         """Exchanges without an answer yet. Each is awaited by a later `step` or `reset`, or ended by `close`."""
         self._given_up: asyncio.Future[None] | None = None
         """Done once steps under way are no longer waited for."""
@@ -92,8 +90,7 @@ class UnityGroup:
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all agents of all instances.
 
-        The seed has no effect: Unity accepts one only at its start, where each program gets the run's seed + its
-        number.
+        The seed has no effect: programs accept one only at their start, where each gets the run's seed + its number.
 
         Raises:
             StageError: if an instance can't be used, or broke too often.
@@ -103,13 +100,13 @@ class UnityGroup:
             self._given_up = asyncio.get_running_loop().create_future()
         if not self._instances:
             self._instances = [self._make(index, self._parameters) for index in range(self.num_envs)]
-        while self._under_way:  # Unity accepts a reset only while it waits for actions
+        while self._under_way:  # programs accept a reset only while they wait for actions
             await self._gather(everyone=True)
         self._asked = {}
         for index, instance in enumerate(self._instances):
             if index not in self._closed:
                 self._send(index, instance.reset() if instance.connected else instance.begin())
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ProgramAnswer] = {}
         while self._under_way:
             answers |= await self._gather(everyone=True)
         self._lost, self._gone = [], [*self._closed]  # all others begin anew
@@ -126,7 +123,7 @@ class UnityGroup:
         """
         asked, self._asked = self._asked, {}
         for index, places in asked.items():
-            self._send(index, self._instances[index].step(self._orders(actions, places)))
+            self._send(index, self._instances[index].step(_those_at(actions, places)))
         return self._result(await self._gather(everyone=self._in_step))
 
     def request_stop(self) -> None:
@@ -158,17 +155,7 @@ class UnityGroup:
     def _send(self, index: int, exchange: Any) -> None:
         self._under_way[asyncio.create_task(exchange)] = index
 
-    def _orders(self, actions: Mapping[str, ActionBatch], places: Mapping[str, slice]) -> dict[str, Any]:
-        return {
-            behavior_id: action_protos(
-                self.behavior_specs[behavior_id],
-                actions[behavior_id].continuous[place],
-                actions[behavior_id].discrete[place],
-            )
-            for behavior_id, place in places.items()
-        }
-
-    async def _gather(self, everyone: bool) -> dict[int, Answer]:
+    async def _gather(self, everyone: bool) -> dict[int, ProgramAnswer]:
         """Wait for one answer, or for everyone's; returns all answers by instance.
 
         Raises:
@@ -176,16 +163,16 @@ class UnityGroup:
             StageError: if an instance can't be used, or broke too often.
         """
         done = await self._some_done(everyone)
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ProgramAnswer] = {}
         for task in sorted(done, key=lambda task: self._under_way[task]):
             index = self._under_way[task]
             error = task.exception()
             if error is None:
                 del self._under_way[task]
                 answers[index] = task.result()
-            elif isinstance(error, BrokenEnvironmentError | UnityEnded):
+            elif isinstance(error, BrokenEnvironmentError | ProgramEnded):
                 del self._under_way[task]
-                if isinstance(error, UnityEnded):
+                if isinstance(error, ProgramEnded):
                     self._on_closed(index, error)
                 else:
                     self._restart(index, error)
@@ -193,7 +180,7 @@ class UnityGroup:
                 raise error
         return answers
 
-    async def _some_done(self, everyone: bool) -> set[asyncio.Task[Answer]]:
+    async def _some_done(self, everyone: bool) -> set[asyncio.Task[ProgramAnswer]]:
         """Wait until one exchange is done, or all are.
 
         Raises:
@@ -206,7 +193,7 @@ class UnityGroup:
             finished, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if self._given_up in finished:
                 names = [self._instances[self._under_way[task]].name for task in waiting]
-                raise EnvironmentEnded(f"{', '.join(names) or 'Unity'} was still in a step when the run was to end")
+                raise EnvironmentEnded(f"{', '.join(names) or 'a program'} was still in a step when the run was to end")
             done |= finished
         return done
 
@@ -228,7 +215,7 @@ class UnityGroup:
         self._lost.append(index)
         self._send(index, instance.begin())
 
-    def _on_closed(self, index: int, end: UnityEnded) -> None:
+    def _on_closed(self, index: int, end: ProgramEnded) -> None:
         """An instance has closed in order: start it again if that is wanted, else go on with the others.
 
         Raises:
@@ -255,7 +242,7 @@ class UnityGroup:
     def _others_play(self, index: int) -> bool:
         return any(other not in self._closed for other in range(self.num_envs) if other != index)
 
-    def _result(self, answers: Mapping[int, Answer]) -> StepResult:
+    def _result(self, answers: Mapping[int, ProgramAnswer]) -> StepResult:
         lost, self._lost = self._lost, []
         gone, self._gone = self._gone, []
         self._announce(answers)
@@ -293,6 +280,14 @@ class UnityGroup:
                 elif known is not spec and known != spec:
                     raise StageError(
                         f"{instance.name}: behaviour {behavior_id!r} has {spec.seen} and {spec.actions}, but "
-                        f"{self._announced_by[behavior_id]} has {known.seen} and {known.actions}; all Unity "
+                        f"{self._announced_by[behavior_id]} has {known.seen} and {known.actions}; all "
                         "programs of a run must be builds of one scene"
                     )
+
+
+def _those_at(actions: Mapping[str, ActionBatch], places: Mapping[str, slice]) -> dict[str, ActionBatch]:
+    """Of a tick's actions, those of one program."""
+    return {
+        behavior_id: ActionBatch(actions[behavior_id].continuous[place], actions[behavior_id].discrete[place])
+        for behavior_id, place in places.items()
+    }

@@ -1,0 +1,17 @@
+"""Errors of a connection with a program, by their remedy: a restart may help, or it can't, or it ended in order."""
+
+from __future__ import annotations
+
+from stages.errors import BrokenEnvironmentError, StageError
+
+
+class ProgramBroken(BrokenEnvironmentError):
+    """A program died, hung, broke the protocol or dropped the connection: a restart may help."""
+
+
+class ProgramRefused(StageError):
+    """A program can't be used as it is set up (version, port, executable): no restart helps."""
+
+
+class ProgramEnded(StageError):
+    """A program closed in order: its window was closed, or the game quit by itself."""
