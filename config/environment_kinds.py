@@ -7,7 +7,8 @@ of the form `module:name`, and imported when a run asks for it.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 UNITY = "unity"
@@ -43,13 +44,29 @@ class EnvironmentKind:
     them (`stages/environment/trial.py`); None for those that are never started without a run."""
     description: str = "pipeline.command.description:describe_environment"
     """Function from a `RunConfig` to a line about its environments, for `--validate`."""
-    takes_engine_settings: bool = False
-    """True if `engine_settings` have an effect."""
+    env_settings: tuple[str, ...] = ()
+    """Keys of `env_settings` that have an effect on this kind, besides those that have one on every kind."""
+    engine_settings: tuple[str, ...] = ()
+    """Keys of `engine_settings` that have an effect."""
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Defaults of keys of other sections, by section, where they differ from those of ML-Agents."""
     one_after_another: bool = False
     """True if an actor steps its instances one after another, so that several actors step them in less time."""
     apart: bool = False
-    """True if each instance is a program of its own."""
+    """True if each instance is a program of its own, which `env_settings.env_path` names."""
+    editor: str = ""
+    """Of such a kind: what is waited for without `env_path`, for messages."""
+    editor_port: int | None = None
+    """The only port that it calls; None: `env_settings.base_port`."""
+    holds_actions: bool = False
+    """True if the environment itself holds each action for `action_repeat` steps."""
 
+
+_OF_PROGRAMS = ("env_path", "env_args", "base_port", "on_close", "max_message_mib")
+_UNITY_ENGINE = (
+    *("width", "height", "quality_level", "time_scale", "target_frame_rate", "capture_frame_rate"),
+    *("no_graphics", "no_graphics_monitor"),
+)
 
 ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
     "builtin": EnvironmentKind(
@@ -90,17 +107,35 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         made_by=("factory",),
         example="factory: my_module:make_environment",
         keys=("options",),
-        takes_engine_settings=True,
+        engine_settings=_UNITY_ENGINE,
     ),
     UNITY: EnvironmentKind(
         meaning="what `env_settings` says, as without this section",
         group="stages.environment.unity.making:make_unity_group",
-        check="config.section_checks:check_unity",
+        check="config.section_checks:check_programs",
         references="stages.environment.unity.preflight:named_channels",
         preflight="stages.environment.unity.preflight:check_executable",
-        description="pipeline.command.description:describe_unity",
-        takes_engine_settings=True,
+        description="pipeline.command.description:describe_programs",
+        env_settings=(*_OF_PROGRAMS, "num_areas", "side_channels", "listen"),
+        engine_settings=_UNITY_ENGINE,
         apart=True,
+        editor="the Unity Editor",
+        editor_port=5004,
+    ),
+    "godot": EnvironmentKind(
+        meaning="a game made with Godot, with the addon of Godot RL Agents; `env_settings` says which build",
+        group="stages.environment.godot.making:make_godot_group",
+        keys=("behavior", "behaviors", "info_keys"),
+        settings="config.godot:GodotSettings",
+        check="config.section_checks:check_programs",
+        preflight="stages.environment.godot.preflight:check_build",
+        description="pipeline.command.description:describe_programs",
+        env_settings=_OF_PROGRAMS,
+        engine_settings=("time_scale", "no_graphics", "no_graphics_monitor"),
+        defaults={"env_settings": {"base_port": 11008}, "engine_settings": {"time_scale": 1.0, "no_graphics": True}},
+        apart=True,
+        editor="Godot's editor",
+        holds_actions=True,
     ),
 }
 """By `environment.kind`."""

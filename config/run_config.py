@@ -11,7 +11,7 @@ from pydantic import PrivateAttr, ValidationInfo, model_validator
 from config.behaviors import BehaviorSettings
 from config.default_settings import merge_default_settings
 from config.environment import EnvironmentSettings
-from config.environment_kinds import UNITY
+from config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
 from config.fields import report
 from config.section_checks import check_sections
@@ -104,6 +104,18 @@ class RunConfig(Sections):
         about_keys = (str(locate(each.path, each.message)) for each in (*findings, *section_warnings(self)))
         self._warnings = (*notes, *about_keys)
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_by_kind(cls, data: Any) -> Any:
+        """Fill in the defaults that a kind of environment has of its own in other sections."""
+        section = data.get("environment") if isinstance(data, dict) else None
+        kind = ENVIRONMENT_KINDS.get(str(section.get("kind"))) if isinstance(section, dict) else None
+        for name, defaults in kind.defaults.items() if kind is not None else ():
+            given = data.get(name)
+            if given is None or isinstance(given, dict):
+                data = {**data, name: {**defaults, **(given or {})}}
+        return data
 
     @model_validator(mode="before")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.behaviors import BehaviorSettings
-from config.environment_kinds import load_entry
+from config.environment_kinds import ENVIRONMENT_KINDS, UNITY, load_entry
 from config.errors import Finding, KeyPath, suggest
 from config.persons import check_persons
 from config.sections import Sections
@@ -13,7 +13,7 @@ from config.sections import Sections
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
 _LAST_PORT = 65535
-_MOST_UNITY_PROGRAMS = 256
+_MOST_PROGRAMS = 256
 """Of one actor: agents' ids leave no room for more."""
 
 
@@ -131,26 +131,33 @@ def check_roles(config: Sections) -> Iterator[Finding]:
         yield Finding(("environment",), message, involved)
 
 
-def check_unity(config: Sections) -> Iterator[Finding]:
-    """Find what other sections contradict in a run that plays Unity."""
+def check_programs(config: Sections) -> Iterator[Finding]:
+    """Find what other sections contradict in a run whose environments are programs, or an engine's editor."""
     if _evaluated(config) and config.env_settings.env_path is None:
         message = (
-            "needs programs of its own, and the Unity Editor is one, in which training takes place; build the scene "
-            "and give env_path (--env), or leave evaluation out"
+            f"needs programs of its own, and {config.environment_kind.editor} is one, in which training takes place; "
+            "build the game and give env_path (--env), or leave evaluation out"
         )
         yield Finding(("evaluation",), message, (("environment",), ("env_settings", "env_path")))
     if config.replay is None:
-        yield from _about_unity_programs(config)
+        yield from _about_number_of_programs(config)
 
 
-def _about_unity_programs(config: Sections) -> Iterator[Finding]:
+def _about_number_of_programs(config: Sections) -> Iterator[Finding]:
     settings, replicas = config.env_settings, config.pipeline.hosts.actors.replicas
-    programs = settings.num_envs * (replicas + _evaluated(config))
+    of_unity = config.environment_kind is ENVIRONMENT_KINDS[UNITY]
+    count = settings.num_envs if of_unity or config.environment is None else config.environment.num_envs
+    programs = count * (replicas + _evaluated(config))
     if settings.env_path is None:
         involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
-        only = "of what? Add 'environment', or env_path (--env); without them it is the Unity Editor, which is one"
-        if settings.num_envs > 1:
-            yield Finding(("env_settings", "num_envs"), f"{settings.num_envs} environments {only}", involved)
+        add = (
+            "'environment', or env_path (--env); without them it is"
+            if of_unity
+            else "env_path (--env); without it it is"
+        )
+        only = f"of what? Add {add} {config.environment_kind.editor}, which is one"
+        if count > 1:
+            yield Finding(("env_settings", "num_envs"), f"{count} environments {only}", involved)
         elif replicas > 1:
             message = f"{replicas} actors, each with environments {only}"
             yield Finding(("pipeline", "hosts", "actors", "replicas"), message, involved)
@@ -160,8 +167,8 @@ def _about_unity_programs(config: Sections) -> Iterator[Finding]:
             "the next one; choose a lower one, or 0 for any that are free"
         )
         yield Finding(("env_settings", "base_port"), message, (("env_settings", "num_envs"),))
-    if settings.num_envs > _MOST_UNITY_PROGRAMS:
-        message = f"{settings.num_envs} are more than the {_MOST_UNITY_PROGRAMS} of one actor; raise pipeline.hosts"
+    if count > _MOST_PROGRAMS:
+        message = f"{count} are more than the {_MOST_PROGRAMS} of one actor; raise pipeline.hosts"
         yield Finding(("env_settings", "num_envs"), f"{message}.actors.replicas instead", ())
 
 

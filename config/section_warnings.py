@@ -13,7 +13,9 @@ from config.listen import reaches_others
 from config.sections import Sections
 from config.trainers import declared_kind
 
-_UNITY_ALONE = ("env_path", "env_args", "base_port", "num_areas", "side_channels", "listen", "max_message_mib")
+_PROGRAMS_ALONE = (
+    *("env_path", "env_args", "base_port", "num_areas", "on_close", "side_channels", "listen", "max_message_mib"),
+)
 _FOR_LEARNING = (
     "trainer_type",
     "hyperparameters",
@@ -93,20 +95,37 @@ def _about_unity(config: Sections) -> Iterator[Finding]:
         if config.env_settings.env_path is None and config.replay is None:
             yield from _about_editor(config)
         return
+    kind = config.environment_kind
+    if kind.apart and config.env_settings.env_path is None and config.replay is None:
+        yield from _about_editor(config)
     for name in changed(config.env_settings):
-        if name in _UNITY_ALONE:
+        if name in _PROGRAMS_ALONE and name not in kind.env_settings:
             yield Finding(("env_settings", name), "has no effect, because 'environment' says what to run")
-    if changed(config.engine_settings) and not config.environment_kind.takes_engine_settings:
+    strange = [name for name in changed(config.engine_settings) if name not in kind.engine_settings]
+    if strange and not kind.engine_settings:
         yield Finding(("engine_settings",), "has no effect, because only Unity takes it")
+    elif config.environment.kind != UNITY:
+        for name in strange:
+            yield Finding(
+                ("engine_settings", name), f"has no effect on environments of kind '{config.environment.kind}'"
+            )
 
 
 def _about_editor(config: Sections) -> Iterator[Finding]:
+    kind = config.environment_kind
     for section, names in _EXECUTABLES_ALONE.items():
-        for name in changed(getattr(config, section)):
-            if name in names:
-                port = ", and the Editor always calls port 5004" if name == "base_port" else ""
-                message = f"has no effect, because without env_path it is the Unity Editor that is waited for{port}"
-                yield Finding((section, name), message)
+        settings, usual = getattr(config, section), kind.defaults.get(section, {})
+        for name in changed(settings):
+            if name not in names or getattr(settings, name) == usual.get(name):
+                continue
+            if name != "base_port":
+                port = ""
+            elif kind.editor_port is None:  # it calls the first one
+                continue
+            else:
+                port = f", which always calls port {kind.editor_port}"
+            message = f"has no effect, because without env_path it is {kind.editor} that is waited for{port}"
+            yield Finding((section, name), message)
 
 
 def _about_roles(config: Sections) -> Iterator[Finding]:

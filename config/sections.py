@@ -103,7 +103,9 @@ class Sections(Settings):
         None, description="The environment, if it is not Unity."
     )
     env_settings: EnvSettings = Field(default_factory=EnvSettings, description="Start of environments.")
-    engine_settings: EngineSettings = Field(default_factory=EngineSettings, description="The Unity engine.")
+    engine_settings: EngineSettings = Field(
+        default_factory=EngineSettings, description="The engine: Unity's, or Godot's."
+    )
     environment_parameters: dict[str, EnvironmentParameter] | None = Field(
         None, description="Parameters sent to the environment: each a number, a sampler or a curriculum."
     )

@@ -1,4 +1,4 @@
-"""The `env_settings` and `engine_settings` sections: ML-Agents' own, mostly about Unity executables."""
+"""The `env_settings` and `engine_settings` sections: ML-Agents' own, about executables of games."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ class EnvSettings(ChoosingSettings):
 
     choosable: ClassVar[Mapping[str, bool]] = {"num_envs": False}
 
-    env_path: Text | None = Field(None, min_length=1, description="Unity executable; null: wait for the Unity Editor.")
-    env_args: Names | None = Field(None, description="Arguments for the Unity executable.")
+    env_path: Text | None = Field(
+        None, min_length=1, description="The game's executable, of Unity or Godot; null: wait for the engine's editor."
+    )
+    env_args: Names | None = Field(None, description="Arguments for the executable.")
     base_port: Int = Field(
         5005,
         ge=0,
         le=65535,
-        description="Port of the first Unity executable; the others take those that follow. 0: any that are free. The "
-        "Editor always uses port 5004.",
+        description="Port of the first executable; the others take those that follow. 0: any that are free. The Unity "
+        "Editor always uses port 5004; Godot's uses this one, by default 11008, as its builds do.",
     )
     num_envs: Int = Field(
         1,
@@ -47,7 +49,7 @@ class EnvSettings(ChoosingSettings):
     restarts_rate_limit_period_s: Int = Field(60, gt=0, description="Period of that limit, in seconds.")
     on_close: Literal["end", "restart"] = Field(
         "end",
-        description="What follows when Unity closes in order (a build that quits by itself, the Editor's Stop): `end`: "
+        description="What follows when a game closes in order (a build that quits, the Unity Editor's Stop): `end`: "
         "the others go on, and the run ends with the last; `restart`: a build is started again, within the limits "
         "above, and the Editor is waited for. Not in ML-Agents.",
     )
@@ -57,7 +59,7 @@ class EnvSettings(ChoosingSettings):
         "localhost) or `all` (every address), which lets others end the run. Not in ML-Agents, which waits at all.",
     )
     max_message_mib: Int = Field(
-        512, gt=0, le=2047, description="Largest message from or to Unity, in MiB. Not in ML-Agents."
+        512, gt=0, le=2047, description="Largest message from or to a game, in MiB. Not in ML-Agents."
     )
     side_channels: Annotated[tuple[Reference, ...], BeforeValidator(as_tuple)] = Field(
         (),
@@ -67,15 +69,15 @@ class EnvSettings(ChoosingSettings):
 
 
 class EngineSettings(Settings):
-    """Drawing and time of the Unity engine. Without effect on other environments."""
+    """Drawing and time of the engine. Godot takes `time_scale` and `no_graphics` alone, other environments none."""
 
     width: Int = Field(84, gt=0, le=16384, description="Width of the window, in pixels.")
     height: Int = Field(84, gt=0, le=16384, description="Height of the window, in pixels.")
     quality_level: Int = Field(5, ge=0, le=1000, description="Quality level of the Unity project.")
-    time_scale: Float = Field(20.0, gt=0, description="Speed of the game: 1 is real time.")
+    time_scale: Float = Field(20.0, gt=0, description="Speed of the game: 1 is real time, and Godot's default.")
     target_frame_rate: Int = Field(
         -1, ge=-1, le=1_000_000, description="Frames per second to aim at; -1: as many as can be."
     )
     capture_frame_rate: Int = Field(60, ge=0, le=1_000_000, description="Frames per second of game time.")
-    no_graphics: Flag = Field(False, description="Run without a window.")
+    no_graphics: Flag = Field(False, description="Run without a window; true by default with Godot.")
     no_graphics_monitor: Flag = Field(False, description="Run all but the first without a window.")

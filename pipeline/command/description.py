@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from config import BehaviorSettings, Curriculum, EnvironmentParameter, RunConfig
-from config.environment_kinds import load_entry
+from config.environment_kinds import UNITY, load_entry
 from config.trainers import declared_kind
 from pipeline.common.graph import GHOST, decides_centrally, offline_demonstrations, placements_after, route, shard_names
 
@@ -71,18 +71,20 @@ def describe_environment(config: RunConfig) -> str:
     return f"{' '.join(named).strip()}, {environment.num_envs} instances per actor"
 
 
-def describe_unity(config: RunConfig) -> str:
-    """Describe the Unity programs of a run in a line."""
-    settings = config.env_settings
+def describe_programs(config: RunConfig) -> str:
+    """Describe the programs that a run plays in a line."""
+    settings, kind = config.env_settings, config.environment_kind
     if settings.env_path is None:
-        return "the Unity Editor, on port 5004"
+        return f"{kind.editor}, on port {kind.editor_port or settings.base_port}"
+    section = config.environment
+    name, count = (UNITY, settings.num_envs) if section is None else (section.kind, section.num_envs)
     evaluated = config.evaluation is not None
-    last = settings.base_port + settings.num_envs * (config.pipeline.hosts.actors.replicas + evaluated) - 1
+    last = settings.base_port + count * (config.pipeline.hosts.actors.replicas + evaluated) - 1
     ports = f"ports {settings.base_port} to {last}" if last > settings.base_port else f"port {last}"
     if not settings.base_port:
         ports = "any free ports"
-    beside = f" and {settings.num_envs} for evaluation" if evaluated else ""
-    return f"unity {settings.env_path}, {settings.num_envs} instances per actor{beside}, on {ports}"
+    beside = f" and {count} for evaluation" if evaluated else ""
+    return f"{name} {settings.env_path}, {count} instances per actor{beside}, on {ports}"
 
 
 def _repeat(config: RunConfig) -> str:

@@ -112,7 +112,10 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
     ),
     "environments": (
         Option(
-            "--env", ("env_settings.env_path",), "Unity executable; without it, the Unity Editor is waited for", "PATH"
+            "--env",
+            ("env_settings.env_path",),
+            "executable of a game of Unity or Godot; without it, the editor is waited for",
+            "PATH",
         ),
         Option(
             "--num-envs",
@@ -122,7 +125,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             int,
         ),
         Option("--num-areas", ("env_settings.num_areas",), "training areas in each Unity environment", "N", int),
-        Option("--base-port", ("env_settings.base_port",), "first port towards Unity executables", "PORT", int),
+        Option("--base-port", ("env_settings.base_port",), "first port towards executables", "PORT", int),
         Option(
             "--timeout-wait",
             ("env_settings.timeout_wait",),

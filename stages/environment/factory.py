@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from config import EnvironmentSettings, RunConfig
 from config.environment_kinds import load_entry
@@ -76,11 +76,13 @@ def make_group(
         made = film(made)
     settings = request.config.environment
     if settings is None:
-        return made
+        return cast("EnvironmentGroup", made)
     limited = isinstance(made, Limited) and made.limits_episodes
     if settings.max_episode_steps is not None and not limited:
         made = LimitedGroup(made, settings.max_episode_steps)
-    return made if settings.action_repeat is None else RepeatingGroup(made, settings.action_repeat)
+    if settings.action_repeat is not None and not request.config.environment_kind.holds_actions:
+        made = RepeatingGroup(made, settings.action_repeat)
+    return cast("EnvironmentGroup", made)
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
 
 from stages.programs.errors import ProgramRefused
 
@@ -28,27 +30,37 @@ class ProgramProcess(asyncio.SubprocessProtocol):
         self._transport: asyncio.SubprocessTransport | None = None
 
     @classmethod
-    async def launch(cls, command: list[str], show_output: bool, on_exit: Callable[[int], None]) -> ProgramProcess:
+    async def launch(
+        cls,
+        command: list[str],
+        show_output: bool,
+        on_exit: Callable[[int], None],
+        log_file: Path | None = None,
+    ) -> ProgramProcess:
         """Start the process.
 
         Args:
             command: the program and its arguments.
             show_output: True to pass its standard output and error on to ours.
             on_exit: called with the return code.
+            log_file: gets them otherwise; None to drop them.
 
         Raises:
             ProgramRefused: if the system can't start the program.
         """
-        output = None if show_output else asyncio.subprocess.DEVNULL
+        silent: AbstractContextManager[Any] = nullcontext(None if show_output else asyncio.subprocess.DEVNULL)
+        if log_file is not None and not show_output:
+            log_file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _, process = await asyncio.get_running_loop().subprocess_exec(
-                lambda: cls(on_exit),
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            with silent if log_file is None or show_output else log_file.open("wb") as output:
+                _, process = await asyncio.get_running_loop().subprocess_exec(
+                    lambda: cls(on_exit),
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
         except OSError as error:
             raise ProgramRefused(f"{command[0]} can't be started: {error.strerror}.{_cure(error)}") from error
         return process

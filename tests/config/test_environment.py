@@ -157,7 +157,7 @@ def test_pettingzoo_needs_something_to_make(load):
 def test_the_keys_of_pettingzoo_go_with_nothing_else(load, kind, key):
     name = key.partition(":")[0]
     with pytest.raises(
-        ConfigError, match=rf"environment\.{name}: does not go with kind '{kind}', only with kind 'pett"
+        ConfigError, match=rf"environment\.{name}: does not go with kind '{kind}', only with kinds? 'pett"
     ):
         environment_of(load, key, kind=kind)
 

@@ -46,7 +46,11 @@ def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
     env_ids = _instances(parts)
     first = joined(rows.episodes.first for _, rows in parts)
     interrupted = np.concatenate([rows.columns.interrupted for _, rows in parts])
-    group_ids = joined(rows.columns.group_ids for _, rows in parts)
+    group_ids = group_rewards = None
+    if spec.grouped:
+        own = joined(rows.columns.group_ids for _, rows in parts)
+        group_ids = np.where(own, _unique(own, env_ids), 0)
+        group_rewards = _zero_where(first, joined(rows.columns.group_rewards for _, rows in parts))
     return AgentSteps(
         agent_ids=_unique(joined(rows.columns.ids for _, rows in parts), env_ids),
         env_ids=env_ids,
@@ -59,8 +63,8 @@ def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
         terminated=~interrupted,
         truncated=interrupted,
         action_masks=_masks(parts, spec),
-        group_ids=np.where(group_ids, _unique(group_ids, env_ids), 0),
-        group_rewards=_zero_where(first, joined(rows.columns.group_rewards for _, rows in parts)),
+        group_ids=group_ids,
+        group_rewards=group_rewards,
         parameters=np.concatenate([rows.episodes.generations for _, rows in parts]),
     )
 

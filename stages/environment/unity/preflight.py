@@ -11,17 +11,17 @@ from config import RunConfig
 from stages.error_text import describe_error
 from stages.errors import LoadError, blaming
 from stages.loading import load_callable
-from stages.unity.executable import find_executable
+from stages.programs.executables import find_executable
 
 
 def check_executable(config: RunConfig) -> None:
     """Check that the executable is there, if one is given.
 
     Raises:
-        UnityRefused: if it is not.
+        ProgramRefused: if it is not.
     """
     if config.env_settings.env_path is not None:
-        find_executable(Path(config.env_settings.env_path))
+        find_executable(Path(config.env_settings.env_path), "Unity")
 
 
 def named_channels(config: RunConfig) -> Iterator[Callable[[], Any]]:

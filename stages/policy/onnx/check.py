@@ -9,10 +9,10 @@ from queues.messages import ActionBatch, Array, Floats, PolicyUpdate
 from queues.specs import ObservationSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.factory import make_policy
-from stages.policy.onnx.contract import GODOT
 from stages.policy.onnx.onnx_policy import OnnxPolicy
 from stages.policy.onnx.runtime import Runtime
 from stages.policy.protocol import ActingPolicy, Recall
+from stages.programs.names import GODOT
 
 TOLERANCE = 1e-4
 _ROWS = 16

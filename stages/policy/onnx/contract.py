@@ -33,11 +33,6 @@ ACTION = "action"
 IS_CONTINUOUS = "is_continuous_control"
 """Of version 2: 0 if `ACTION` has discrete actions."""
 
-GODOT = "godot"
-"""Key of `BehaviorSpec.spaces` under which the spaces of a game made with Godot stand, as the game announced them:
-`observations` by key, `actions` as a list in the game's order, and `ordered`, whether that order is certain. Of such a
-behaviour models have another format (see `godot`)."""
-
 FORBIDDEN = 1e8
 """Subtracted from the logits of forbidden choices. A mask of zeros forbids all alike, without NaN."""
 

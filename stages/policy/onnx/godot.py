@@ -22,11 +22,11 @@ from stages.errors import StageError
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
 from stages.policy.onnx.body import compute_encoding, encode_observations
-from stages.policy.onnx.contract import GODOT
 from stages.policy.onnx.graph import BATCH, OPSET, Graph
 from stages.policy.onnx.heads import ActionHeads
 from stages.policy.onnx.layers import apply
 from stages.policy.onnx.notes import NOTES, noted
+from stages.programs.names import GODOT
 
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
 _INT64 = 7

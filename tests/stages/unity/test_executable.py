@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from stages.programs.errors import ProgramRefused
+from stages.programs.executables import find_executable
 from stages.programs.logs import tail
-from stages.unity.errors import UnityRefused
-from stages.unity.executable import Executable, command_line, find_executable, player_log
+from stages.unity.executable import Executable, command_line, player_log
 
 
 def make(folder: Path, *names: str) -> None:
@@ -20,68 +21,70 @@ def make(folder: Path, *names: str) -> None:
 @pytest.mark.parametrize("given", ["Game", "Game.x86_64", "Game.exe", "Game.app", "Game.x86"])
 def test_on_linux_the_extension_is_this_systems_whatever_was_given(tmp_path, given):
     make(tmp_path, "Game.x86_64")
-    assert find_executable(tmp_path / given, "linux") == tmp_path / "Game.x86_64"
+    assert find_executable(tmp_path / given, "Unity", "linux") == tmp_path / "Game.x86_64"
 
 
 def test_on_linux_a_64_bit_build_comes_before_others_and_a_bare_file_last(tmp_path):
     make(tmp_path, "Both.x86", "Both.x86_64", "Bare")
-    assert find_executable(tmp_path / "Both.exe", "linux") == tmp_path / "Both.x86_64"
-    assert find_executable(tmp_path / "Bare.app", "linux") == tmp_path / "Bare"
+    assert find_executable(tmp_path / "Both.exe", "Unity", "linux") == tmp_path / "Both.x86_64"
+    assert find_executable(tmp_path / "Bare.app", "Unity", "linux") == tmp_path / "Bare"
 
 
 def test_what_is_given_exactly_is_taken(tmp_path):
     make(tmp_path, "Game", "Game.x86", "Game.x86_64", "start.sh")
-    assert find_executable(tmp_path / "Game.x86", "linux") == tmp_path / "Game.x86"
-    assert find_executable(tmp_path / "Game", "linux") == tmp_path / "Game"
-    assert find_executable(tmp_path / "start.sh", "linux") == tmp_path / "start.sh"
+    assert find_executable(tmp_path / "Game.x86", "Unity", "linux") == tmp_path / "Game.x86"
+    assert find_executable(tmp_path / "Game", "Unity", "linux") == tmp_path / "Game"
+    assert find_executable(tmp_path / "start.sh", "Unity", "linux") == tmp_path / "start.sh"
 
 
 def test_dots_elsewhere_in_a_path_are_no_extensions(tmp_path):
     make(tmp_path, "my.app.folder/v1.2.x86_64")
-    assert find_executable(tmp_path / "my.app.folder/v1.2", "linux") == tmp_path / "my.app.folder/v1.2.x86_64"
+    assert find_executable(tmp_path / "my.app.folder/v1.2", "Unity", "linux") == tmp_path / "my.app.folder/v1.2.x86_64"
 
 
 def test_on_macos_it_is_the_program_inside_the_bundle(tmp_path):
     make(tmp_path, "Game.app/Contents/MacOS/Game", "Renamed.app/Contents/MacOS/Original")
-    assert find_executable(tmp_path / "Game", "darwin") == tmp_path / "Game.app/Contents/MacOS/Game"
-    assert find_executable(tmp_path / "Renamed.app", "darwin") == tmp_path / "Renamed.app/Contents/MacOS/Original"
+    assert find_executable(tmp_path / "Game", "Unity", "darwin") == tmp_path / "Game.app/Contents/MacOS/Game"
+    assert (
+        find_executable(tmp_path / "Renamed.app", "Unity", "darwin") == tmp_path / "Renamed.app/Contents/MacOS/Original"
+    )
 
 
 def test_on_windows_it_is_the_exe_or_the_one_in_the_folder(tmp_path):
     make(tmp_path, "Game.exe", "Folder/UnityCrashHandler64.exe", "Folder/Zebra.exe")
-    assert find_executable(tmp_path / "Game", "win32") == tmp_path / "Game.exe"
-    assert find_executable(tmp_path / "Folder", "win32") == tmp_path / "Folder" / "Zebra.exe"
+    assert find_executable(tmp_path / "Game", "Unity", "win32") == tmp_path / "Game.exe"
+    assert find_executable(tmp_path / "Folder", "Unity", "win32") == tmp_path / "Folder" / "Zebra.exe"
 
 
 def test_a_relative_path_starts_from_the_working_directory(tmp_path, monkeypatch):
     make(tmp_path, "builds/Game.x86_64")
     monkeypatch.chdir(tmp_path)
-    assert find_executable(Path("builds/Game"), "linux") == tmp_path / "builds/Game.x86_64"
+    assert find_executable(Path("builds/Game"), "Unity", "linux") == tmp_path / "builds/Game.x86_64"
 
 
 def test_a_missing_executable_is_refused_with_what_was_looked_at(tmp_path):
-    with pytest.raises(UnityRefused, match=r"no Unity executable at .*Game: none of .*Game\.x86_64.*--env"):
-        find_executable(tmp_path / "Game", "linux")
+    with pytest.raises(ProgramRefused, match=r"no Unity executable at .*Game: none of .*Game\.x86_64.*--env"):
+        find_executable(tmp_path / "Game", "Unity", "linux")
 
 
 def test_a_build_for_another_system_is_named(tmp_path):
     make(tmp_path, "Game.exe")
-    with pytest.raises(UnityRefused, match=r"Game\.exe is a build for another system than this one \(linux\)"):
-        find_executable(tmp_path / "Game", "linux")
+    with pytest.raises(ProgramRefused, match=r"Game\.exe is a build for another system than this one \(linux\)"):
+        find_executable(tmp_path / "Game", "Unity", "linux")
 
 
 def test_a_folder_is_no_executable_but_the_program_in_it_is_named(tmp_path):
     (tmp_path / "Game").mkdir()
-    with pytest.raises(UnityRefused, match=r"no Unity executable .*It is a folder; meant is the program in it\. The"):
-        find_executable(tmp_path / "Game", "linux")
+    with pytest.raises(ProgramRefused, match=r"no Unity executable .*It is a folder; meant is the program in it\. The"):
+        find_executable(tmp_path / "Game", "Unity", "linux")
     make(tmp_path, "Game/Ball.x86_64")
-    with pytest.raises(UnityRefused, match=r"meant is the program in it: .*Game/Ball\.x86_64\. The"):
-        find_executable(tmp_path / "Game", "linux")
+    with pytest.raises(ProgramRefused, match=r"meant is the program in it: .*Game/Ball\.x86_64\. The"):
+        find_executable(tmp_path / "Game", "Unity", "linux")
 
 
 def test_each_place_is_named_once(tmp_path):
-    with pytest.raises(UnityRefused) as refusal:
-        find_executable(Path("Game"), "linux")
+    with pytest.raises(ProgramRefused) as refusal:
+        find_executable(Path("Game"), "Unity", "linux")
     assert ": none of Game, Game.x86_64, Game.x86 is a file" in str(refusal.value)
 
 

@@ -1,0 +1,1 @@
+"""Games made with Godot and the addon of Godot RL Agents: its messages, its spaces, builds and their connections."""

@@ -1,0 +1,73 @@
+"""Messages of Godot's addon as bytes: JSON behind its length, in the forms that Godot's own writer gives it.
+
+The writer's text is one byte a character where it is not UTF-8, and numbers that are not finite stand there as the C
+library prints them (`nan`, `-nan`, `inf`), which no JSON reader takes. They are read as words, so that who looks for a
+number can tell what was sent and where.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any
+
+import orjson
+
+HEADER = struct.Struct("<I")
+"""The number of bytes that follow, before each message in both directions."""
+
+HANDSHAKE = orjson.dumps({"type": "handshake", "major_version": "0", "minor_version": "7"})
+"""Sent first; the addon warns its user of another version, and never answers."""
+ENV_INFO = orjson.dumps({"type": "env_info"})
+RESET = orjson.dumps({"type": "reset"})
+CLOSE = orjson.dumps({"type": "close"})
+
+_NOT_FINITE = re.compile(rb"(?<=[\[,:\s])([+-]?(?:nan|inf|infinity|\d+(?:\.\d+)?e\d{4,}))(?=[\],}\s])", re.IGNORECASE)
+_SHOWN = 60
+
+
+class WireError(Exception):
+    """Bytes that are no message; the text follows the game's name in a sentence."""
+
+
+def framed(content: bytes) -> bytes:
+    """Return a message as it is sent."""
+    return HEADER.pack(len(content)) + content
+
+
+def call_of(method: str) -> bytes:
+    """Return the message that calls a method of all agents."""
+    return orjson.dumps({"type": "call", "method": method})
+
+
+def read_message(content: bytes) -> dict[str, Any]:
+    """Read a message of the game.
+
+    Raises:
+        WireError: if it is none.
+    """
+    try:
+        message = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        message = _read_leniently(content)
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise WireError(f"has sent JSON that is no message (a map with a 'type'): {_excerpt(content)}")
+    return message
+
+
+def _read_leniently(content: bytes) -> Any:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        content = content.decode("latin-1").encode("utf-8")
+    try:
+        return orjson.loads(_NOT_FINITE.sub(rb'"\1"', content))
+    except orjson.JSONDecodeError as error:
+        at = min(error.pos, len(content))
+        raise WireError(f"has sent what is no JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
+
+
+def _excerpt(content: bytes, at: int = 0) -> str:
+    begin = max(0, at - _SHOWN // 2)
+    dots = "…" if begin + _SHOWN < len(content) else ""
+    return repr(content[begin : begin + _SHOWN].decode("latin-1")) + dots

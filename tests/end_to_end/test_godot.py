@@ -1,0 +1,186 @@
+"""Games made with Godot train like any other environment; what goes wrong with them is restarted, or ends the run."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import onnxruntime
+import pytest
+from godot_runs import build_in
+from runs import run_here
+
+from pipeline.run import RunError, RunFailed, RunOptions
+
+PPO = {"buffer_size": 512, "batch_size": 64, "learning_rate": 1e-3}
+
+
+def godot(folder, *arguments, behavior="Agent", settings=None, env=None, **sections):
+    """A run of the stand-in by a PPO trainer."""
+    environment = {"kind": "godot", **sections.pop("environment", {})}
+    learns = {
+        "trainer_type": "ppo",
+        "hyperparameters": PPO,
+        "max_steps": 15_000,
+        "summary_freq": 2_500,
+        "time_horizon": 16,
+        **(settings or {}),
+    }
+    return {
+        "environment": environment,
+        "env_settings": {
+            "env_path": str(build_in(folder)),
+            "env_args": [*arguments],
+            "base_port": 0,
+            "seed": 3,
+            **(env or {}),
+        },
+        "behaviors": {behavior: learns},
+        "pipeline": {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}},
+        **sections,
+    }
+
+
+def trained(tmp_path, plain):
+    """Run; returns the result and the mean reward of each summary."""
+    rewards = []
+    options = RunOptions(on_summary=lambda summary: rewards.append(summary.mean_reward))
+    result = run_here(plain, tmp_path / "results", "run", options)
+    return result, [reward for reward in rewards if reward is not None]
+
+
+@pytest.mark.lengthy
+def test_a_choice_is_learned_and_exported_in_the_addons_format(tmp_path):
+    result, rewards = trained(tmp_path, godot(tmp_path, "--game=switch", "--agents=16"))
+    assert rewards[0] < 7 < 8.5 < rewards[-1]  # of some 9 at most, and 4.5 by chance
+    model = onnxruntime.InferenceSession(result.folder / "Agent.onnx")
+    assert {part.name for part in model.get_inputs()} == {"obs", "state_ins"}
+    for hidden in (0, 1):
+        inputs = {"obs": np.array([[hidden, 0.5]], np.float32), "state_ins": np.zeros(1, np.float32)}
+        assert model.run(["output"], inputs)[0][0].argmax() == hidden
+    log = (result.folder / "run_logs" / "Godot-0.log").read_text()
+    assert "--fixed-fps 60 --speedup=1 --game=switch" in log
+    assert "WRONG" not in log
+
+
+@pytest.mark.slow
+def test_a_number_is_learned_with_time_limits_by_sac(tmp_path):
+    sac = {
+        "trainer_type": "sac",
+        "hyperparameters": {"buffer_init_steps": 500, "learning_rate": 1e-3},
+        "max_steps": 4_000,
+        "summary_freq": 1_000,
+    }
+    _, rewards = trained(tmp_path, godot(tmp_path, "--game=reach", "--agents=16", settings=sac))
+    assert rewards[0] < 5 < 7.5 < rewards[-1]
+
+
+@pytest.mark.slow
+def test_mixed_actions_are_learned_together(tmp_path):
+    _, rewards = trained(tmp_path, godot(tmp_path, "--game=mixed", "--agents=16"))
+    assert rewards[-1] > 7.5
+
+
+@pytest.mark.slow
+def test_pictures_are_learned_from(tmp_path):
+    plain = godot(tmp_path, "--game=picture", "--agents=8", engine_settings={"no_graphics": False})
+    _, rewards = trained(tmp_path, plain)
+    assert rewards[-1] > 8.5
+
+
+SELF_PLAY = {"save_steps": 1_000, "swap_steps": 500, "team_change": 2_000, "window": 5}
+
+
+def test_two_teams_play_each_other_and_are_rated(tmp_path):
+    settings = {"self_play": SELF_PLAY, "max_steps": 3_000}
+    result, _ = trained(tmp_path, godot(tmp_path, "--game=duel", "--agents=16", behavior="Duel", settings=settings))
+    assert result.behaviors["Duel"].elo != 1200
+    assert (result.folder / "Duel.onnx").exists()
+
+
+@pytest.mark.slow
+def test_a_duel_is_learned_by_self_play(tmp_path):
+    settings = {"self_play": SELF_PLAY, "max_steps": 20_000}
+    result, _ = trained(tmp_path, godot(tmp_path, "--game=duel", "--agents=16", behavior="Duel", settings=settings))
+    model = onnxruntime.InferenceSession(result.folder / "Duel.onnx")
+    for seen in ([0, 0.5], [-1, 0.9], [1, 0.9]):  # the higher number wins, whatever is seen; in the last step alone
+        inputs = {"obs": np.array([seen], np.float32), "state_ins": np.zeros(1, np.float32)}
+        assert model.run(["output"], inputs)[0][0] > 0.5
+
+
+def few_steps(folder, *arguments, **how):
+    settings = {"max_steps": 1_000, **how.pop("settings", {})}
+    return godot(folder, *arguments, settings=settings, **how)
+
+
+@pytest.mark.parametrize("generation", ["size", "dict", "names"])
+def test_older_addons_serve_as_well(tmp_path, generation):
+    behavior = "Agent" if generation == "names" else "Anything"  # without names it is the only one
+    plain = few_steps(tmp_path, f"--generation={generation}", behavior=behavior)
+    result, _ = trained(tmp_path, plain)
+    assert result.behaviors[behavior].step >= 1_000
+
+
+@pytest.mark.parametrize("fault", ["exit5", "garbage", "nan", "few", "size", "key", "reward"])
+def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, fault, caplog):
+    once = f"--fault_once={tmp_path / 'once'}"
+    plain = few_steps(tmp_path, f"--fault={fault}", "--fault_at=20", once, env={"num_envs": 2})
+    result, _ = trained(tmp_path, plain)
+    assert result.behaviors["Agent"].step >= 1_000
+    assert "Restarting Godot worker" in caplog.text
+    assert "the others go on" in caplog.text
+
+
+def test_a_game_that_breaks_again_and_again_ends_the_run_with_a_checkpoint(tmp_path):
+    with pytest.raises(RunFailed, match="(?s)return code 5.*not restarted again.*restarts_rate_limit_n"):
+        trained(tmp_path, few_steps(tmp_path, "--fault=exit5", "--fault_at=20"))
+    assert any((tmp_path / "results" / "run" / "checkpoints").iterdir())
+
+
+def test_a_game_that_quits_in_order_ends_the_run_regularly(tmp_path):
+    result, _ = trained(tmp_path, few_steps(tmp_path, "--fault=exit0", "--fault_at=20"))
+    assert result.behaviors["Agent"].step < 1_000
+    assert result.checkpoint >= 0
+
+
+def test_a_build_that_is_not_there_is_told_of_before_anything_starts(tmp_path):
+    plain = few_steps(tmp_path, env={"env_path": str(tmp_path / "nothing")})
+    with pytest.raises(RunError, match="no Godot executable at .*nothing"):
+        trained(tmp_path, plain)
+
+
+def test_environment_parameters_reach_the_game_at_its_start_and_by_calls(tmp_path):
+    lessons = [
+        {
+            "name": "first",
+            "value": 1.0,
+            "completion_criteria": {
+                "behavior": "Agent",
+                "measure": "progress",
+                "threshold": 0.3,
+                "min_lesson_length": 1,
+            },
+        },
+        {"name": "second", "value": 2.0},
+    ]
+    plain = few_steps(
+        tmp_path,
+        environment={"calls": {"lesson": "set_lesson_{value}"}},
+        environment_parameters={"lesson": {"curriculum": lessons}},
+        settings={"max_steps": 3_000, "summary_freq": 500},
+    )
+    result, _ = trained(tmp_path, plain)
+    log = (result.folder / "run_logs" / "Godot-0.log").read_text()
+    assert "--lesson=1" in log
+    assert "lesson 2" in log
+
+
+@pytest.mark.slow
+def test_several_builds_are_not_waited_for_in_turn(tmp_path):
+    def steps_per_second(builds):
+        plain = few_steps(tmp_path, "--step_ms=10", env={"num_envs": builds}, settings={"max_steps": 2_000 * builds})
+        began = time.monotonic()
+        trained(tmp_path / str(builds), plain)
+        return 2_000 * builds / (time.monotonic() - began)
+
+    assert steps_per_second(4) >= 3 * steps_per_second(1)

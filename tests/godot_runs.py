@@ -1,0 +1,25 @@
+"""How tests start the stand-in of a game made with Godot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from stages.godot.build import GodotBuild
+from stages.godot.worker import GodotWorker
+
+GAME = Path(__file__).with_name("godot_game.py")
+
+
+def build_in(folder: Path) -> Path:
+    """A build of the stand-in; its path is without its extension, as users give it."""
+    script = folder / "game.x86_64"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{GAME}" "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+    return folder / "game"
+
+
+def worker_of(folder: Path, *arguments: str, timeout_s: float = 30.0, max_message_mib: int = 8) -> GodotWorker:
+    """A worker that starts the stand-in."""
+    build = GodotBuild(build_in(folder), arguments, log_folder=folder)
+    return GodotWorker(0, 0, build, 7, timeout_s, max_message_mib)
