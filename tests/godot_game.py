@@ -19,6 +19,7 @@ import socket
 import struct
 import sys
 import time
+from typing import Any
 
 EPISODE = 10
 SIDE = 36
@@ -67,7 +68,7 @@ class Game:
     def spaces(self):
         if self.kind == "picture":
             return {"camera_2d": {"space": "box", "size": [3.0, float(SIDE), float(SIDE)]}}, {"side": CHOICE}
-        observed = {"obs": {"space": "box", "size": [2]}}
+        observed: dict[str, Any] = {"obs": {"space": "box", "size": [2]}}
         if self.kind == "mixed":
             observed["phase"] = {"space": "discrete", "size": 3}
         actions = {

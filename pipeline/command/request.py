@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from config import Override, RunConfig
-from config.environment_kinds import UNITY
 from pipeline.command.old_options import translations
 from pipeline.command.options import current_overrides
 from pipeline.command.paths import classify_paths, old_configuration
@@ -70,7 +69,7 @@ def contradictions(request: Request, config: RunConfig) -> list[str]:
         asked = [each.name for each in request.overrides if isinstance(each, Override) and each.path[0] == "inference"]
         if asked:
             return [f"{asked[0]}: goes with --inference, which plays with the trained policies of the run; add it"]
-    if request.env is not None and config.environment is not None and config.environment.kind != UNITY:
+    if request.env is not None and config.environment is not None and not config.environment_kind.apart:
         return [
             f"--env {request.env}: the configuration's 'environment' section runs "
             f"{config.environment.kind} {config.environment.id or config.environment.factory}; keep one of the two"

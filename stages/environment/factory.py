@@ -76,7 +76,7 @@ def make_group(
         made = film(made)
     settings = request.config.environment
     if settings is None:
-        return cast("EnvironmentGroup", made)
+        return made
     limited = isinstance(made, Limited) and made.limits_episodes
     if settings.max_episode_steps is not None and not limited:
         made = LimitedGroup(made, settings.max_episode_steps)
