@@ -7,8 +7,8 @@ from pydantic import Field
 from config.fields import Float, Int, Settings, Text
 
 DEMONSTRATIONS = (
-    "Demonstrations: a recording of Unity (`.demo`) or of ours (`.stream`), a folder of such, or a pattern, relative "
-    "to the YAML's folder or else to the working directory; or `minari:<data set id>`."
+    "Demonstrations: a recording of Unity (`.demo`), of Godot's addon (`.json`) or of ours (`.stream`), a folder of "
+    "such, or a pattern, relative to the YAML's folder or else to the working directory; or `minari:<data set id>`."
 )
 """Description of each `demo_path`."""
 

@@ -25,8 +25,11 @@ from queues.agent_manager_queue import AgentManagerQueue
 from queues.ends import ItemSink
 from queues.messages import Barrier
 from queues.specs import BehaviorSpec
+from stages.environment.announced_specs import announced_specs
+from stages.environment.factory import EnvironmentRequest
 from stages.loop import run_source
 from stages.replay.source import ReplaySource
+from stages.trainer.imitation.loading import needs_spec
 from stages.trainer.imitation.source import DemonstrationSource
 
 
@@ -43,6 +46,8 @@ class ReplayHost(Host):
         self._flowing.set()
 
     async def _work(self) -> None:
+        if isinstance(self._source, DemonstrationSource):
+            self._source.specs = await _unrecorded_specs(self)
         whole_way = self.plan.replay_edge == AGENT_PROCESSOR
         placements = placements_after(self.config, AGENT_PROCESSOR, in_main=False) if whole_way else []
         stages = build_stages(placements, self.config)
@@ -121,6 +126,15 @@ def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> Replay
         return ReplaySource(config.replay.streams, host.plan.replay_edge, speed=config.replay.speed, announce=announce)
     paths = offline_demonstrations(config)
     return DemonstrationSource(paths, rows_per_batch(config), config.source_folder, _steps_before(host, paths))
+
+
+async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
+    """The specs that the environment announces, if there are demonstrations that say nothing of theirs; else none."""
+    config = host.config
+    paths = offline_demonstrations(config)
+    if not any(needs_spec(path, name, config.source_folder) for name, path in paths.items()):
+        return {}
+    return await announced_specs(EnvironmentRequest(config, host.plan.seed, run_folder=host.plan.folder))
 
 
 def _steps_before(host: Host, behaviors: Iterable[str]) -> dict[str, int]:

@@ -47,15 +47,24 @@ def read_message(content: bytes) -> dict[str, Any]:
         WireError: if it is none.
     """
     try:
-        message = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        message = _read_leniently(content)
+        message = read_json(content)
+    except WireError as error:
+        raise WireError(f"has sent what is {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise WireError(f"has sent JSON that is no message (a map with a 'type'): {_excerpt(content)}")
     return message
 
 
-def _read_leniently(content: bytes) -> Any:
+def read_json(content: bytes) -> Any:
+    """Read JSON as Godot writes it; numbers that are not finite are texts.
+
+    Raises:
+        WireError: if it is none.
+    """
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        pass
     try:
         content.decode("utf-8")
     except UnicodeDecodeError:
@@ -64,7 +73,7 @@ def _read_leniently(content: bytes) -> Any:
         return orjson.loads(_NOT_FINITE.sub(rb'"\1"', content))
     except orjson.JSONDecodeError as error:
         at = min(error.pos, len(content))
-        raise WireError(f"has sent what is no JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
+        raise WireError(f"no JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
 
 
 def _excerpt(content: bytes, at: int = 0) -> str:

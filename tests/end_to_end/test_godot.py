@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import time
 
 import numpy as np
@@ -68,7 +70,7 @@ def test_a_number_is_learned_with_time_limits_by_sac(tmp_path):
     sac = {
         "trainer_type": "sac",
         "hyperparameters": {"buffer_init_steps": 500, "learning_rate": 1e-3},
-        "max_steps": 4_000,
+        "max_steps": 40_000,
         "summary_freq": 1_000,
     }
     _, rewards = trained(tmp_path, godot(tmp_path, "--game=reach", "--agents=16", settings=sac))
@@ -86,6 +88,49 @@ def test_pictures_are_learned_from(tmp_path):
     plain = godot(tmp_path, "--game=picture", "--agents=8", engine_settings={"no_graphics": False})
     _, rewards = trained(tmp_path, plain)
     assert rewards[-1] > 8.5
+
+
+def demonstrated(folder, episodes=40):
+    """The recording of an expert of the game `switch`, who presses what it sees."""
+    draw = random.Random(1)
+    recorded = []
+    for _ in range(episodes):
+        seen = [[draw.randrange(2), step / 10] for step in range(11)]
+        recorded.append([seen, [[float(hidden)] for hidden, _ in seen[:-1]]])
+    path = folder / "expert_demos.json"
+    path.write_text(json.dumps(recorded) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def presses_what_it_sees(model):
+    session = onnxruntime.InferenceSession(model)
+    inputs = [{"obs": np.array([[hidden, 0.5]], np.float32), "state_ins": np.zeros(1, np.float32)} for hidden in (0, 1)]
+    return [int(session.run(["output"], each)[0][0].argmax()) for each in inputs] == [0, 1]
+
+
+def test_a_recording_of_the_addon_is_cloned_without_playing(tmp_path):
+    cloning = {
+        "trainer_type": "bc",
+        "hyperparameters": {"demo_path": demonstrated(tmp_path), "learning_rate": 1e-3},
+        "max_steps": 40_000,
+    }
+    plain = godot(tmp_path, "--game=switch")
+    plain["behaviors"] = {"Agent": cloning}
+    result, _ = trained(tmp_path, plain)
+    assert presses_what_it_sees(result.folder / "Agent.onnx")
+
+
+@pytest.mark.parametrize("way", ["behavioral_cloning", "gail"])
+def test_a_recording_of_the_addon_helps_a_policy_that_plays(tmp_path, way):
+    imitated = {"demo_path": demonstrated(tmp_path)}
+    settings = {"max_steps": 6_000}
+    if way == "gail":
+        settings["reward_signals"] = {"gail": {**imitated, "use_actions": True, "learning_rate": 1e-3}}
+    else:
+        settings["behavioral_cloning"] = {**imitated, "strength": 1.0}
+    plain = godot(tmp_path, "--game=switch", "--agents=16", settings=settings)
+    result, _ = trained(tmp_path, plain)
+    assert presses_what_it_sees(result.folder / "Agent.onnx")
 
 
 SELF_PLAY = {"save_steps": 1_000, "swap_steps": 500, "team_change": 2_000, "window": 5}

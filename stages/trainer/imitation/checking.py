@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array
@@ -13,6 +16,8 @@ from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.errors import StageError
 from stages.policy.observations import ObservationLayout
 from stages.trainer.imitation.demonstrations import Demonstrations
+
+log = logging.getLogger(__name__)
 
 _ROUNDING = 1e-4
 """Tolerance beyond -1 or 1 of an action: rounding by formats with fewer digits, and by scaled bounds."""
@@ -56,6 +61,19 @@ def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
             )
     _check_choices(demonstrations, file)
     return _bounded(demonstrations, file)
+
+
+def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
+    """Return recorded actions clipped to [-1, 1], with a warning if one lies beyond; `path` is the file's."""
+    beyond = np.abs(continuous) > 1.0  # false for NaN, which is found later
+    if not beyond.any():
+        return continuous
+    log.warning(
+        "%s: %d of %d steps have continuous actions beyond [-1, 1], the furthest %.3g; a policy can't do that, so they "
+        "are taken for -1 and 1",
+        *(path, int(beyond.any(axis=1).sum()), len(continuous), np.abs(continuous[beyond]).max()),
+    )
+    return continuous.clip(-1.0, 1.0)
 
 
 def _difference(found: BehaviorSpec, expected: BehaviorSpec) -> str | None:

@@ -15,26 +15,37 @@ from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.trainer.imitation.checking import check_fit, checked
 from stages.trainer.imitation.demonstrations import Demonstrations, joined
+from stages.trainer.imitation.godot_demos import looks_recorded, read_godot_demos
 from stages.trainer.imitation.minari_sets import PREFIX, read_minari
 from stages.trainer.imitation.streams import read_stream, without_doubles
 
 log = logging.getLogger(__name__)
 
-Reader = Callable[[Path, str], Demonstrations | None]
+Reader = Callable[[Path, str, BehaviorSpec | None], Demonstrations | None]
 """Reads the steps of the behaviour of that name in a file, with the spec that they were recorded with; None if none.
+
+Formats that hold no spec are read by that of the learner, which is None where there is no environment.
 
 The caller checks spec and numbers. Raises StageError (or StreamError) if the file is broken, or of another format."""
 
 
-def read_demo_file(path: Path, behavior: str) -> Demonstrations | None:
-    """Read a demo file of Unity's."""
+def read_recording(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
+    """Read a recording of ours, which holds its spec."""
+    return read_stream(path, behavior)
+
+
+def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
+    """Read a demo file of Unity's, which holds its spec."""
     from stages.trainer.imitation.unity_demos import read_unity_demo  # here, as few learners need Unity's formats
 
     return read_unity_demo(path, behavior)
 
 
-READERS: dict[str, Reader] = {".demo": read_demo_file, ".stream": read_stream}
+READERS: dict[str, Reader] = {".demo": read_demo_file, ".stream": read_recording, ".json": read_godot_demos}
 """Readers by suffix."""
+
+WITHOUT_SPEC = frozenset({".json"})
+"""Suffixes of files that say nothing of the spaces of observations and actions: the environment has to."""
 
 
 def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = None) -> Demonstrations:
@@ -74,9 +85,18 @@ def check_there(path: str, behavior: str, folder: Path | None = None) -> None:
         _files(path, behavior, folder)
 
 
+def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
+    """Return True if only the environment knows the spaces of what a `demo_path` names.
+
+    Raises:
+        StageError: as `check_there`.
+    """
+    return not path.startswith(PREFIX) and any(file.suffix in WITHOUT_SPEC for file in _files(path, behavior, folder))
+
+
 def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | None) -> Demonstrations:
     parts: list[Demonstrations] = []
-    for name, part in _read(path, behavior, folder):
+    for name, part in _read(path, behavior, spec, folder):
         if part is None:
             continue
         spec = spec or replace(part.spec, behavior_id=behavior)
@@ -96,13 +116,15 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
     return demonstrations
 
 
-def _read(path: str, behavior: str, folder: Path | None) -> Iterator[tuple[str, Demonstrations | None]]:
+def _read(
+    path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | None
+) -> Iterator[tuple[str, Demonstrations | None]]:
     """Each file's name for messages, and its content."""
     if path.startswith(PREFIX):
         yield path, read_minari(path.removeprefix(PREFIX), behavior)
         return
     for file in _files(path, behavior, folder):
-        yield str(file), READERS[file.suffix](file, behavior)
+        yield str(file), READERS[file.suffix](file, behavior, spec)
 
 
 def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
@@ -120,10 +142,12 @@ def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
 
 
 def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
-    known = [file for file in files if file.suffix in READERS]
+    known = [file for file in files if file.suffix in READERS and (file.suffix != ".json" or looks_recorded(file))]
     if not known:
         for file in files:
             _readable(file, path, behavior)
+        if files:
+            raise StageError(f"{_where(path, behavior)}: {files[0].name} is no recording of Godot's addon")
         raise StageError(f"{_where(path, behavior)}: it is empty; expected {_kinds()} files")
     left_out = sorted({file.name for file in files} - {file.name for file in known})
     if left_out:
@@ -139,7 +163,8 @@ def _readable(file: Path, path: str, behavior: str) -> Path:
 
 
 def _kinds() -> str:
-    return " or ".join(READERS)
+    *others, last = READERS
+    return f"{', '.join(others)} or {last}"
 
 
 def _where(path: str, behavior: str) -> str:

@@ -16,7 +16,7 @@ from stages.policy.actions import policy_actions
 from stages.policy.observations import ObservationLayout
 from stages.stage import Source, StageContext
 from stages.trainer.imitation.demonstrations import Demonstrations
-from stages.trainer.imitation.loading import load_recorded
+from stages.trainer.imitation.loading import load_demonstrations, load_recorded
 
 
 class DemonstrationSource(Source[Message]):
@@ -28,6 +28,10 @@ class DemonstrationSource(Source[Message]):
         folder: the YAML's folder, where relative paths start.
         seen: by behaviour name, the number of steps that a resumed trainer has received before. So the source has no
             state of its own to save.
+
+    Attributes:
+        specs: by behaviour name, what the environment announces, where demonstrations say nothing of it; set before
+            `start`.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class DemonstrationSource(Source[Message]):
         self._rows_per_batch = rows_per_batch
         self._folder = folder
         self._seen = seen or {}
+        self.specs: Mapping[str, BehaviorSpec] = {}
         self._demonstrations: list[Demonstrations] = []
         self._seed = 0
         self._stopping = False
@@ -55,8 +60,14 @@ class DemonstrationSource(Source[Message]):
             StreamError: if a stream is no stream.
         """
         self._seed = context.seed
-        self._demonstrations = [load_recorded(path, name, self._folder) for name, path in self._paths.items()]
+        self._demonstrations = [self._load(name, path) for name, path in self._paths.items()]
         self.behavior_specs = {found.spec.behavior_id: found.spec for found in self._demonstrations}
+
+    def _load(self, name: str, path: str) -> Demonstrations:
+        spec = self.specs.get(name)
+        return (
+            load_recorded(path, name, self._folder) if spec is None else load_demonstrations(path, spec, self._folder)
+        )
 
     async def produce(self) -> AsyncIterator[Message]:
         """Yield batches until stopped; without demonstrations, none."""

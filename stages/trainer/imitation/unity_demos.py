@@ -18,6 +18,7 @@ from queues.messages import Array
 from queues.specs import BehaviorSpec, ObservationSpec
 from stages.errors import StageError
 from stages.policy.observations import ObservationLayout
+from stages.trainer.imitation.checking import within_bounds
 from stages.trainer.imitation.demonstrations import Demonstrations
 from stages.unity.demo_steps import DemoSteps, read_demo, write_demo
 
@@ -54,7 +55,7 @@ def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
         spec,
         layout.encode([each[taken] for each in steps.observations]),
         finals,
-        _within_bounds(steps.continuous[taken], path),
+        within_bounds(steps.continuous[taken], path),
         steps.discrete[taken].astype(np.int64),
         steps.rewards[order[rows + 1]],
         lengths,
@@ -120,18 +121,6 @@ def _pieces(agent_ids: NDArray[np.int32], ended: NDArray[np.bool_]) -> tuple[NDA
     starts = np.append(0, stops[:-1] + 1)
     some = stops > starts
     return starts[some], stops[some]
-
-
-def _within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    beyond = np.abs(continuous) > 1.0  # false for NaN, which is found later
-    if not beyond.any():
-        return continuous
-    log.warning(
-        "%s: %d of %d steps have continuous actions beyond [-1, 1], the furthest %.3g; a policy can't do that, so they "
-        "are taken for -1 and 1",
-        *(path, int(beyond.any(axis=1).sum()), len(continuous), np.abs(continuous[beyond]).max()),
-    )
-    return continuous.clip(-1.0, 1.0)
 
 
 def _image(values: Array, theirs: ObservationSpec, ours: ObservationSpec, what: str) -> Array:

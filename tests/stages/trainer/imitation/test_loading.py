@@ -77,7 +77,7 @@ def test_a_place_that_was_looked_in_is_named_once(tmp_path, monkeypatch):
 
 def test_files_of_no_known_kind_and_empty_folders_are_refused(tmp_path):
     (tmp_path / "demos").mkdir()
-    with pytest.raises(StageError, match=r"'demos': it is empty; expected \.demo or \.stream files"):
+    with pytest.raises(StageError, match=r"'demos': it is empty; expected \.demo, \.stream or \.json files"):
         load_demonstrations("demos", SPEC, tmp_path)
     (tmp_path / "demos" / "data.csv").write_text("1,2")
     with pytest.raises(StageError, match=r"data\.csv: no demonstrations are read from \.csv files"):

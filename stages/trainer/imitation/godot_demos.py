@@ -1,0 +1,146 @@
+"""Demonstrations from recordings of the Godot RL Agents addon (`expert_demos.json`), in the mode *Record Expert Demos*.
+
+A file is a list of episodes, each a pair: the observations under the key `obs` alone, and the actions, one fewer. An
+action is a flat list of numbers, key after key in the game's order, a discrete one as one number. The file names
+neither keys nor spaces, so the game that learns from it says them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.specs import BehaviorSpec
+from stages.errors import StageError
+from stages.godot.wire import WireError, read_json
+from stages.policy.observations import ObservationLayout
+from stages.programs.names import GODOT
+from stages.trainer.imitation.checking import within_bounds
+from stages.trainer.imitation.demonstrations import Demonstrations
+
+_RECORDED_KEY = "obs"
+
+
+def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
+    """Read the episodes of a file; None if it has no step.
+
+    The last observation of an episode is left out: it was taken when the game had begun the next one. Each episode
+    counts as terminated, since unfinished ones are not written.
+
+    Args:
+        path: of the file.
+        behavior: the name of the behaviour, for messages.
+        spec: of the behaviour that learns from it.
+
+    Raises:
+        StageError: if it is no such file, or the behaviour is not of a game made with Godot that observes `obs` alone.
+    """
+    spec = _playable(path, behavior, spec)
+    try:
+        content = read_json(path.read_bytes())
+    except OSError as error:
+        raise StageError(f"{path}: can't be read: {error.strerror or error}") from error
+    except WireError as error:
+        raise StageError(f"{path}: is no recording of Godot's addon: {error}") from None
+    if not isinstance(content, list):
+        raise StageError(f"{path}: is no recording of Godot's addon: expected a list of episodes")
+    assert spec.spaces is not None, "checked above"
+    actions = spec.spaces[GODOT]["actions"]
+    widths = [1 if action["action_type"] == "discrete" else action["size"] for action in actions]
+    observed, acted, lengths = _joined(path, content, spec.observations[0].size, sum(widths))
+    if not lengths:
+        return None
+    branch = np.repeat([action["action_type"] == "discrete" for action in actions], widths)
+    choices = acted[:, branch]
+    _check_whole(path, choices, lengths)
+    return Demonstrations(
+        spec,
+        ObservationLayout(spec).encode([observed]),
+        ObservationLayout(spec).encode([np.zeros((len(lengths), spec.observations[0].size), np.float32)]),
+        within_bounds(acted[:, ~branch], path),
+        choices.astype(np.int64),
+        np.zeros(len(observed), np.float32),  # not recorded
+        np.array(lengths, np.int64),
+        np.ones(len(lengths), np.bool_),
+        np.ones(len(lengths), np.bool_),
+    )
+
+
+def looks_recorded(path: Path) -> bool:
+    """Return True if a file begins as a recording does: other JSON may lie in the same folder."""
+    with path.open("rb") as file:
+        return b"".join(file.read(64).split()).startswith((b"[[", b"[]"))
+
+
+def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorSpec:
+    """The spec, if such a file can be split by it."""
+    if spec is None or spec.spaces is None or GODOT not in spec.spaces:
+        raise StageError(
+            f"{path}: a recording of Godot's addon names no spaces, so only the game itself can learn from it: give "
+            f"it as the demo_path of {behavior} in a run with environment.kind: godot"
+        )
+    names = [observation.name for observation in spec.observations]
+    if names != [_RECORDED_KEY] or len(spec.observations[0].shape) != 1:
+        raise StageError(
+            f"{path}: {behavior} observes {', '.join(names)}; Godot's addon records the key {_RECORDED_KEY!r} alone, "
+            "so only an agent whose get_obs() returns nothing else can learn from it"
+        )
+    return spec
+
+
+def _joined(
+    path: Path, episodes: Sequence[Any], observed: int, acted: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32], list[int]]:
+    """All steps' observations [N, observed] and actions [N, acted], and the episodes' lengths."""
+    columns: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = ([], [])
+    lengths = []
+    for number, episode in enumerate(episodes, start=1):
+        where = f"{path}: episode {number}"
+        if not isinstance(episode, list) or len(episode) != 2 or not all(isinstance(part, list) for part in episode):
+            raise StageError(f"{where} is no pair of observations and actions, as the recordings of Godot's addon are")
+        observations, actions = episode
+        if len(observations) != len(actions) + 1:
+            raise StageError(
+                f"{where} has {len(observations)} observations and {len(actions)} actions; expected one action fewer"
+            )
+        if not actions:
+            continue
+        columns[0].append(_rows(where, "observation", observations[:-1], observed))
+        columns[1].append(_rows(where, "action", actions, acted))
+        lengths.append(len(actions))
+    if not lengths:
+        return np.zeros((0, observed), np.float32), np.zeros((0, acted), np.float32), []
+    return np.concatenate(columns[0]), np.concatenate(columns[1]), lengths
+
+
+def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float32]:
+    """Rows of numbers as [T, size]; a number that is none becomes NaN, which is named with all others."""
+    for step, row in enumerate(rows, start=1):
+        if not isinstance(row, list) or len(row) != size:
+            found = f"{len(row)} numbers" if isinstance(row, list) else repr(row)
+            raise StageError(
+                f"{where}, step {step}: its {what} has {found}, expected {size} as the game announces; was it recorded "
+                "with another version of the game?"
+            )
+    try:
+        return np.fromiter(chain.from_iterable(rows), np.float32, size * len(rows)).reshape(-1, size)
+    except (TypeError, ValueError):
+        numbers = [number if isinstance(number, int | float) else np.nan for row in rows for number in row]
+        return np.array(numbers, np.float32).reshape(-1, size)
+
+
+def _check_whole(path: Path, choices: NDArray[np.float32], lengths: list[int]) -> None:
+    bad = choices != np.round(choices)  # of NaN, too
+    if bad.any():
+        row, branch = np.argwhere(bad)[0]
+        episode = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
+        step = int(row) - sum(lengths[:episode]) + 1
+        raise StageError(
+            f"{path}: episode {episode + 1}, step {step}: has {choices[row, branch]} as its choice of discrete action "
+            f"{branch}, expected a whole number"
+        )

@@ -1,0 +1,101 @@
+"""Recordings of Godot's addon: flat actions are split by the game's spaces, and the last observation is left out."""
+
+import json
+
+import numpy as np
+import pytest
+
+from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.errors import StageError
+from stages.godot.spaces import AgentSpaces, behavior_spec
+from stages.trainer.imitation import load_demonstrations, load_recorded
+
+JUMP = {"size": 3, "action_type": "discrete"}
+MOVE = {"size": 2, "action_type": "continuous"}
+SEEN = {"obs": {"space": "box", "size": [2]}}
+
+
+def game(actions, observations=SEEN):
+    return behavior_spec("Agent", AgentSpaces("Agent", observations, actions), True, "auto", "the game")
+
+
+SPEC = game({"jump": JUMP, "move": MOVE})
+EPISODES = [
+    [[[1, 2], [3, 4], [90, 90]], [[2, 0.5, -0.25], [0, 1, 0]]],
+    [[[5, 6], [91, 91]], [[1.0, -1, 0.125]]],
+]
+
+
+def written(folder, content, name="expert_demos.json"):
+    text = content if isinstance(content, str) else json.dumps(content) + "\n"
+    (folder / name).write_text(text, encoding="utf-8")
+    return str(folder / name)
+
+
+def test_steps_are_split_by_the_games_own_order_of_keys(tmp_path):
+    found = load_demonstrations(written(tmp_path, EPISODES), SPEC)
+    assert found.observations.vectors.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert found.choices.tolist() == [[2], [0], [1]]
+    assert found.continuous.tolist() == [[0.5, -0.25], [1, 0], [-1, 0.125]]
+    assert found.lengths.tolist() == [2, 1]
+    assert found.terminated.all()
+
+
+def test_the_observation_after_the_last_action_is_not_learned_from(tmp_path):
+    found = load_demonstrations(written(tmp_path, EPISODES), SPEC)
+    assert not np.isin([90, 91], found.observations.vectors).any()
+    assert not np.isin([90, 91], found.final_observations.vectors).any()
+
+
+def test_episodes_without_a_step_count_for_nothing(tmp_path):
+    path = written(tmp_path, [[[[0, 0]], []], *EPISODES])
+    assert load_demonstrations(path, SPEC).lengths.tolist() == [2, 1]
+    with pytest.raises(StageError, match="no step of Agent was recorded"):
+        load_demonstrations(written(tmp_path, []), SPEC)
+
+
+def test_in_a_folder_other_json_is_left_out(tmp_path):
+    written(tmp_path, EPISODES, "anything.json")
+    written(tmp_path, {"some": "settings"}, "settings.json")
+    assert len(load_demonstrations(str(tmp_path), SPEC)) == 3
+
+
+def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
+    path = written(tmp_path, [[[[1, 2], [3, 4]], [[0, 1.5, 0]]]])
+    assert load_demonstrations(path, SPEC).continuous.tolist() == [[1, 0]]
+    assert "actions beyond [-1, 1], the furthest 1.5" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[[[[1,2]", "is no recording of Godot's addon: no JSON"),
+        ({"some": "settings"}, "expected a list of episodes"),
+        ([[[1, 2]]], "episode 1 is no pair"),
+        ([EPISODES[0], [[[1, 2]], [[0, 0, 0]]]], "episode 2 has 1 observations and 1 actions"),
+        ([[[[1, 2, 3], [0, 0]], [[0, 0, 0]]]], "episode 1, step 1: its observation has 3 numbers, expected 2"),
+        ([[[[1, 2], [0, 0]], [[0, 0]]]], "episode 1, step 1: its action has 2 numbers, expected 3"),
+        ([[[[1, 2], [0, 0]], [[0.5, 0, 0]]]], "step 1: has 0.5 as its choice of discrete action 0"),
+        ([[[[1, 2], [0, 0]], [[3, 0, 0]]]], "step 1: discrete_actions.* is 3, expected a choice of 0 to 2"),
+        ("[[[[1,nan],[0,0]],[[0,0,0]]]]", "step 1: obs.* is nan; demonstrations need finite numbers"),
+        ([[[[1, None], [0, 0]], [[0, 0, 0]]]], "step 1: obs.* is nan; demonstrations need finite numbers"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_place(tmp_path, content, message):
+    with pytest.raises(StageError, match=message):
+        load_demonstrations(written(tmp_path, content), SPEC)
+
+
+def test_only_the_key_that_is_recorded_can_be_learned_from(tmp_path):
+    both = game({"move": MOVE}, {**SEEN, "map": {"space": "box", "size": [4]}})
+    with pytest.raises(StageError, match="Agent observes obs, map; Godot's addon records the key 'obs' alone"):
+        load_demonstrations(written(tmp_path, EPISODES), both)
+
+
+def test_other_environments_and_none_are_refused(tmp_path):
+    path = written(tmp_path, EPISODES)
+    other = BehaviorSpec("Agent", (ObservationSpec("obs", (2,)),), ActionSpec(2, (3,)))
+    with pytest.raises(StageError, match="environment.kind: godot"):
+        load_demonstrations(path, other)
+    with pytest.raises(StageError, match="environment.kind: godot"):
+        load_recorded(path, "Agent")
