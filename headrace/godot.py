@@ -1,0 +1,8 @@
+"""Godot for scripts: the class that Godot RL Agents' users step a game with."""
+
+from __future__ import annotations
+
+from stages.godot.blocking import GodotEnvError
+from stages.godot.environment import GodotEnv
+
+__all__ = ["GodotEnv", "GodotEnvError"]
