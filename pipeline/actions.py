@@ -57,7 +57,7 @@ def follow(arguments: Sequence[str] | None) -> int:
     _warn((*request.warnings, *config.warnings, *taken_names(config.source_folder)))
     if asked.validate:
         return _validate(config, try_environments=not asked.no_env_check)
-    return _run(config, details=asked.verbose or program() == ML_AGENTS)
+    return train(config, details=asked.verbose or program() == ML_AGENTS)
 
 
 def _validate(config: RunConfig, *, try_environments: bool) -> int:
@@ -209,7 +209,13 @@ def _to_demo(source: str, target: str) -> int:
     return 0
 
 
-def _run(config: RunConfig, details: bool) -> int:
+def train(config: RunConfig, details: bool = False) -> int:
+    """Run a configuration in a terminal; returns the exit status.
+
+    Args:
+        config: what to run.
+        details: True to print the settings of each behaviour.
+    """
     use_one_thread(os.environ)  # before NumPy is imported
     from pipeline.hosts.child_process import started_early
     from pipeline.hosts.leftovers import watch_this_process

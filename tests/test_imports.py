@@ -27,6 +27,8 @@ HEAVY_ALLOWED = {
         "stages/environment/pettingzoo/behavior_spaces.py",
         "stages/environment/gymnasium/trial.py",
         "stages/environment/gymnasium/vectorising.py",
+        "stages/godot/environment.py",
+        "stages/godot/gymnasium_spaces.py",
     ),
     "grpc": ("stages/unity/server.py", "pipeline/serving/grpc_server.py"),
     "ray": ("pipeline/hosts/ray/",),

@@ -1,4 +1,4 @@
-"""Conversion of a file of any version of ML-Agents to today's plain data, by the form that the file has."""
+"""Conversion of a file of any version of ML-Agents, or of RLlib's for Godot, to today's plain data, by its form."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from config.legacy.flat_block import convert_block
 from config.legacy.flat_file import DEFAULT, convert_sections
 from config.legacy.inheritance import in_order
 from config.legacy.old_values import Notes, OldValue, Place, Target
+from config.legacy.rllib import convert_rllib, is_rllib
 from config.legacy.samplers import convert_samplers, is_samplers, read_samplers
 from config.run_config import RunConfig
 from config.schema_lookup import fields_of, is_inside
@@ -22,7 +23,7 @@ _PARAMETERS = "environment_parameters"
 _OLD_KEYS = ("curriculum", "parameter_randomization", *outdated_keys.HARDWARE)
 _TODAYS_PARTS = ("trainer_type", "hyperparameters", "network_settings")
 
-Kind = Literal["today's", "flat", "curricula", "samplers"]
+Kind = Literal["today's", "flat", "curricula", "samplers", "rllib"]
 
 
 class ConvertedDocument:
@@ -102,6 +103,8 @@ def convert_document(
 def _kind(data: Mapping[str, Any]) -> Kind:
     if "behaviors" in data or "default_settings" in data:
         return "today's"
+    if is_rllib(data):
+        return "rllib"
     if is_curriculum(data) or (data and all(map(is_curriculum, data.values()))):
         return "curricula"
     if is_samplers(data):
@@ -146,6 +149,8 @@ class _Conversion:
             self._take_curricula()
         elif kind == "samplers":
             self._take_samplers()
+        elif kind == "rllib":
+            convert_rllib(self._whole, self._top)
         else:
             self._take_keys(_sections(self._whole.value) if kind == "flat" else [])
 

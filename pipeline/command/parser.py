@@ -13,6 +13,7 @@ from pipeline.common.versions import version_of
 
 OURS = "run-pipeline"
 ML_AGENTS = "mlagents-learn"
+GODOT_RL = "gdrl"
 COMMANDS = (OURS, ML_AGENTS)
 """Names under which the command is installed; both do the same, but that the second prints all settings."""
 
@@ -42,7 +43,7 @@ Ctrl-C saves a checkpoint and ends; a second Ctrl-C ends at once. Curves: tensor
 def program() -> str:
     """Return the name under which the command was called."""
     called = Path(sys.argv[0]).stem
-    return called if called in COMMANDS else OURS
+    return called if called in (*COMMANDS, GODOT_RL) else OURS
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -123,7 +124,7 @@ def test_a_recording_of_the_addon_is_cloned_without_playing(tmp_path):
 @pytest.mark.parametrize("way", ["behavioral_cloning", "gail"])
 def test_a_recording_of_the_addon_helps_a_policy_that_plays(tmp_path, way):
     imitated = {"demo_path": demonstrated(tmp_path)}
-    settings = {"max_steps": 6_000}
+    settings: dict[str, Any] = {"max_steps": 6_000}
     if way == "gail":
         settings["reward_signals"] = {"gail": {**imitated, "use_actions": True, "learning_rate": 1e-3}}
     else:

@@ -1,0 +1,175 @@
+"""Conversion of the YAML that Godot RL Agents' users write for RLlib, to a run of `environment.kind: godot`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from config.legacy.old_values import OldValue, Target, integral, is_number
+
+_ALGORITHMS = {"PPO": "ppo", "SAC": "sac", "IMPALA": "impala", "APPO": "impala"}
+_STEPS_OF_AN_UPDATE = 4000
+"""RLlib's default of `train_batch_size`."""
+_ENDLESS = 1_000_000_000
+_BEHAVIOR = "default_settings"
+
+Keys = Mapping[str, tuple[str, Callable[[Any], Any]]]
+"""By old key: the new one, and how its value is written there."""
+
+
+def _same(value: Any) -> Any:
+    return integral(value)
+
+
+_LEARNING: Keys = {
+    "lr": ("hyperparameters.learning_rate", _same),
+    "sgd_minibatch_size": ("hyperparameters.batch_size", _same),
+    "train_batch_size": ("hyperparameters.buffer_size", _same),
+    "num_sgd_iter": ("hyperparameters.num_epoch", _same),
+    "lambda": ("hyperparameters.lambd", _same),
+    "clip_param": ("hyperparameters.epsilon", _same),
+    "entropy_coeff": ("hyperparameters.beta", _same),
+    "grad_clip": ("hyperparameters.max_grad_norm", _same),
+    "gamma": ("reward_signals.extrinsic.gamma", _same),
+    "rollout_fragment_length": ("time_horizon", _same),
+}
+_NETWORK: Keys = {
+    "fcnet_hiddens": ("network_settings.hidden_units", _same),
+    "fcnet_activation": ("network_settings.activation", lambda name: "swish" if name == "silu" else name),
+    "vf_share_layers": ("hyperparameters.shared_critic", _same),
+    "lstm_cell_size": ("network_settings.memory.memory_size", lambda cells: 2 * cells),
+    "max_seq_len": ("network_settings.memory.sequence_length", _same),
+}
+_GAME: Keys = {
+    "env_path": ("env_settings.env_path", _same),
+    "speedup": ("engine_settings.time_scale", _same),
+    "show_window": ("engine_settings.no_graphics", lambda shown: not shown),
+    "action_repeat": ("environment.action_repeat", _same),
+    "framerate": ("environment.fixed_fps", _same),
+    "port": ("env_settings.base_port", _same),
+    "seed": ("env_settings.seed", _same),
+}
+_PPO_ALONE = ("num_epoch", "lambd", "epsilon", "beta", "shared_critic")
+_DEFAULTS: Mapping[str, Any] = {
+    # RLlib's own, where they differ from ours.
+    "hyperparameters.learning_rate_schedule": "constant",
+    "hyperparameters.learning_rate": 5e-5,
+    "hyperparameters.batch_size": 128,
+    "hyperparameters.buffer_size": _STEPS_OF_AN_UPDATE,
+    "hyperparameters.num_epoch": 30,
+    "hyperparameters.lambd": 1.0,
+    "hyperparameters.epsilon": 0.3,
+    "hyperparameters.beta": 0.0,
+    "network_settings.hidden_units": [256, 256],
+    "network_settings.activation": "tanh",
+}
+_WITHOUT_EFFECT = ("env", "framework", "batch_mode", "explore", "clip_actions", "normalize_actions")
+"""Said by something else, or the same here in any case."""
+
+
+def is_rllib(data: Mapping[str, Any]) -> bool:
+    """Return True if a file's content is of that form."""
+    inner = data.get("config")
+    return "algorithm" in data and isinstance(inner, dict) and ("env_config" in inner or inner.get("env") == "godot")
+
+
+def convert_rllib(whole: OldValue, target: Target) -> None:
+    """Convert a whole file; behaviours are those that the game names, so all learn by `default_settings`.
+
+    Args:
+        whole: the file.
+        target: the top of the new file.
+    """
+    inner = whole.at("config")
+    target.notes.warn(
+        whole.at("algorithm").place, "algorithm", "RLlib's file is read as a run of environment.kind: godot"
+    )
+    trainer = _ALGORITHMS.get(whole.value["algorithm"])
+    if trainer is None:
+        known = ", ".join(_ALGORITHMS)
+        target.notes.wrong(whole.at("algorithm").place, ("algorithm",), f"is not one that is known here ({known})")
+        trainer = "ppo"
+    target.put("environment.kind", "godot", inner)
+    target.put(f"{_BEHAVIOR}.trainer_type", trainer, whole.at("algorithm"))
+    own = Target(target.notes, (_BEHAVIOR,))
+    for key, value in _DEFAULTS.items() if trainer == "ppo" else ():
+        own.put(key, value, inner)
+    for key, old in inner.items():
+        if key == "model":
+            _convert_model(old, own, trainer)
+        elif key == "env_config":
+            _convert_game(old, target)
+        elif key == "num_gpus":
+            if old.value == 0:
+                target.put("torch_settings.device", "cpu", old)
+        elif key not in ("num_workers", "num_envs_per_worker", "entropy_coeff_schedule"):
+            _convert_key(key, old, own, _LEARNING, trainer)
+    if isinstance(old := inner.value.get("entropy_coeff_schedule"), list) and old:
+        target.notes.warn(
+            inner.at("entropy_coeff_schedule").place,
+            "entropy_coeff_schedule",
+            "is not followed; with 'beta_schedule: linear' the weight falls to almost 0 at max_steps",
+        )
+    _convert_builds(whole, inner, target)
+    _convert_ends(whole, own, target)
+    target.data[_BEHAVIOR] = {**target.data[_BEHAVIOR], **own.data}
+
+
+def _convert_key(key: str, old: OldValue, target: Target, table: Keys, trainer: str = "ppo") -> None:
+    """Write one value by a table; null is what RLlib takes for its default."""
+    new, write = table.get(key, ("", _same))
+    if new and (trainer == "ppo" or new.rpartition(".")[2] not in _PPO_ALONE):
+        if old.value is not None:
+            target.put(new, write(old.value), old)
+    elif key not in _WITHOUT_EFFECT and old.value not in (None, False):
+        target.notes.warn(old.place, key, "has no counterpart, so it is left out")
+
+
+def _convert_model(model: OldValue, target: Target, trainer: str) -> None:
+    remembers = isinstance(model.value, dict) and bool(model.value.get("use_lstm"))
+    if remembers:
+        target.put("network_settings.memory", {"memory_size": 512, "sequence_length": 20}, model.at("use_lstm"))
+    for key, old in model.items():
+        if key == "use_lstm" or (key in ("lstm_cell_size", "max_seq_len") and not remembers):
+            continue
+        _convert_key(key, old, target, _NETWORK, trainer)
+
+
+def _convert_game(game: OldValue, target: Target) -> None:
+    """Convert `env_config`; what is not known goes to the game as an argument."""
+    arguments = []
+    for key, old in game.items():
+        if key in _GAME:
+            _convert_key(key, old, target, _GAME)
+        elif old.value is not None:
+            arguments.append(f"--{key}={old.value}")
+    if arguments:
+        target.put("env_settings.env_args", arguments, game)
+
+
+def _convert_builds(whole: OldValue, inner: OldValue, target: Target) -> None:
+    """Convert the number of builds: workers, times environments of each where agents are no environments."""
+    if not target.data.get("env_settings", {}).get("env_path"):
+        return  # the editor is one game
+    workers = inner.value.get("num_workers", 2)
+    each = inner.value.get("num_envs_per_worker", 1) if whole.value.get("env_is_multiagent") else 1
+    if is_number(workers) and is_number(each):
+        target.put("env_settings.num_envs", max(1, int(workers)) * max(1, int(each)), inner)
+
+
+def _convert_ends(whole: OldValue, target: Target, top: Target) -> None:
+    """Convert `stop` and `checkpoint_frequency`, which count updates."""
+    update = target.data.get("hyperparameters", {}).get("buffer_size", _STEPS_OF_AN_UPDATE)
+    update = update if is_number(update) else _STEPS_OF_AN_UPDATE
+    ends = dict(whole.at("stop").items()) if "stop" in whole.value else {}
+    steps = [integral(ends["timesteps_total"].value)] if "timesteps_total" in ends else []
+    if "training_iteration" in ends and is_number(ends["training_iteration"].value):
+        steps.append(int(ends["training_iteration"].value * update))
+    target.put("max_steps", min(steps, default=_ENDLESS), whole)
+    if "episode_reward_mean" in ends:
+        target.put("stop_when.mean_reward", ends["episode_reward_mean"].value, ends["episode_reward_mean"])
+    if "time_total_s" in ends:
+        top.put("pipeline.max_wall_time_s", ends["time_total_s"].value, ends["time_total_s"])
+    if is_number(whole.value.get("checkpoint_frequency")) and whole.value["checkpoint_frequency"] > 0:
+        interval = int(whole.value["checkpoint_frequency"] * update)
+        target.put("checkpoint_interval", interval, whole.at("checkpoint_frequency"))

@@ -1,0 +1,153 @@
+"""From flags to a configuration: what is trained, where it is kept, and what it goes on from."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from config import RunConfig, load_config
+from pipeline.common.errors import CommandError
+from pipeline.gdrl.saved_models import same_checkpoint, unpack
+from pipeline.run_folder.checkpoint import newest_checkpoint
+from pipeline.run_folder.folder import CONFIGURATION
+
+TIMESTEPS = 1_000_000
+_CHECKPOINTS = 50_000
+_STEPS_OF_A_BUILD = 1_024
+"""Of an update: the example's 32 steps of each agent, with 32 agents in a build."""
+_RLLIB_FILE = "ppo_test.yaml"
+
+
+def folder_of(asked: Namespace) -> Path:
+    """The folder of the experiment."""
+    return Path(asked.experiment_dir, asked.experiment_name)
+
+
+def configuration_of(asked: Namespace, passed: Sequence[str]) -> RunConfig:
+    """The configuration that the flags mean.
+
+    Args:
+        asked: the flags.
+        passed: what is the game's.
+
+    Raises:
+        CommandError: if the flags contradict each other, or name what is not there.
+        ConfigError: with every mistake in the values and in RLlib's file.
+    """
+    if asked.n_parallel > 1 and asked.env_path is None and asked.trainer != "rllib":
+        raise CommandError("--n_parallel: several games need --env_path, as the editor plays one; export the game")
+    if asked.resume_model_path is not None:
+        _take_up(Path(asked.resume_model_path), folder_of(asked))
+    done = _steps_done(folder_of(asked))
+    if asked.inference and done is None:
+        raise CommandError(
+            f"--inference: nothing was trained yet in {folder_of(asked)}; name the experiment by --experiment_dir and "
+            "--experiment_name, or a saved model by --resume_model_path"
+        )
+    given = _flags(asked, passed)
+    given["checkpoint_settings.run_id"] = asked.experiment_name
+    given["checkpoint_settings.results_dir"] = asked.experiment_dir
+    given["checkpoint_settings.inference"] = bool(asked.inference)
+    if done is not None:
+        given["checkpoint_settings.resume"] = not asked.inference
+    elif folder_of(asked).exists():
+        given["checkpoint_settings.force"] = True  # without a checkpoint there is nothing to go on from
+    source = _source(asked)
+    learns = load_config(source).default_settings
+    assert learns is not None, "both kinds of source have them"
+    steps = learns.max_steps if asked.timesteps is None else asked.timesteps
+    given["default_settings.max_steps"] = _goal(steps, done, more=asked.resume_model_path is not None)
+    return load_config(source, [f"{key}={json.dumps(value)}" for key, value in given.items()])
+
+
+def _goal(steps: int, done: int | None, more: bool) -> int:
+    """The step to train to: an interrupted experiment goes on to its end, a finished one for as many steps again."""
+    if done is None:
+        return steps
+    return done + steps if more or done >= steps else steps
+
+
+def _source(asked: Namespace) -> Path | Mapping[str, Any]:
+    """RLlib's file, or the settings of the Stable-Baselines3 example."""
+    if asked.trainer == "rllib":
+        return Path(asked.config_file or _RLLIB_FILE)
+    schedule = "linear" if asked.linear_lr_schedule else "constant"
+    return {
+        "environment": {"kind": "godot"},
+        "default_settings": {
+            "trainer_type": "ppo",
+            "hyperparameters": {
+                "batch_size": 64,
+                "buffer_size": _STEPS_OF_A_BUILD * asked.n_parallel,
+                "learning_rate": 3e-4,
+                "learning_rate_schedule": schedule,
+                "beta": 1e-4,
+                "beta_schedule": "constant",
+                "epsilon": 0.2,
+                "epsilon_schedule": "constant",
+                "lambd": 0.95,
+                "num_epoch": 10,
+                "max_grad_norm": 0.5,
+            },
+            "network_settings": {"hidden_units": 64, "num_layers": 2, "activation": "tanh"},
+            "reward_signals": {"extrinsic": {"gamma": 0.99}},
+            "time_horizon": 32,
+            "max_steps": TIMESTEPS,
+            "summary_freq": 10_000,
+            "checkpoint_interval": _CHECKPOINTS,
+        },
+    }
+
+
+def _flags(asked: Namespace, passed: Sequence[str]) -> dict[str, Any]:
+    """The values that flags give, by key; of RLlib's file only those that were given take precedence."""
+    ours = asked.trainer != "rllib"
+    given: dict[str, Any] = {}
+    if asked.env_path is not None:
+        given["env_settings.env_path"] = asked.env_path
+    if passed:
+        given["env_settings.env_args"] = list(passed)
+    if ours or asked.n_parallel > 1:
+        given["env_settings.num_envs"] = asked.n_parallel
+    if ours or asked.seed:
+        given["env_settings.seed"] = asked.seed
+    if ours or asked.speedup != 1:
+        given["engine_settings.time_scale"] = asked.speedup
+    if ours or asked.viz:
+        given["engine_settings.no_graphics"] = not asked.viz
+    if asked.save_checkpoint_frequency is not None:
+        given["default_settings.checkpoint_interval"] = asked.save_checkpoint_frequency
+    if asked.num_gpus == 0:
+        given["torch_settings.device"] = "cpu"
+    return given
+
+
+def _steps_done(folder: Path) -> int | None:
+    """Steps of the experiment's newest checkpoint; None if it has none."""
+    if not (folder / CONFIGURATION).is_file():
+        return None
+    found = newest_checkpoint(folder / "checkpoints")
+    return None if found is None else max(found.steps.values(), default=0)
+
+
+def _take_up(model: Path, folder: Path) -> None:
+    """Make an experiment of a saved model, unless it has gone on from there already."""
+    if model.is_dir():
+        if model.resolve() != folder.resolve():
+            raise CommandError(
+                f"--resume_model_path {model}: is a folder; name an experiment's own by --experiment_dir and "
+                "--experiment_name, or a model of --save_model_path"
+            )
+        return
+    model = model if model.is_file() else model.with_suffix(".zip")
+    if folder.exists():
+        if same_checkpoint(model, folder):
+            return
+        raise CommandError(
+            f"--resume_model_path {model}: {folder} is another experiment, or has gone on since; name a new one by "
+            "--experiment_name, or leave --resume_model_path out to go on with that one"
+        )
+    unpack(model, folder)
