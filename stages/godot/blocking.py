@@ -1,6 +1,6 @@
 """The connection with one game for scripts: each request waits for its answer, without asyncio.
 
-The pipeline does not use it: `stages.godot.connection` lets several games answer when they are ready.
+The pipeline does not use it: `stages.programs.server` lets several games answer when they are ready.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import sys
 import time
 from contextlib import suppress
 
-from stages.godot.connection import ADDRESS
-from stages.godot.wire import HEADER
 from stages.programs.process import describe_exit
+from stages.programs.server import ADDRESS, HEADER
 
 _CHUNK = 256 * 1024
 _MOST_BYTES = 2**30

@@ -8,13 +8,11 @@ number can tell what was sent and where.
 from __future__ import annotations
 
 import re
-import struct
 from typing import Any
 
 import orjson
 
-HEADER = struct.Struct("<I")
-"""The number of bytes that follow, before each message in both directions."""
+from stages.programs.errors import MessageError
 
 HANDSHAKE = orjson.dumps({"type": "handshake", "major_version": "0", "minor_version": "7"})
 """Sent first; the addon warns its user of another version, and never answers."""
@@ -26,13 +24,8 @@ _NOT_FINITE = re.compile(rb"(?<=[\[,:\s])([+-]?(?:nan|inf|infinity|\d+(?:\.\d+)?
 _SHOWN = 60
 
 
-class WireError(Exception):
-    """Bytes that are no message; the text follows the game's name in a sentence."""
-
-
-def framed(content: bytes) -> bytes:
-    """Return a message as it is sent."""
-    return HEADER.pack(len(content)) + content
+class WireError(MessageError):
+    """Bytes that are no message."""
 
 
 def call_of(method: str) -> bytes:

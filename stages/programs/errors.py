@@ -15,3 +15,7 @@ class ProgramRefused(StageError):
 
 class ProgramEnded(StageError):
     """A program closed in order: its window was closed, or the game quit by itself."""
+
+
+class MessageError(Exception):
+    """A message that does not fit the protocol; the text follows the game's name in a sentence."""

@@ -1,19 +1,30 @@
-"""The TCP server that one game calls, and the exchange of messages with it: a request, and the one answer to it."""
+"""The TCP server that one game calls, and the exchange of messages with it: a request, and the one answer to it.
+
+A message is bytes behind their number (u32, little-endian), in both directions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
+import struct
+from typing import Protocol
 
 from config.listen import LOCALHOST
-from stages.godot.wire import HEADER, framed
 from stages.programs.errors import ProgramRefused
 
 log = logging.getLogger(__name__)
 
 ADDRESS = "127.0.0.1"
-"""Where the addon dials, always."""
+"""Where games on this machine call, always."""
+HEADER = struct.Struct("<I")
+"""The number of bytes that follow, before each message."""
+
+
+def framed(content: bytes) -> bytes:
+    """Return a message as it is sent."""
+    return HEADER.pack(len(content)) + content
 
 
 class ConnectionClosed(Exception):
@@ -32,8 +43,70 @@ class TooLarge(Exception):
         self.size = size
 
 
-class GodotServer:
+class GameServer(Protocol):
     """Listens at a port for one game; whoever calls while it is connected is turned away.
+
+    Attributes:
+        port: the real one after `start`.
+        unasked: true if something has arrived that nobody has received yet.
+    """
+
+    port: int
+
+    @property
+    def unasked(self) -> bool:
+        """True if something has arrived that nobody has received yet."""
+
+    async def start(self, name: str, cure: str) -> None:
+        """Listen.
+
+        Args:
+            name: of the game, for messages.
+            cure: what to do if the port is taken.
+
+        Raises:
+            ProgramRefused: if the port can't be used.
+        """
+
+    async def connected(self) -> None:
+        """Wait until a game is connected."""
+
+    def send(self, content: bytes) -> None:
+        """Send a message; nothing happens if the game is gone, which `receive` tells."""
+
+    async def receive(self) -> bytes:
+        """Wait for the game's message.
+
+        Raises:
+            ConnectionClosed: if it closes the connection, or has done so.
+            TooLarge: if the message is above the limit.
+        """
+
+    def interrupt(self, error: Exception) -> None:
+        """Let `receive` raise an error, now or at its next call."""
+
+    def close(self) -> None:
+        """Close the connection and stop listening; closing twice is allowed."""
+
+
+def refused_port(name: str, port: int, error: OSError, cure: str) -> ProgramRefused:
+    """The error for a port that can't be listened at; `name` and `cure` as of `GameServer.start`."""
+    if error.errno != errno.EADDRINUSE:
+        return ProgramRefused(f"{name}: port {port} can't be used: {error.strerror or error}")
+    return ProgramRefused(f"{name}: port {port} of {LOCALHOST} is in use by another program. {cure}")
+
+
+def warn_of_second(port: int) -> None:
+    """Say that a second program has called."""
+    log.warning(
+        "A second program calls port %d, at which a game is connected: it is turned away. Each build needs a "
+        "port of its own (env_settings.base_port), and one game can't be trained by two runs.",
+        port,
+    )
+
+
+class TcpServer:
+    """A `GameServer` of plain TCP.
 
     Args:
         port: 0 for any that is free.
@@ -51,24 +124,12 @@ class GodotServer:
         self._connected = asyncio.Event()
 
     async def start(self, name: str, cure: str) -> None:
-        """Listen.
-
-        Args:
-            name: of the game, for messages.
-            cure: what to do if the port is taken.
-
-        Raises:
-            ProgramRefused: if the port can't be used.
-        """
+        """Listen; as `GameServer.start`."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(lambda: _Connection(self), ADDRESS, self.port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise ProgramRefused(f"{name}: port {self.port} can't be used: {error.strerror or error}") from error
-            raise ProgramRefused(
-                f"{name}: port {self.port} of {LOCALHOST} is in use by another program. {cure}"
-            ) from error
+            raise refused_port(name, self.port, error, cure) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def connected(self) -> None:
@@ -86,12 +147,7 @@ class GodotServer:
             self._connection.send(content)
 
     async def receive(self) -> bytes:
-        """Wait for the game's message.
-
-        Raises:
-            ConnectionClosed: if it closes the connection, or has done so.
-            TooLarge: if the message is above the limit.
-        """
+        """Wait for the game's message; as `GameServer.receive`."""
         if self._connection is None:
             raise ConnectionClosed()
         return await self._connection.message()
@@ -111,11 +167,7 @@ class GodotServer:
     def _take(self, connection: _Connection) -> bool:
         """Take a connection as the game's; False if there is one already."""
         if self._connection is not None:
-            log.warning(
-                "A second program calls port %d, at which a game is connected: it is turned away. Each build needs a "
-                "port of its own (env_settings.base_port), and one game can't be trained by two runs.",
-                self.port,
-            )
+            warn_of_second(self.port)
             return False
         self._connection = connection
         self._connected.set()
@@ -125,7 +177,7 @@ class GodotServer:
 class _Connection(asyncio.Protocol):
     """A connection with a program that has called; its messages are put together from what arrives."""
 
-    def __init__(self, server: GodotServer) -> None:
+    def __init__(self, server: TcpServer) -> None:
         self._server = server
         self._max_bytes = server._max_bytes
         self._transport: asyncio.Transport | None = None
@@ -166,7 +218,7 @@ class _Connection(asyncio.Protocol):
             self._transport.write(framed(content))
 
     async def message(self) -> bytes:
-        """Wait for a message; raises as `GodotServer.receive`."""
+        """Wait for a message; raises as `TcpServer.receive`."""
         while not self._whole():
             if self._error is not None:
                 raise self._error
