@@ -137,6 +137,18 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         editor="Godot's editor",
         holds_actions=True,
     ),
+    "open_protocol": EnvironmentKind(
+        meaning="a game of any engine that speaks the open protocol (docs/protocol.md), as `env_settings` says",
+        group="stages.environment.open_protocol.making:make_open_group",
+        settings="config.open_protocol:OpenProtocolSettings",
+        check="config.section_checks:check_programs",
+        preflight="stages.environment.open_protocol.making:check_game",
+        description="pipeline.command.description:describe_programs",
+        env_settings=_OF_PROGRAMS,
+        defaults={"env_settings": {"base_port": 12008}},
+        apart=True,
+        editor="the game",
+    ),
 }
 """By `environment.kind`."""
 

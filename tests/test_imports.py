@@ -156,7 +156,7 @@ def test_stages_do_not_know_each_others_insides():
         layer, here, *inside = path.split("/")
         if layer != "stages" or not inside or here in ("actor", "exhibition", "games"):
             continue
-        strange = folders - {here, "policy", "brains", "programs", "unity", "godot"}
+        strange = folders - {here, "policy", "brains", "programs", "unity", "godot", "open_protocol"}
         found += [
             f"{path}:{line}: {what}"
             for what, line in imports(tree)

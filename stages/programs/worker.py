@@ -196,8 +196,8 @@ class GameWorker:
         if self._launch is None:
             raise self._broken(f"hasn't connected within {self._timeout_s:g} s. {self._wording.late}")
         raise self._broken(
-            f"hasn't connected within {self._timeout_s:g} s. It runs: {self._wording.needs}, and does it "
-            f"take the port from its arguments ({self._wording.argument})? If it only needs longer, raise --timeout-wait "
+            f"hasn't connected within {self._timeout_s:g} s. It runs: {self._wording.needs}, and does it take the port "
+            f"from its arguments ({self._wording.argument})? If it only needs longer, raise --timeout-wait "
             "(env_settings.timeout_wait)"
         )
 

@@ -1,0 +1,95 @@
+"""`python -m headrace.protocol`: tests a game that speaks the open protocol, or plays it by random actions.
+
+    python -m headrace.protocol check builds/game --speed=2      starts the program, and reports
+    python -m headrace.protocol check --transport=websocket      waits for a game, such as a page in a browser
+    python -m headrace.protocol play builds/game                 plays on until Ctrl-C, or the game's end
+
+The exit status of `check` is 1 if anything fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+
+from stages.errors import StageError
+from stages.open_protocol.conformance import RandomTrainer, check_game
+from stages.open_protocol.worker import GameProgram, OpenWorker
+from stages.programs.errors import ProgramEnded
+
+_PORT = 12008
+_STEPS_OF_A_LINE = 1_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.protocol", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("check", "play"))
+    parser.add_argument("--transport", choices=("tcp", "websocket"), default="tcp")
+    parser.add_argument("--port", type=int, default=None, help=f"{_PORT} without a program, else any that is free")
+    parser.add_argument("--steps", type=int, default=_STEPS_OF_A_LINE, help="of check (1,000)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for each answer (60)")
+    parser.add_argument("--seed", type=int, default=1, help="that the program gets (1)")
+    parser.add_argument("program", nargs="*", help="program to start, and its arguments; the options stand before it")
+    words, of_program = _split(sys.argv[1:] if arguments is None else arguments)
+    asked = parser.parse_args(words)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    program = GameProgram(of_program[0], of_program[1:], show_output=True) if of_program else None
+    port = asked.port if asked.port is not None else 0 if program else _PORT
+    try:
+        return asyncio.run(_follow(asked, program, port))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Our own words, and those of the program: from the second word on that is no option, nor an option's value."""
+    begin, value = 1, False
+    for word in words[1:]:
+        if not value and not word.startswith("-"):
+            break
+        value = word.startswith("--") and "=" not in word
+        begin += 1
+    return words[:begin], words[begin:]
+
+
+async def _follow(asked: argparse.Namespace, program: GameProgram | None, port: int) -> int:
+    worker = OpenWorker(0, asked.transport, port, program, asked.seed, asked.timeout, 256)
+    if asked.what == "play":
+        return await _play(worker)
+    failed = False
+    async for line in check_game(worker, asked.steps):
+        failed |= line.kind == "FAIL"
+        sys.stdout.write(f"{line.kind:5}{line.text}\n")
+    return int(failed)
+
+
+async def _play(worker: OpenWorker) -> int:
+    """Play until the game ends."""
+    trainer = RandomTrainer(worker)
+    try:
+        await trainer.start()
+        await trainer.reset({})
+        while True:
+            for _ in range(_STEPS_OF_A_LINE):
+                await trainer.step()
+            for seen in trainer.seen.values():
+                sys.stdout.write(f"{seen.words()}\n")
+            sys.stdout.flush()
+    except ProgramEnded as end:
+        sys.stdout.write(f"{end}\n")
+        return 0
+    except StageError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    finally:
+        await worker.close(5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

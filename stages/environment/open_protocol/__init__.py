@@ -1,0 +1,1 @@
+"""Games that speak the open protocol, as an environment group."""

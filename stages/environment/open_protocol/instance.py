@@ -1,0 +1,183 @@
+"""One game of the group: its connection, its behaviours, and its states as rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queues.messages import ActionBatch
+from queues.specs import BehaviorSpec
+from stages.environment.parameters import EpisodeParameters
+from stages.environment.programs.episodes import EpisodeTracker
+from stages.environment.programs.program import ProgramAnswer, merged_statistics
+from stages.environment.programs.rows import InstanceRows
+from stages.environment.protocol import Measured
+from stages.open_protocol.announcement import Hello
+from stages.open_protocol.columns import actions_part, is_number, read_rows
+from stages.programs.errors import MessageError, ProgramBroken
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 3.0
+"""Time that a broken game may take to end before it is killed."""
+_MOST_EMPTY = 100_000
+"""States without a row, one after the other, after which a game is taken for broken."""
+_STATE = ("type", "agents", "statistics")
+
+
+class Connection(Protocol):
+    """A connection with a game, as of `stages.open_protocol.worker.OpenWorker`; each call waits for an answer."""
+
+    async def start(self) -> Hello:
+        """Connect."""
+
+    async def reset(self, parameters: Mapping[str, float]) -> dict[str, Any]:
+        """Let all agents begin anew."""
+
+    async def step(self, actions: Mapping[str, Any], parameters: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Let agents act."""
+
+    async def refuse(self, what: str) -> ProgramBroken:
+        """End it for something that is wrong with its message."""
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End it in any state."""
+
+
+class OpenInstance:
+    """One game, which can be started again after it broke.
+
+    Args:
+        worker_id: counts the games of the run; names it in messages.
+        connect: makes a connection, from whether there was one before.
+        index: number of the game in its group.
+        parameters: the environment parameters; None without any.
+    """
+
+    def __init__(
+        self,
+        worker_id: int,
+        connect: Callable[[bool], Connection],
+        index: int = 0,
+        parameters: EpisodeParameters | None = None,
+    ) -> None:
+        self.worker_id = worker_id
+        self.connected = False
+        self.specs: dict[str, BehaviorSpec] = {}
+        self._connect = connect
+        self._index = index
+        self._parameters = parameters
+        self._generation = 0
+        self._connection: Connection | None = None
+        self._episodes: dict[str, EpisodeTracker] = {}
+        self._deciding: dict[str, NDArray[np.int32]] = {}
+        """Agents that have asked for decisions, by behaviour id."""
+
+    @property
+    def name(self) -> str:
+        """Its name in log messages and errors."""
+        return f"Game {self.worker_id}"
+
+    async def begin(self) -> ProgramAnswer:
+        """Connect or reconnect, and reset all agents; raises as `Program.begin`."""
+        await self.close(_PATIENCE_S)
+        self._connection = self._connect(self.connected)
+        hello = await self._connection.start()
+        self.specs = hello.specs
+        for behavior_id in hello.specs:
+            self._episodes.setdefault(behavior_id, EpisodeTracker())
+        self.connected = True
+        return await self.reset()
+
+    async def reset(self) -> ProgramAnswer:
+        """Reset all agents; raises as `Program.begin`."""
+        assert self._connection is not None, "begin comes first"
+        for episodes in self._episodes.values():
+            episodes.clear()
+        return await self._answer(await self._connection.reset(self._drawn() or {}))
+
+    async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
+        """Let agents act, and wait for a state with at least one row; raises as `Program.begin`."""
+        assert self._connection is not None, "begin comes first"
+        parts = {
+            behavior_id: actions_part(self._deciding[behavior_id], batch) for behavior_id, batch in actions.items()
+        }
+        return await self._answer(await self._connection.step(parts, self._changed()))
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.close(patience_s)
+            except Exception as error:  # a broken connection may not even close, which must not hinder the others
+                log.debug("%s: closing it failed: %s", self.name, error)
+
+    async def _answer(self, message: Mapping[str, Any]) -> ProgramAnswer:
+        assert self._connection is not None, "begin comes first"
+        statistics = []
+        for _ in range(_MOST_EMPTY):
+            try:
+                rows = self._rows(message)
+                statistics.append(_statistics(message.get("statistics", {})))
+            except MessageError as error:
+                raise await self._connection.refuse(str(error)) from None
+            if rows:
+                return ProgramAnswer(rows, merged_statistics(statistics))
+            message = await self._connection.step({}, self._changed())
+        raise await self._connection.refuse(
+            f"has sent {_MOST_EMPTY:,} states without an agent, one after the other; a state has agents that ask for a "
+            "decision or have ended"
+        )
+
+    def _rows(self, message: Mapping[str, Any]) -> dict[str, InstanceRows]:
+        unknown = [str(key) for key in message if key not in _STATE]
+        if unknown:
+            raise MessageError(f"has sent {', '.join(unknown)} in a state: expected no keys but {', '.join(_STATE)}")
+        agents = message.get("agents", {})
+        if not isinstance(agents, Mapping):
+            raise MessageError(f"has sent {repr(agents)[:60]} as agents: expected a map by behaviour")
+        found = {}
+        self._deciding = {}
+        for behavior_id, part in agents.items():
+            spec = self.specs.get(behavior_id)
+            if spec is None:
+                known = ", ".join(self.specs)
+                raise MessageError(f"has sent agents of {behavior_id!r}, which its hello did not announce ({known})")
+            columns = read_rows(spec, part)
+            if len(columns):
+                self._deciding[behavior_id] = columns.ids[columns.ended :]
+                tracked = self._episodes[behavior_id].track(
+                    columns.ids.astype(np.int64), columns.ended, self._generation
+                )
+                found[behavior_id] = InstanceRows(columns, tracked)
+        return found
+
+    def _changed(self) -> Mapping[str, float] | None:
+        """The environment parameters, if they have changed since the game was told."""
+        if self._parameters is None or self._parameters.generation == self._generation:
+            return None
+        return self._drawn()
+
+    def _drawn(self) -> Mapping[str, float] | None:
+        if self._parameters is None:
+            return None
+        self._generation = self._parameters.generation
+        return self._parameters.options(self._index)
+
+
+def _statistics(given: Any) -> dict[str, Measured]:
+    if not isinstance(given, Mapping):
+        raise MessageError(f"has sent {repr(given)[:60]} as statistics: expected a map of numbers, or lists of numbers")
+    found = {}
+    for name, value in given.items():
+        values = value if isinstance(value, list) else [value]
+        if not all(is_number(each) for each in values):
+            raise MessageError(f"has sent {repr(value)[:60]} as the statistic {name!r}: expected finite numbers")
+        if values:
+            found[str(name)] = Measured(tuple(map(float, values)))
+    return found
