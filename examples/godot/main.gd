@@ -6,10 +6,11 @@ extends Node
 const Chase = preload("res://chase.gd")
 const Duel = preload("res://duel.gd")
 const Sync = preload("res://sync.gd")
+const OpenSync = preload("res://open_sync.gd")
 
 func _ready():
 	var given = arguments()
-	seed(int(given.get("env_seed", "1")))
+	seed(int(given.get("seed", given.get("env_seed", "1"))))
 	var count = int(given.get("agents", "16"))
 	var agents = []
 	if given.get("game", "chase") == "duel":
@@ -24,7 +25,7 @@ func _ready():
 			add_child(agent)
 			agents.append(agent)
 	# Last, so that in each frame the agents move before they are asked what they see.
-	var sync = Sync.new()
+	var sync = OpenSync.new() if given.has("trainer") else Sync.new()
 	sync.agents = agents
 	sync.given = given
 	add_child(sync)

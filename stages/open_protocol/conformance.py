@@ -24,7 +24,7 @@ _END_S = 5.0
 _SEED = 7
 
 
-class _Seen:
+class _Shown:
     """What one behaviour's agents have shown."""
 
     def __init__(self, spec: BehaviorSpec) -> None:
@@ -86,14 +86,14 @@ class RandomTrainer:
 
     def __init__(self, worker: OpenWorker, seed: int = 0) -> None:
         self.worker = worker
-        self.seen: dict[str, _Seen] = {}
+        self.seen: dict[str, _Shown] = {}
         self._random = np.random.default_rng(seed)
         self._asked: dict[str, ProgramRows] = {}
 
     async def start(self) -> Hello:
         """Connect."""
         hello = await self.worker.start()
-        self.seen = {behavior_id: _Seen(spec) for behavior_id, spec in hello.specs.items()}
+        self.seen = {behavior_id: _Shown(spec) for behavior_id, spec in hello.specs.items()}
         return hello
 
     async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
@@ -174,7 +174,7 @@ async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
         await worker.close(0)
 
 
-def _notes(seen: _Seen) -> list[str]:
+def _notes(seen: _Shown) -> list[str]:
     name = seen.spec.behavior_id
     notes = []
     if not seen.decisions:

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 from urllib.parse import urlsplit
 
-from aiohttp import WSMsgType, web
+from aiohttp import WebSocketError, WSMsgType, web
 
 from config.listen import LOCALHOST
 from stages.open_protocol.formats import format_of
@@ -123,13 +123,13 @@ class WebSocketServer:
             elif frame.type is WSMsgType.BINARY:
                 self._arrived.append(frame.data)
             else:
+                if isinstance(frame.data, WebSocketError) and frame.data.code == _TOO_BIG:
+                    self.interrupt(TooLarge(self._max_bytes + 1))
                 break
             self._changed.set()
             if sum(map(len, self._arrived)) > self._max_bytes:  # message upon message that nobody has asked for
                 self.interrupt(TooLarge(sum(map(len, self._arrived))))
                 break
-        if socket.close_code == _TOO_BIG:
-            self.interrupt(TooLarge(self._max_bytes + 1))
 
     async def _send_all(self, socket: Any) -> None:
         while (content := await self._leaving.get()) is not None:

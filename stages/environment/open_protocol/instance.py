@@ -29,7 +29,7 @@ _MOST_EMPTY = 100_000
 _STATE = ("type", "agents", "statistics")
 
 
-class Connection(Protocol):
+class OpenConnection(Protocol):
     """A connection with a game, as of `stages.open_protocol.worker.OpenWorker`; each call waits for an answer."""
 
     async def start(self) -> Hello:
@@ -61,7 +61,7 @@ class OpenInstance:
     def __init__(
         self,
         worker_id: int,
-        connect: Callable[[bool], Connection],
+        connect: Callable[[bool], OpenConnection],
         index: int = 0,
         parameters: EpisodeParameters | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class OpenInstance:
         self._index = index
         self._parameters = parameters
         self._generation = 0
-        self._connection: Connection | None = None
+        self._connection: OpenConnection | None = None
         self._episodes: dict[str, EpisodeTracker] = {}
         self._deciding: dict[str, NDArray[np.int32]] = {}
         """Agents that have asked for decisions, by behaviour id."""

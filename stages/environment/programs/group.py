@@ -227,7 +227,7 @@ class ProgramGroup:
             refusal = None if self._editor else budget.refusal(self._clock())  # a person starts the Editor
             if refusal is None:
                 budget.spend(self._clock())
-                again = "waiting for its next Play" if self._editor else f"starting it again (restart {budget.count})"
+                again = "waiting for its next start" if self._editor else f"starting it again (restart {budget.count})"
                 log.info("%s: %s, as env_settings.on_close is restart.", end, again)
                 self._lost.append(index)
                 self._send(index, instance.begin())
