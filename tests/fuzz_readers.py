@@ -23,6 +23,16 @@ import numpy as np
 import zstandard
 from demo_samples import brain as demo_brain
 from demo_samples import episode, unity_file
+from fuzz_games import (
+    godot_demos,
+    godot_messages,
+    open_messages,
+    read_godot_message,
+    read_open_message,
+    read_recorded,
+    read_rllib_file,
+    rllib_files,
+)
 from google.protobuf.message import DecodeError
 from onnx_samples import design_for, update_for
 from replay_world import Piece, World, add, new_memory
@@ -52,9 +62,12 @@ from queues.stream_reader import StreamReader
 from stages.environment.unity.instance import UnityInstance
 from stages.environment.unity.side_channel_bridge import SideChannelBridge
 from stages.errors import StageError
+from stages.godot.columns import WrongColumn
+from stages.godot.spaces import BadAnnouncement
 from stages.policy import design_of, policy_layout
 from stages.policy.onnx.model import onnx_model
 from stages.policy.onnx.onnx_policy import OnnxPolicy
+from stages.programs.errors import MessageError, ProgramRefused
 from stages.trainer.imitation.streams import read_stream
 from stages.trainer.imitation.unity_demos import read_unity_demo
 from stages.trainer.replay_file import MAGIC as REPLAY_MAGIC
@@ -466,6 +479,7 @@ def read_calls(folder: Path, conversation: bytes) -> None:
 
 
 REFUSED = (StageError, SpecError)
+OF_GODOT = (MessageError, BadAnnouncement, ProgramRefused, WrongColumn)
 READERS = (
     Reader("stream", streams, read_recording, (StreamError, StageError)),
     Reader("stream, sealed", stream_contents, read_sealed_recording, (StreamError, StageError), memory=200 * MEGABYTE),
@@ -483,4 +497,8 @@ READERS = (
     Reader("yaml", yamls, read_configuration, (ConfigError,)),
     Reader("messages", conversations, read_messages, REFUSED),
     Reader("calls", conversations, read_calls, REFUSED, share=0.1),
+    Reader("messages of Godot", godot_messages, read_godot_message, OF_GODOT),
+    Reader("demos of Godot", godot_demos, read_recorded, (StageError,)),
+    Reader("open protocol", open_messages, read_open_message, (MessageError,)),
+    Reader("yaml of rllib", rllib_files, read_rllib_file, (ConfigError,)),
 )

@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 import time
+from typing import Any
 
 import msgpack
 
@@ -54,8 +55,8 @@ class Game:
         self.parameters = {}
 
     def hello(self):
-        observations = [{"name": "seen", "shape": [2]}]
-        actions = {"discrete": {"press": 2}}
+        observations: list[Any] = [{"name": "seen", "shape": [2]}]
+        actions: dict[str, Any] = {"discrete": {"press": 2}}
         if self.kind == "picture":
             observations = [{"name": "camera", "shape": [SIDE, SIDE, 3], "type": "uint8"}]
         if self.kind in ("reach", "duel"):

@@ -39,7 +39,7 @@ def decode(content: bytes) -> dict[str, Any]:
     form = format_of(content)
     try:
         message = orjson.loads(content) if form == "json" else msgpack.unpackb(content, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:  # of both libraries
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # of both libraries; TypeError: a map as a key
         name = "JSON" if form == "json" else "msgpack"
         raise MessageError(f"has sent what is no {name}: {error}; it begins with {content[:_SHOWN]!r}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
