@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
+from typing import TYPE_CHECKING
 
 from config import ConfigError, RunConfig, load_config
 from config.listen import endpoint_of as check_endpoint
@@ -24,6 +25,9 @@ from pipeline.command import ML_AGENTS, Request, contradictions, parse, program,
 from pipeline.common.errors import CommandError
 from pipeline.common.output import close_output
 from pipeline.common.threads import use_one_thread
+
+if TYPE_CHECKING:
+    from pipeline.reporting.progress import ProgressSnapshot
 
 
 def follow(arguments: Sequence[str] | None) -> int:
@@ -209,12 +213,13 @@ def _to_demo(source: str, target: str) -> int:
     return 0
 
 
-def train(config: RunConfig, details: bool = False) -> int:
+def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSnapshot], bool] | None = None) -> int:
     """Run a configuration in a terminal; returns the exit status.
 
     Args:
         config: what to run.
         details: True to print the settings of each behaviour.
+        until: asked about once a second; the run ends in order as soon as it says True.
     """
     use_one_thread(os.environ)  # before NumPy is imported
     from pipeline.hosts.child_process import started_early
@@ -222,10 +227,10 @@ def train(config: RunConfig, details: bool = False) -> int:
 
     watch_this_process()
     with started_early(config):  # first of all: what follows is imported here while children import what they need
-        return _run_to_status(config, details)
+        return _run_to_status(config, details, until)
 
 
-def _run_to_status(config: RunConfig, details: bool) -> int:
+def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSnapshot], bool] | None) -> int:
     from pipeline.common.errors import RunError, RunFailed, RunFolderError
     from pipeline.common.imports import import_early
     from pipeline.common.loop_watch import Interrupted
@@ -236,7 +241,7 @@ def _run_to_status(config: RunConfig, details: bool) -> int:
     configure_logging(config.debug, details=details)
     try:
         import_early(["pipeline.run", *imported_in_main(config)])
-        return asyncio.run(_run_with_signals(config))
+        return asyncio.run(_run_with_signals(config, until))
     except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
         return _refuse(error)
     except RunFailed as error:
@@ -252,7 +257,7 @@ def _run_to_status(config: RunConfig, details: bool) -> int:
         return 130
 
 
-async def _run_with_signals(config: RunConfig) -> int:
+async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot], bool] | None) -> int:
     from pipeline.command.signals import end_process, first_stops_second_cancels
     from pipeline.common.loop_watch import LoopWatch
     from pipeline.reporting.progress import Progress
@@ -265,7 +270,12 @@ async def _run_with_signals(config: RunConfig) -> int:
         first_stops_second_cancels(stop, (signal.SIGINT, signal.SIGTERM), watch),
     ):
         progress = Progress(enabled=sys.stderr.isatty(), detailed=config.debug)
-        options = RunOptions(stop=stop, progress=progress, console=True, watched=True)
+
+        def end_where_asked(snapshot: ProgressSnapshot) -> None:
+            if until is not None and until(snapshot):
+                stop.set()
+
+        options = RunOptions(stop=stop, progress=progress, console=True, watched=True, on_progress=end_where_asked)
         result = await run_async(config, options)
     try:
         for name, behavior in result.behaviors.items():

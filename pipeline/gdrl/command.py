@@ -6,6 +6,7 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pipeline.actions import train
@@ -13,6 +14,7 @@ from pipeline.common.errors import CommandError
 from pipeline.gdrl.experiment import configuration_of, folder_of
 from pipeline.gdrl.flags import read_flags
 from pipeline.gdrl.saved_models import save
+from pipeline.reporting.progress import ProgressSnapshot
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"warning: {warning}\n")
     if passed:
         sys.stderr.write(f"Passed on to the game: {' '.join(passed)}\n")
-    status = train(config)
+    played = asked.timesteps if asked.inference else None
+    status = train(config, until=None if played is None else partial(_have_played, played))
     if asked.inference or not (folder_of(asked) / "checkpoints" / "manifest.json").is_file():
         return status
     try:
@@ -39,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"gdrl: {error}\n")
         return status or 1
     return status
+
+
+def _have_played(steps: int, run: ProgressSnapshot) -> bool:
+    """Return True if all agents together have made so many steps."""
+    return sum(behavior.steps for behavior in run.behaviors) >= steps
 
 
 def _left(asked: Namespace) -> list[str]:

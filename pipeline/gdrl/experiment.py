@@ -11,7 +11,7 @@ from typing import Any
 from config import RunConfig, load_config
 from pipeline.common.errors import CommandError
 from pipeline.gdrl.saved_models import same_checkpoint, unpack
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
 from pipeline.run_folder.folder import CONFIGURATION
 
 TIMESTEPS = 1_000_000
@@ -129,7 +129,10 @@ def _steps_done(folder: Path) -> int | None:
     """Steps of the experiment's newest checkpoint; None if it has none."""
     if not (folder / CONFIGURATION).is_file():
         return None
-    found = newest_checkpoint(folder / "checkpoints")
+    try:
+        found = newest_checkpoint(folder / "checkpoints")
+    except CheckpointError as error:
+        raise CommandError(f"{folder}: {error}; or name a new experiment by --experiment_name") from None
     return None if found is None else max(found.steps.values(), default=0)
 
 

@@ -60,7 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--save_model_path", metavar="PATH", help="also save the experiment's last checkpoint as PATH.zip")
     add("--save_checkpoint_frequency", type=int, metavar="N", help="steps between checkpoints (50,000)")
     add("--onnx_export_path", metavar="PATH", help="also write the model as PATH.onnx; it is in the experiment anyway")
-    add("--inference", "--eval", action="store_true", help="play with the trained policies, and learn nothing")
+    add(
+        "--inference",
+        "--eval",
+        action="store_true",
+        help="play with the trained policies, for --timesteps or until Ctrl-C",
+    )
     add("--export", action="store_true", help="no effect: models are exported with each checkpoint")
     add("--num_gpus", type=int, metavar="N", help="0: learn on the CPU")
     return made

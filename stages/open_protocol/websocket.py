@@ -40,6 +40,7 @@ class WebSocketServer:
         self.port = port
         self._max_bytes = max_bytes
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
         self._taken = False
         self._connected = asyncio.Event()
         self._arrived: deque[bytes] = deque()
@@ -59,13 +60,14 @@ class WebSocketServer:
         app.router.add_get("/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
         await self._runner.setup()
+        assert self._runner.server is not None, "set up"
         try:
-            await web.TCPSite(self._runner, ADDRESS, self.port).start()
+            self._server = await asyncio.get_running_loop().create_server(self._runner.server, ADDRESS, self.port)
         except OSError as error:
             await self._runner.cleanup()
             self._runner = None
             raise refused_port(name, self.port, error, cure) from error
-        self.port = self._runner.addresses[0][1]
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def connected(self) -> None:
         """Wait until a game is connected."""
@@ -93,6 +95,8 @@ class WebSocketServer:
     def close(self) -> None:
         """Close the connection and stop listening; closing twice is allowed."""
         self._leaving.put_nowait(None)
+        if self._server is not None:
+            self._server.close()  # at once: the next start listens at the same port
         if self._runner is not None and self._ending is None:
             self._ending = asyncio.ensure_future(self._runner.cleanup())
 

@@ -54,8 +54,13 @@ class GameProgram:
         Raises:
             ProgramRefused: if there is no such program.
         """
-        of_system = None if Path(self.path).exists() else shutil.which(self.path)
-        found = of_system or str(find_executable(Path(self.path), "game's"))
+        try:
+            found = str(find_executable(Path(self.path), "game"))
+        except ProgramRefused:
+            of_system = shutil.which(self.path)
+            if of_system is None:
+                raise
+            found = of_system
         return [found, *self.arguments, f"--trainer={scheme}://127.0.0.1:{port}", f"--seed={seed & _SEED}"]
 
 

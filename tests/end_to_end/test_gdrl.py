@@ -46,6 +46,10 @@ def test_an_experiment_is_kept_goes_on_and_is_exported(gdrl, tmp_path):
     assert f"Resuming training from step {first}" in gdrl("--timesteps=2000")
     assert steps_of(experiment) >= first + 2000
 
+    said = gdrl("--inference", "--timesteps=500")
+    assert "Scores" in said
+    assert steps_of(experiment) < first + 4000
+
     said = gdrl("--timesteps=1500", "--resume_model_path=first.zip", "--experiment_name=other")
     assert f"Resuming training from step {first}" in said
     assert steps_of(experiment.with_name("other")) >= first + 1500

@@ -113,7 +113,7 @@ def test_a_game_that_says_that_it_ends_ends_the_run_regularly(tmp_path):
 
 
 def test_a_program_that_is_not_there_is_told_of_before_anything_starts(tmp_path):
-    with pytest.raises(RunError, match="no game's executable at no/such/game"):
+    with pytest.raises(RunError, match="no game executable at no/such/game"):
         trained(tmp_path, game(env={"env_path": "no/such/game"}))
 
 

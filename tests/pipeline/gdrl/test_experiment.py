@@ -87,3 +87,12 @@ def test_a_model_of_stable_baselines3_is_told_from_others(tmp_path):
         archive.writestr("anything", b"")
     with pytest.raises(CommandError, match="is no model that --save_model_path has written"):
         configured("--resume_model_path=model")
+
+
+def test_a_damaged_experiment_is_named(tmp_path):
+    checkpoints = tmp_path / "logs" / "sb3" / "experiment" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints.parent / "configuration.yaml").write_text("")
+    (checkpoints / "manifest.json").write_text("{")
+    with pytest.raises(CommandError, match="manifest.json.*or name a new experiment by --experiment_name"):
+        configured()

@@ -99,3 +99,17 @@ async def test_a_taken_port_is_named():
         other = OpenWorker(1, "websocket", int(worker.name.split()[-1][:-1]), None, 1, 1, 1)
         with pytest.raises(ProgramRefused, match="is in use by another program"):
             await other.start()
+
+
+async def test_the_next_game_may_call_the_same_port_at_once():
+    port = free_port()
+    for _ in range(3):
+        worker = OpenWorker(0, "websocket", port, None, 1, 30, 1)
+        starting = asyncio.ensure_future(worker.start())
+        _, writer = await called(port)
+        writer.close()
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"http://127.0.0.1:{port}/") as game:
+            await game.send_str(json.dumps(HELLO))
+            await starting
+        with pytest.raises(ProgramEnded):
+            await worker.reset({})
