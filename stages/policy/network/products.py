@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 WIDE = 128
 """Rows and columns of a weight from which its products are worth rounding."""
-_CPU_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-bf16", "bf16": "the ARM bf16 extension"}
+_AMX = "AMX"
+_CPU_FLAGS = {"amx_bf16": _AMX, "avx512_bf16": "AVX512-bf16", "bf16": "the ARM bf16 extension"}
 """What CPUs that multiply bfloat16 fast call it (in Linux, and the first two in torch), the fastest first."""
 
 
@@ -48,8 +49,9 @@ class HiddenLinear(nn.Linear):
 class HiddenProducts:
     """Products of a perceptron without autograd, in float32 or with factors that are rounded to bfloat16.
 
-    On a CPU whose oneDNN rounds by itself it is told to, for the time of a product: the process' other products are
-    none of ours. Elsewhere factors are rounded here.
+    On a CPU with AMX oneDNN rounds by itself, and is told to for the time of a product: the process' other products are
+    none of ours. Elsewhere factors are rounded here: without AMX oneDNN takes the request as a leave, and keeps float32
+    where it likes.
 
     Args:
         bf16: whether wide products are rounded.
@@ -57,7 +59,7 @@ class HiddenProducts:
 
     def __init__(self, bf16: bool) -> None:
         self._bf16 = bf16
-        self._onednn = _onednn_setting() if bf16 and fast_bf16("cpu") else None
+        self._onednn = _onednn_setting() if bf16 and fast_bf16("cpu") == _AMX else None
 
     def layer(self, bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """Write x [B, in] @ weight [out, in] transposed + bias into `out`."""

@@ -20,6 +20,7 @@ import pytest
 from unity_runs import BUILD, Actor, NoChannels, alive, build, play, reports
 
 from stages.errors import StageError
+from stages.programs.errors import ProgramRefused
 from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
 from stages.unity.executable import Executable
 from stages.unity.messages import CLOSE, EXCHANGE, OK, AgentActionProto, ListAgentActionProto, UnityMessageProto
@@ -461,7 +462,7 @@ async def test_a_port_in_use_is_refused_before_anything_is_started(make, tmp_pat
 
 async def test_a_missing_executable_is_refused_and_its_port_released(make, tmp_path):
     worker = make(executable=Executable(tmp_path / "Nothing"))
-    with pytest.raises(UnityRefused, match="no Unity executable at .*Nothing"):
+    with pytest.raises(ProgramRefused, match="no Unity executable at .*Nothing"):
         await worker.start()
     with closing(socket.create_server(("", worker.port))):
         pass
