@@ -61,7 +61,7 @@ class BlockingLink:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _limit_waiting(self._socket, timeout_s)
 
-    def exchange(self, content: bytes) -> bytes:
+    def exchange(self, content: bytes) -> bytes | bytearray:
         """Send a message, and wait for the answer; raises as `send` and `receive`."""
         self.send(content)
         return self.receive()
@@ -79,7 +79,7 @@ class BlockingLink:
         except OSError:
             raise self._gone() from None
 
-    def receive(self) -> bytes:
+    def receive(self) -> bytes | bytearray:
         """Wait for a message.
 
         Raises:
@@ -87,7 +87,9 @@ class BlockingLink:
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
-        have, wanted = self._read(0), HEADER.size  # mostly all at once
+        have, wanted = self._read(0), HEADER.size
+        if have > wanted and HEADER.unpack_from(self._buffer)[0] == have - wanted:
+            return self._buffer[wanted:have]  # mostly all comes at once
         if have >= wanted:
             wanted += self._announced(HEADER.unpack_from(self._buffer)[0])
         while have < wanted:
@@ -97,7 +99,7 @@ class BlockingLink:
         if have > wanted:
             self.close()
             raise GodotEnvError("the game has sent a message that answers nothing")
-        return bytes(memoryview(self._buffer)[HEADER.size : wanted])
+        return self._buffer[HEADER.size : wanted]
 
     def close(self, patience_s: float = 0.0) -> None:
         """Close the connection and end the process, which may take so long; closing twice is allowed."""

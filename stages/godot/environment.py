@@ -31,6 +31,9 @@ from stages.godot.gymnasium_spaces import action_space, flat_space, observation_
 from stages.godot.spaces import AgentSpaces, BadAnnouncement, is_picture, read_announcement
 from stages.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, WireError, call_of, read_message
 
+Step = tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]
+"""Of each agent: observations by key, reward, whether its episode has ended (twice), infos."""
+
 _PATIENCE_S = 2.0
 """Time that a build may take to end after `close`."""
 _CHANNELS = (3, 4)
@@ -121,9 +124,7 @@ class GodotEnv:
         message = self._ask(RESET, "reset")
         return self._observations(message), self._infos(message)
 
-    def step(
-        self, action: Any, order_ij: bool = False
-    ) -> tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]:
+    def step(self, action: Any, order_ij: bool = False) -> Step:
         """Let all agents act.
 
         Args:
@@ -144,20 +145,15 @@ class GodotEnv:
         """Send actions, as `step`, without waiting for the answer."""
         self._link.send(self._message(action, order_ij))
 
-    def step_recv(self) -> tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]:
+    def step_recv(self) -> Step:
         """Wait for the answer to `step_send`; returns and raises as `step`."""
         return self._stepped(self._link.receive())
 
-    def _stepped(self, content: bytes) -> tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[Any]]:
+    def _stepped(self, content: bytes | bytearray) -> Step:
         message = self._read(content, "step")
-        done = [bool(each) for each in self._per_agent(message, "done")]
-        return (
-            self._observations(message),
-            list(self._per_agent(message, "reward")),
-            done,
-            done.copy(),
-            self._infos(message),
-        )
+        done = list(map(bool, self._per_agent(message, "done")))
+        rewards = self._per_agent(message, "reward")
+        return self._observations(message), rewards, done, done.copy(), self._infos(message)
 
     def call(self, method: str) -> list[Any]:
         """Call a method, without arguments, of all agents; returns what each returned."""
@@ -210,14 +206,14 @@ class GodotEnv:
             raise ValueError("actions: a number is not finite")
         return content if content.isascii() else json.dumps({"type": "action", "action": maps}).encode()
 
-    def _read(self, content: bytes, kind: str) -> dict[str, Any]:
+    def _read(self, content: bytes | bytearray, kind: str) -> dict[str, Any]:
         try:
             message = orjson.loads(content)
             plain = isinstance(message, dict) and b"null" not in content
         except orjson.JSONDecodeError:
             plain = False
         if not plain:
-            message = self._doubtful(content)
+            message = self._doubtful(bytes(content))
         if message.get("type") != kind:
             self._link.close()
             found = message.get("type")
@@ -249,7 +245,7 @@ class GodotEnv:
                             "get_obs()"
                         )
 
-    def _per_agent(self, message: Mapping[str, Any], key: str) -> Sequence[Any]:
+    def _per_agent(self, message: Mapping[str, Any], key: str) -> list[Any]:
         values = message.get(key)
         if not isinstance(values, list) or len(values) != self.num_envs:
             found = f"{len(values)} entries" if isinstance(values, list) else repr(values)
@@ -267,12 +263,12 @@ class GodotEnv:
                 raise GodotEnvError(
                     f"agent {place} has no picture of the announced size {shape} as {key!r}: {error}"
                 ) from None
-        return list(observed)
+        return observed
 
     def _infos(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         if message.get("info") is None:
             return [{} for _ in range(self.num_envs)]
-        return list(self._per_agent(message, "info"))
+        return self._per_agent(message, "info")
 
 
 class _ActingAgents:
