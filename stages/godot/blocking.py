@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 import struct
@@ -25,6 +26,7 @@ _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
 """Time from the end of a connection to the end of its process."""
 _CLOSED = "the environment is closed, or its game has failed; make a new one"
+_UNASKED = "the game has sent a message that answers nothing"
 
 
 class GodotEnvError(ConnectionError):
@@ -60,6 +62,9 @@ class BlockingLink:
                 raise
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _limit_waiting(self._socket, timeout_s)
+        if sys.platform != "win32":
+            self._arrived = select.poll()
+            self._arrived.register(self._socket, select.POLLIN)
 
     def exchange(self, content: bytes) -> bytes | bytearray:
         """Send a message, and wait for the answer; raises as `send` and `receive`."""
@@ -74,6 +79,9 @@ class BlockingLink:
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
+        if self._unasked():
+            self.close()
+            raise GodotEnvError(_UNASKED)
         try:
             self._socket.sendall(HEADER.pack(len(content)) + content)
         except OSError:
@@ -98,7 +106,7 @@ class BlockingLink:
                 wanted += self._announced(HEADER.unpack_from(self._buffer)[0])
         if have > wanted:
             self.close()
-            raise GodotEnvError("the game has sent a message that answers nothing")
+            raise GodotEnvError(_UNASKED)
         return self._buffer[HEADER.size : wanted]
 
     def close(self, patience_s: float = 0.0) -> None:
@@ -110,6 +118,18 @@ class BlockingLink:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(patience_s)
             self._kill()
+
+    def _unasked(self) -> bool:
+        """Return True if something has arrived that nobody has asked for; else each answer would be the one before."""
+        assert self._socket is not None
+        if sys.platform == "win32":
+            readable = bool(select.select([self._socket], [], [], 0)[0])
+        else:
+            readable = bool(self._arrived.poll(0))
+        try:
+            return readable and self._socket.recv(1, socket.MSG_PEEK) != b""
+        except OSError:
+            return False  # it is gone, as receiving tells
 
     def _listen(self, server: socket.socket) -> None:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
