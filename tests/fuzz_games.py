@@ -14,8 +14,8 @@ from stages.godot.columns import AgentColumns
 from stages.godot.spaces import AgentSpaces, behavior_spec, read_announcement
 from stages.godot.wire import read_message
 from stages.open_protocol.announcement import read_hello
-from stages.open_protocol.columns import read_rows
 from stages.open_protocol.formats import decode
+from stages.open_protocol.states import read_state
 from stages.trainer.imitation import load_demonstrations
 
 GODOT_SPACES: dict[str, Any] = {"obs": {"space": "box", "size": [2]}, "mood": {"space": "discrete", "size": 3}}
@@ -111,11 +111,7 @@ def read_open_message(folder: Path, content: bytes) -> None:
     if message["type"] == "hello":
         read_hello(message)
         return
-    (spec,) = read_hello(HELLO).specs.values()
-    agents = message.get("agents")
-    if isinstance(agents, dict):
-        for part in agents.values():
-            read_rows(spec, part)
+    read_state(message, read_hello(HELLO).specs)
 
 
 def rllib_files(folder: Path) -> list[bytes]:

@@ -218,6 +218,9 @@ def fail(fault, link, message):
     if fault == "twice":
         link.send(message)
         return message
+    if fault == "key":
+        message["statistic"] = message.pop("statistics")
+        return message
     part = message["agents"]["Agent"]["deciding"]
     if fault == "nan":
         part["observations"][0][0][1] = float("nan") if link.form == "msgpack" else None

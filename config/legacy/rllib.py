@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -84,7 +85,7 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
     target.notes.warn(
         whole.at("algorithm").place, "algorithm", "RLlib's file is read as a run of environment.kind: godot"
     )
-    trainer = _ALGORITHMS.get(whole.value["algorithm"])
+    trainer = _ALGORITHMS.get(str(whole.value["algorithm"]))
     if trainer is None:
         known = ", ".join(_ALGORITHMS)
         target.notes.wrong(whole.at("algorithm").place, ("algorithm",), f"is not one that is known here ({known})")
@@ -153,23 +154,33 @@ def _convert_builds(whole: OldValue, inner: OldValue, target: Target) -> None:
         return  # the editor is one game
     workers = inner.value.get("num_workers", 2)
     each = inner.value.get("num_envs_per_worker", 1) if whole.value.get("env_is_multiagent") else 1
-    if is_number(workers) and is_number(each):
+    if _is_finite(workers) and _is_finite(each):
         target.put("env_settings.num_envs", max(1, int(workers)) * max(1, int(each)), inner)
 
 
 def _convert_ends(whole: OldValue, target: Target, top: Target) -> None:
     """Convert `stop` and `checkpoint_frequency`, which count updates."""
     update = target.data.get("hyperparameters", {}).get("buffer_size", _STEPS_OF_AN_UPDATE)
-    update = update if is_number(update) else _STEPS_OF_AN_UPDATE
+    update = update if _is_finite(update) else _STEPS_OF_AN_UPDATE
     ends = dict(whole.at("stop").items()) if "stop" in whole.value else {}
-    steps = [integral(ends["timesteps_total"].value)] if "timesteps_total" in ends else []
-    if "training_iteration" in ends and is_number(ends["training_iteration"].value):
-        steps.append(int(ends["training_iteration"].value * update))
+    steps = [
+        int(ends[key].value * each)
+        for key, each in (("timesteps_total", 1), ("training_iteration", update))
+        if key in ends and _is_finite(ends[key].value)
+    ]
+    for key in ("timesteps_total", "training_iteration"):
+        if key in ends and not _is_finite(ends[key].value):
+            message = f"{ends[key].value!r} does not fit; expected a finite number"
+            target.notes.wrong(ends[key].place, ends[key].path, message)
     target.put("max_steps", min(steps, default=_ENDLESS), whole)
     if "episode_reward_mean" in ends:
         target.put("stop_when.mean_reward", ends["episode_reward_mean"].value, ends["episode_reward_mean"])
     if "time_total_s" in ends:
         top.put("pipeline.max_wall_time_s", ends["time_total_s"].value, ends["time_total_s"])
-    if is_number(whole.value.get("checkpoint_frequency")) and whole.value["checkpoint_frequency"] > 0:
+    if _is_finite(whole.value.get("checkpoint_frequency")) and whole.value["checkpoint_frequency"] > 0:
         interval = int(whole.value["checkpoint_frequency"] * update)
         target.put("checkpoint_interval", interval, whole.at("checkpoint_frequency"))
+
+
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and math.isfinite(value)

@@ -24,8 +24,8 @@ class GodotBuild:
     """The user's arguments, after ours."""
     headless: bool = True
     """Without a window, and so without pictures of cameras."""
-    speedup: float = 1.0
-    """Times as fast as the game is meant to be: its physics' rate and its time scale."""
+    speedup: float | None = 1.0
+    """Times as fast as the game is meant to be: its physics' rate and its time scale; None: as its scene says."""
     fixed_fps: int | None = None
     """Frames per second of game time, however long they take: as fast as the machine can; None: in real time."""
     action_repeat: int | None = None
@@ -51,7 +51,8 @@ def command_line(build: GodotBuild, port: int, seed: int) -> list[str]:
         command += [_FIXED_FPS, str(build.fixed_fps)]
     if build.action_repeat is not None:
         command.append(f"--action_repeat={build.action_repeat}")
-    command.append(f"--speedup={build.speedup:g}")
+    if build.speedup is not None:
+        command.append(f"--speedup={build.speedup:g}")
     command += [f"--{name}={value:g}" for name, value in build.parameters.items()]
     return [*command, *build.arguments]
 

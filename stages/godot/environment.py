@@ -54,7 +54,7 @@ class GodotEnv:
         seed: for the game's random numbers.
         framerate: frames per second of game time, however long they take (`--fixed-fps`); None: in real time.
         action_repeat: physics frames between decisions; None: as the scene says.
-        speedup: times as fast as the game is meant to be.
+        speedup: times as fast as the game is meant to be; None: as the scene says.
         convert_action_space: True to give actions as one array [agents, width], see `flat_space`.
         **arguments: passed on to the game as `--key=value`.
 
@@ -93,7 +93,7 @@ class GodotEnv:
         else:
             given = tuple(f"--{key}={value}" for key, value in arguments.items())
             build = GodotBuild(
-                Path(env_path), given, not show_window, speedup or 1.0, framerate, action_repeat, show_output=True
+                Path(env_path), given, not show_window, speedup, framerate, action_repeat, show_output=True
             )
             try:
                 command = command_line(build, port, seed)

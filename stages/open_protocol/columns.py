@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -212,8 +211,3 @@ def _flat(value: Any) -> Iterator[Any]:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def is_number(value: Any) -> bool:
-    """Return True for a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

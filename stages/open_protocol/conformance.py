@@ -14,7 +14,8 @@ from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.errors import StageError
 from stages.open_protocol.announcement import Hello
-from stages.open_protocol.columns import actions_part, read_rows
+from stages.open_protocol.columns import actions_part
+from stages.open_protocol.states import read_state
 from stages.open_protocol.worker import OpenWorker
 from stages.programs.errors import MessageError
 from stages.programs.rows import ProgramRows
@@ -113,13 +114,8 @@ class RandomTrainer:
 
     async def _take(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
-            agents = message.get("agents", {})
-            unknown = set(agents) - set(self.seen)
-            if unknown:
-                raise MessageError(f"has sent agents of {', '.join(sorted(unknown))}, which its hello did not announce")
-            self._asked = {
-                behavior_id: read_rows(self.seen[behavior_id].spec, part) for behavior_id, part in agents.items()
-            }
+            specs = {behavior_id: seen.spec for behavior_id, seen in self.seen.items()}
+            self._asked = dict(read_state(message, specs).rows)
         except MessageError as error:
             raise await self.worker.refuse(str(error)) from None
         for behavior_id, rows in self._asked.items():

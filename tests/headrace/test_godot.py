@@ -177,3 +177,10 @@ def test_actions_that_do_not_fit_are_refused_before_the_game_sees_them(opened, a
     with pytest.raises(ValueError, match=message):
         env.step(action)
     env.step([np.zeros((3, 1)), [0, 0, 0]])
+
+
+def test_without_a_speedup_the_scenes_own_counts(opened, capfd):
+    opened()
+    assert "--speedup" not in capfd.readouterr().out
+    opened(speedup=8)
+    assert "--speedup=8" in capfd.readouterr().out

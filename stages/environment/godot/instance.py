@@ -15,7 +15,7 @@ from stages.environment.episode_infos import EpisodeInfos
 from stages.environment.godot.policies import assign_agents
 from stages.environment.godot.told_parameters import ToldParameters
 from stages.environment.programs.episodes import EpisodeTracker
-from stages.environment.programs.program import ProgramAnswer
+from stages.environment.programs.program import ProgramAnswer, close_quietly
 from stages.environment.programs.rows import InstanceRows
 from stages.environment.protocol import Measured
 from stages.godot.columns import AgentColumns, WrongColumn, action_message
@@ -164,10 +164,7 @@ class GodotInstance:
         """End the connection, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
-                await connection.close(patience_s)
-            except Exception as error:  # a broken connection may not even close, which must not hinder the others
-                log.debug("%s: closing it failed: %s", self.name, error)
+            await close_quietly(connection, patience_s, self.name)
 
     async def _informed(self) -> Connection:
         """The connection, once the game has been told of environment parameters that have changed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -13,20 +12,19 @@ from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.parameters import EpisodeParameters
 from stages.environment.programs.episodes import EpisodeTracker
-from stages.environment.programs.program import ProgramAnswer, merged_statistics
+from stages.environment.programs.program import ProgramAnswer, close_quietly, merged_statistics
 from stages.environment.programs.rows import InstanceRows
 from stages.environment.protocol import Measured
 from stages.open_protocol.announcement import Hello
-from stages.open_protocol.columns import actions_part, is_number, read_rows
+from stages.open_protocol.columns import actions_part
+from stages.open_protocol.states import read_state
 from stages.programs.errors import MessageError, ProgramBroken
-
-log = logging.getLogger(__name__)
+from stages.programs.rows import ProgramRows
 
 _PATIENCE_S = 3.0
 """Time that a broken game may take to end before it is killed."""
 _MOST_EMPTY = 100_000
 """States without a row, one after the other, after which a game is taken for broken."""
-_STATE = ("type", "agents", "statistics")
 
 
 class OpenConnection(Protocol):
@@ -112,50 +110,35 @@ class OpenInstance:
         """End the connection, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
-                await connection.close(patience_s)
-            except Exception as error:  # a broken connection may not even close, which must not hinder the others
-                log.debug("%s: closing it failed: %s", self.name, error)
+            await close_quietly(connection, patience_s, self.name)
 
     async def _answer(self, message: Mapping[str, Any]) -> ProgramAnswer:
         assert self._connection is not None, "begin comes first"
         statistics = []
         for _ in range(_MOST_EMPTY):
             try:
-                rows = self._rows(message)
-                statistics.append(_statistics(message.get("statistics", {})))
+                state = read_state(message, self.specs)
             except MessageError as error:
                 raise await self._connection.refuse(str(error)) from None
-            if rows:
-                return ProgramAnswer(rows, merged_statistics(statistics))
+            statistics.append({name: Measured(values) for name, values in state.statistics.items()})
+            if state.rows:
+                return ProgramAnswer(self._tracked(state.rows), merged_statistics(statistics))
             message = await self._connection.step({}, self._changed())
         raise await self._connection.refuse(
             f"has sent {_MOST_EMPTY:,} states without an agent, one after the other; a state has agents that ask for a "
             "decision or have ended"
         )
 
-    def _rows(self, message: Mapping[str, Any]) -> dict[str, InstanceRows]:
-        unknown = [str(key) for key in message if key not in _STATE]
-        if unknown:
-            raise MessageError(f"has sent {', '.join(unknown)} in a state: expected no keys but {', '.join(_STATE)}")
-        agents = message.get("agents", {})
-        if not isinstance(agents, Mapping):
-            raise MessageError(f"has sent {repr(agents)[:60]} as agents: expected a map by behaviour")
-        found = {}
-        self._deciding = {}
-        for behavior_id, part in agents.items():
-            spec = self.specs.get(behavior_id)
-            if spec is None:
-                known = ", ".join(self.specs)
-                raise MessageError(f"has sent agents of {behavior_id!r}, which its hello did not announce ({known})")
-            columns = read_rows(spec, part)
-            if len(columns):
-                self._deciding[behavior_id] = columns.ids[columns.ended :]
-                tracked = self._episodes[behavior_id].track(
-                    columns.ids.astype(np.int64), columns.ended, self._generation
-                )
-                found[behavior_id] = InstanceRows(columns, tracked)
-        return found
+    def _tracked(self, rows: Mapping[str, ProgramRows]) -> dict[str, InstanceRows]:
+        """The rows with the numbers of their agents' episodes."""
+        self._deciding = {behavior_id: columns.ids[columns.ended :] for behavior_id, columns in rows.items()}
+        return {
+            behavior_id: InstanceRows(
+                columns,
+                self._episodes[behavior_id].track(columns.ids.astype(np.int64), columns.ended, self._generation),
+            )
+            for behavior_id, columns in rows.items()
+        }
 
     def _changed(self) -> Mapping[str, float] | None:
         """The environment parameters, if they have changed since the game was told."""
@@ -168,16 +151,3 @@ class OpenInstance:
             return None
         self._generation = self._parameters.generation
         return self._parameters.options(self._index)
-
-
-def _statistics(given: Any) -> dict[str, Measured]:
-    if not isinstance(given, Mapping):
-        raise MessageError(f"has sent {repr(given)[:60]} as statistics: expected a map of numbers, or lists of numbers")
-    found = {}
-    for name, value in given.items():
-        values = value if isinstance(value, list) else [value]
-        if not all(is_number(each) for each in values):
-            raise MessageError(f"has sent {repr(value)[:60]} as the statistic {name!r}: expected finite numbers")
-        if values:
-            found[str(name)] = Measured(tuple(map(float, values)))
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,6 +11,8 @@ from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.programs.rows import InstanceRows
 from stages.environment.protocol import Measured
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,27 @@ class Program(Protocol):
 
     async def close(self, patience_s: float | None = None) -> None:
         """End it in any state; it is killed after `patience_s`, by default the time of an exchange."""
+
+
+class Closable(Protocol):
+    """A connection with a program."""
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End it in any state."""
+
+
+async def close_quietly(connection: Closable, patience_s: float | None, name: str) -> None:
+    """Close a connection that may be broken: one that can't even be closed must not hinder the others.
+
+    Args:
+        connection: with the program.
+        patience_s: as of its `close`.
+        name: of the program.
+    """
+    try:
+        await connection.close(patience_s)
+    except Exception as error:
+        log.debug("%s: closing it failed: %s", name, error)
 
 
 def merged_statistics(statistics: Iterable[Mapping[str, Measured]]) -> dict[str, Measured]:

@@ -12,7 +12,7 @@ from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import ActionBatch
 from queues.specs import BehaviorSpec
 from stages.environment.programs.episodes import EpisodeTracker
-from stages.environment.programs.program import ProgramAnswer, merged_statistics
+from stages.environment.programs.program import ProgramAnswer, close_quietly, merged_statistics
 from stages.environment.programs.rows import InstanceRows
 from stages.environment.unity.side_channel_bridge import SideChannelBridge
 from stages.unity.actions import action_protos
@@ -106,10 +106,7 @@ class UnityInstance:
         """End the connection, if there is one; see `Worker.close`."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            try:
-                await worker.close(patience_s)
-            except Exception as error:  # a broken connection may not even close, which must not hinder the others
-                log.debug("%s: closing it failed: %s", self.name, error)
+            await close_quietly(worker, patience_s, self.name)
 
     def _updated_worker(self) -> Worker:
         assert self._worker is not None, "begin comes first"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from config import ConfigError, load_config
@@ -111,3 +113,25 @@ def test_the_converted_file_means_the_same(tmp_path):
 def test_another_algorithm_is_refused_by_its_line(tmp_path):
     with pytest.raises(ConfigError, match="rllib.yaml:1: algorithm: is not one that is known here"):
         loaded(tmp_path, FILE.replace("PPO", "DQN"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("algorithm: PPO", "algorithm: [PPO]"),
+        ("training_iteration: 1000", "training_iteration: .inf"),
+        ("training_iteration: 1000", "training_iteration: 10\n    timesteps_total: many"),
+        ("checkpoint_frequency: 20", "checkpoint_frequency: .inf"),
+        ("num_workers: 4", "num_workers: .nan"),
+        ("train_batch_size: 2048", "train_batch_size: .inf"),
+    ],
+)
+def test_values_that_are_no_numbers_are_no_traceback(tmp_path, old, new):
+    assert old in FILE
+    with suppress(ConfigError):
+        loaded(tmp_path, FILE.replace(old, new))
+
+
+def test_an_end_that_is_no_number_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="stop.training_iteration: 'many' does not fit; expected a finite number"):
+        loaded(tmp_path, FILE.replace("training_iteration: 1000", "training_iteration: many"))
