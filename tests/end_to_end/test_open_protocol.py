@@ -41,7 +41,7 @@ def game(*arguments, settings=None, env=None, **sections):
     return {
         "environment": {"kind": "open_protocol"},
         "env_settings": {
-            "env_path": "python3",
+            "env_path": sys.executable,  # the system's own need not have msgpack
             "env_args": [str(GAME), "--agents=16", *arguments],
             "base_port": 0,
             "seed": 3,
