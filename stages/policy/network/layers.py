@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import sqrt
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from stages.policy.network.products import WIDE, HiddenLinear
@@ -30,6 +32,17 @@ def attention_linear(inputs: int, outputs: int) -> nn.Linear:
     Through Better Initialization".
     """
     return _normal(nn.Linear(inputs, outputs), sqrt(0.125 / outputs))
+
+
+def write_tanh(z: Tensor, out: Tensor) -> None:
+    """Write the hyperbolic tangent of z, without a graph; `out` may be z.
+
+    On a CPU it is NumPy's, which is fast on all of them: torch's takes seven times as long on AMD's.
+    """
+    if z.is_cpu:
+        np.tanh(z.numpy(), out=out.numpy())
+    else:
+        torch.tanh(z, out=out)
 
 
 def layer_norm(x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stages.policy.network.layers import write_tanh
 from stages.policy.network.products import HiddenProducts
 
 FEWEST_OF_TORCH = 128
@@ -172,7 +173,7 @@ def _elu_of_torch(layer: _NarrowLayer | _WideLayer) -> None:
 
 
 _OF_TORCH: dict[str, tuple[Callable[..., Any], Callable[[_WideLayer], None], bool]] = {
-    "tanh": (torch.tanh, _tanh_of_torch, False),
+    "tanh": (write_tanh, _tanh_of_torch, False),
     "relu": (_ATEN.relu.out, _relu_of_torch, False),
     "swish": (_ATEN.silu.out, _swish_of_torch, True),
     "elu": (_ATEN.elu.out, _elu_of_torch, False),

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from stages.policy.design import PolicyDesign
 from stages.policy.network.body import NetworkBody
+from stages.policy.network.layers import write_tanh
 from stages.policy.network.products import HiddenProducts
 
 _aten: Any = torch.ops.aten
 
 FORWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda given, result: torch.clamp_min(given, 0, out=result),
-    "tanh": lambda given, result: torch.tanh(given, out=result),
+    "tanh": write_tanh,
     "elu": lambda given, result: _aten.elu.out(given, out=result),
     "swish": lambda given, result: _aten.silu.out(given, out=result),
 }
