@@ -96,7 +96,8 @@ class HostEnds:
         host.settle()  # an actor's ends were kept for a replacement: who takes from it would wait for ever
         self._running.mark_ended(name)
         if self._shutdown.begun:
-            self._shutdown.host_ended(name, how, said_goodbye)
+            in_order = said_goodbye or (status == 0 and self._running.was_dismissed(name))
+            self._shutdown.host_ended(name, how, in_order)
         return True
 
     async def _replace(self, host: HostHandle, how: str) -> bool:

@@ -37,6 +37,7 @@ class RunningHosts:
         """By process: the names of the hosts that were started in it."""
         self._ended: set[str] = set()
         self._killed: set[str] = set()
+        self._dismissed: set[str] = set()
         self._all_ended = asyncio.Event()
 
     def factory(self, kind: str) -> HostFactory:
@@ -112,6 +113,10 @@ class RunningHosts:
         """Return True if the host of this name did not end by itself."""
         return name in self._killed
 
+    def was_dismissed(self, name: str) -> bool:
+        """Return True if the host of this name was to end without a word."""
+        return name in self._dismissed
+
     def kill(self, names: Iterable[str], waited_s: float) -> None:
         """Kill those of these hosts that have not ended."""
         left = sorted(self.unended.intersection(names) - self._killed)
@@ -138,6 +143,7 @@ class RunningHosts:
         """Have hosts end whatever they are doing, which also ends what they have started; the slow ones are killed."""
         for name, host in self._hosts.items():
             if name not in self._ended:
+                self._dismissed.add(name)
                 host.control.close()
         if not self._hosts:
             self._all_ended.set()

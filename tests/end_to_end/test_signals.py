@@ -32,6 +32,21 @@ def test_a_signal_saves_a_checkpoint_and_ends_the_run_well(start, number):
     command.assert_left_nothing()
 
 
+def test_a_run_that_waits_for_its_game_ends_at_a_signal_without_a_complaint(start):
+    waits = {
+        "environment": {"kind": "open_protocol"},
+        "env_settings": {"base_port": 0},
+        "behaviors": {"Agent": {"trainer_type": "ppo"}},
+    }
+    command = start(waits)
+    command.until(lambda: "Listening on port" in command.output, "the wait for a game")
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    assert "Learning was interrupted" in command.output
+    assert "[WARNING]" not in command.output
+    command.assert_left_nothing()
+
+
 def test_a_second_signal_ends_a_run_at_once_that_can_not_be_drained(start, tmp_path):
     command = start(troubled(trouble="hang", once=str(tmp_path / "hangs")), beside=[TROUBLED_ENV])
     command.until((tmp_path / "hangs").exists, "an environment that hangs")
