@@ -77,8 +77,13 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         Args:
             behavior_id: only there; None: everywhere.
         """
-        full = [name for name, assembler in self._assemblers.items() if assembler.waiting_rows >= self._min_rows]
-        return _emit([self._assemblers[name] for name in full if behavior_id in (None, name)])
+        if behavior_id is None:
+            chosen = list(self._assemblers.values())
+        else:
+            assembler = self._assemblers.get(behavior_id)
+            chosen = [] if assembler is None else [assembler]
+        full = [assembler for assembler in chosen if assembler.waiting_rows >= self._min_rows]
+        return _emit(full) if full else []
 
     def replace_decisions(self, item: StepBatch) -> None:
         """Replace the decisions of the agents of the last tick, before the environments act on them.
