@@ -193,8 +193,9 @@ class Assembler:
             lengths: [k] the rows before those in their pages.
             returns: [k] of the episodes.
         """
-        terminated = step.terminated[places].copy()
-        parameters = np.zeros(len(ending), np.int32) if step.parameters is None else step.parameters[places].copy()
+        terminated = step.terminated[places].astype(np.bool_)
+        parameters = step.parameters
+        parameters = np.zeros(len(ending), np.int32) if parameters is None else parameters[places].astype(np.int32)
         closed = self._agents.closed(ending, self._slots.ids[ending], ends, terminated, ~terminated)
         self.pending += count(closed.learning)
         steps = self._agents.steps_before[ending] + lengths

@@ -78,12 +78,9 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             behavior_id: only there; None: everywhere.
         """
         if behavior_id is None:
-            chosen = list(self._assemblers.values())
-        else:
-            assembler = self._assemblers.get(behavior_id)
-            chosen = [] if assembler is None else [assembler]
-        full = [assembler for assembler in chosen if assembler.waiting_rows >= self._min_rows]
-        return _emit(full) if full else []
+            return _emit([each for each in self._assemblers.values() if each.waiting_rows >= self._min_rows])
+        assembler = self._assemblers.get(behavior_id)
+        return _emit([assembler]) if assembler is not None and assembler.waiting_rows >= self._min_rows else []
 
     def replace_decisions(self, item: StepBatch) -> None:
         """Replace the decisions of the agents of the last tick, before the environments act on them.
