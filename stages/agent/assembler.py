@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from queues.errors import ShapeError
 from queues.messages import Array, Floats, StepBatch, TrajectoryBatch
-from stages.agent.agent_state import LEARNING, AgentState, Stamps, as_bytes, count
+from stages.agent.agent_state import LEARNING, AgentState, Stamps, as_bytes, count_true
 from stages.agent.groups import Groups
 from stages.agent.outbox import EndedEpisodes, Outbox
 from stages.agent.pages import PageColumn, Pages
@@ -83,7 +83,7 @@ class Assembler:
         if self._mates is not None:
             self._mates.tick = step.tick
             pages.of_groups["group_rewards"][at] = step.group_rewards
-        at = at + _ONE
+        at = at + _ONE  # not in place: it may be a view of the cursor
         lengths = pages.lengths(at)
         observations = pages.observation_records(step.observations)
         if ended:
@@ -197,7 +197,7 @@ class Assembler:
         parameters = step.parameters
         parameters = np.zeros(len(ending), np.int32) if parameters is None else parameters[places].astype(np.int32)
         closed = self._agents.closed(ending, self._slots.ids[ending], ends, terminated, ~terminated)
-        self.pending += count(closed.learning)
+        self.pending += count_true(closed.learning)
         steps = self._agents.steps_before[ending] + lengths
         of_trajectories = of_episodes = None
         if self._mates is not None:
@@ -240,7 +240,7 @@ class Assembler:
         turning, fresh, restamped = self._pages.full(lengths), 0, None
         # Where agents and stamps are the last tick's and no agent ended, no episode starts: the fast path.
         if step.ended or tick.stamps != key:
-            tick.stamps, tick.learning = key, count(step.learning)
+            tick.stamps, tick.learning = key, count_true(step.learning)
             fresh, restamped = self._check_stamps(where, at, turning, stamps, key)
             if restamped is not None:
                 restamped[turning] = True
@@ -288,7 +288,7 @@ class Assembler:
             at[lost] = self._pages.nowhere + 1
             old = self._agents.stamps(where)
         # The other open steps are completed under the stamp that they were decided under.
-        self.pending += count(old[LEARNING]) - count(stamps[LEARNING])
+        self.pending += count_true(old[LEARNING]) - count_true(stamps[LEARNING])
         changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
         changed[lost] = True
         return len(fresh) + len(lost), changed
@@ -296,7 +296,7 @@ class Assembler:
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
         """Begin episodes of agents [k] that had no open decision: their rows complete no step."""
         self._agents.start_episodes(slots, stamps)
-        self.pending -= count(stamps[LEARNING])
+        self.pending -= count_true(stamps[LEARNING])
 
     def _warn(self, slots: Numbers, episode_id: int) -> None:
         if not self._warned:
@@ -384,4 +384,4 @@ def _shared(step: StepBatch) -> Floats:
     return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards
 
 
-_ONE = np.array(1)  # NumPy takes longer to read a Python number than to add it to a few rows
+_ONE = np.array(1, np.int64)  # NumPy takes longer to read a Python number than to add it to a few rows

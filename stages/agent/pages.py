@@ -104,8 +104,8 @@ class Pages:
         self.horizon = horizon
         self.stride = horizon + 2
         # Arrays of no dimension: to take a Python number costs NumPy as much as the rest of an operation on few rows.
-        self._horizon, self._stride = np.array(horizon), np.array(self.stride)
-        self.nowhere = np.array(horizon - 1)
+        self._horizon, self._stride = np.array(horizon, np.int64), np.array(self.stride, np.int64)
+        self.nowhere = np.array(horizon - 1, np.int64)
         self._nowhere_bytes = self.nowhere.tobytes()
         rows = (1 + 2 * len(step.agent_ids)) * self.stride
         self._free = FreeNumbers(np.arange(self.stride, rows, self.stride))
