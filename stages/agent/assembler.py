@@ -69,14 +69,15 @@ class Assembler:
             return
         if (step.group_ids is None) != (self._mates is None):
             raise ShapeError("a behaviour has group_ids either in all steps or in none")
-        slots, ending, strangers, tick = self._roll.call(step, self._agents)
+        agents = self._agents
+        slots, ending, strangers, tick = self._roll.call(step, agents)
         # The rows of the open decisions that this tick completes; nowhere for agents that have none.
-        at = self._agents.cursor[slots]
+        at = agents.cursor[slots]
         if ended:
-            self._agents.cursor[ending] = pages.nowhere
-            at[ended:] = self._agents.cursor[tick.where]
+            agents.cursor[ending] = pages.nowhere
+            at[ended:] = agents.cursor[tick.where]
         # Where agents start an episode, their last one's return is counted in; `_start_episodes` sets theirs to 0.
-        returns = self._agents.returns_with(slots, _returned(step))
+        returns = agents.returns_with(slots, _returned(step))
         pages.rewards[at] = step.rewards
         if pages.env_frames is not None and step.env_frames is not None:
             pages.env_frames[at] = step.env_frames
@@ -98,7 +99,7 @@ class Assembler:
         for column, records in observations:
             column.records[at] = records
         if ended:
-            self._roll.remove(ending[pages.unwritten(self._agents.cursor[ending])])
+            self._roll.remove(ending[pages.unwritten(agents.cursor[ending])])
         if self._mates is not None:
             self._cut_mates(self._mates)
 
@@ -193,9 +194,8 @@ class Assembler:
             lengths: [k] the rows before those in their pages.
             returns: [k] of the episodes.
         """
-        terminated = step.terminated[places].astype(np.bool_)
-        parameters = step.parameters
-        parameters = np.zeros(len(ending), np.int32) if parameters is None else parameters[places].astype(np.int32)
+        terminated, parameters = step.terminated[places].astype(_FLAG), step.parameters
+        parameters = np.zeros(len(ending), _NUMBER) if parameters is None else parameters[places].astype(_NUMBER)
         closed = self._agents.closed(ending, self._slots.ids[ending], ends, terminated, ~terminated)
         self.pending += count_true(closed.learning)
         steps = self._agents.steps_before[ending] + lengths
@@ -384,4 +384,5 @@ def _shared(step: StepBatch) -> Floats:
     return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards
 
 
+_FLAG, _NUMBER = np.dtype(np.bool_), np.dtype(np.int32)
 _ONE = np.array(1, np.int64)  # NumPy takes longer to read a Python number than to add it to a few rows
