@@ -18,6 +18,8 @@ Where = slice | Numbers
 """Slots; a slice where they follow each other, since NumPy's slices cost less than index arrays."""
 
 NOBODY = 0
+# Arrays of no dimension: NumPy takes longer to read a Python value than to write one to a few slots.
+_NOBODY, _USED, _UNUSED = np.array(NOBODY), np.array(True), np.array(False)
 
 
 class FreeNumbers:
@@ -78,16 +80,21 @@ class Slots:
 
     def find(self, agent_ids: Numbers) -> Numbers:
         """The agents' slots, `NOBODY` for unknown agents, [n]."""
+        return self.look_up(agent_ids)[0]
+
+    def look_up(self, agent_ids: Numbers) -> tuple[Numbers, Numbers]:
+        """The agents' slots as `find` returns them, [n], and the places of the unknown agents among them, rising."""
         if self._changed:
             self._sort()
         if not len(self._sorted_ids):
-            return np.full(len(agent_ids), NOBODY)
+            return np.full(len(agent_ids), NOBODY), np.arange(len(agent_ids))
         at = self._sorted_ids.searchsorted(agent_ids)
         # `clip` handles ids beyond the greatest one: the id there is not equal to them.
-        known = self._sorted_ids.take(at, mode="clip") == agent_ids
         slots = self._sorted_slots.take(at, mode="clip")
-        slots *= known
-        return slots
+        unknown = (self.ids[slots] != agent_ids).nonzero()[0]
+        if len(unknown):
+            slots[unknown] = _NOBODY
+        return slots, unknown
 
     def add(self, agent_ids: Numbers) -> Numbers:
         """Slots for agents that have none yet, [n]; `total` may have grown."""
@@ -95,14 +102,14 @@ class Slots:
             self._grow(len(agent_ids))
         slots = self._free.allocate(len(agent_ids))
         self.ids[slots] = agent_ids
-        self._used[slots] = True
+        self._used[slots] = _USED
         self._changed = True
         return slots
 
     def remove(self, slots: Numbers) -> None:
         """Forget the agents in these slots."""
         self._free.release(slots)
-        self._used[slots] = False
+        self._used[slots] = _UNUSED
         self._changed = True
         if not self._free.in_use:
             # As in the beginning: slots decide the order in which trajectories are cut, and what follows a
@@ -111,9 +118,9 @@ class Slots:
 
     def _sort(self) -> None:
         slots = self.used()
-        ids = self.ids.take(slots)
+        ids = self.ids[slots]
         order = ids.argsort()
-        self._sorted_ids, self._sorted_slots = ids.take(order), slots.take(order)
+        self._sorted_ids, self._sorted_slots = ids[order], slots[order]
         self._changed = False
 
     def _grow(self, count: int) -> None:
@@ -134,8 +141,8 @@ def as_slice(slots: Numbers) -> Where:
     """The slots as a slice if they follow each other, else as they are."""
     if not len(slots):
         return slots
-    first, count = int(slots[0]), len(slots)
-    if slots[-1] - first == count - 1 and (slots[1:] > slots[:-1]).all():
+    first, count = slots.item(0), len(slots)
+    if slots.item(-1) - first == count - 1 and (slots[1:] > slots[:-1]).all():
         return slice(first, first + count)
     return slots
 

@@ -1,8 +1,8 @@
 """The storage of trajectories in the making: columns cut into pages, one page a trajectory.
 
-A page has room for `horizon` rows, one row before them (its action columns hold the action before the
-trajectory) and one after the last row in use (its observation columns hold the next observation). So a step
-is written once, on arrival, and everything that a finished trajectory needs is then read from its page.
+A page has room for `horizon` rows, one after the last row in use (its observation columns hold the next observation),
+and then one before the next page's first row (its action columns hold the action before that page's trajectory). So a
+step is written once, on arrival, and everything that a finished trajectory needs is then read from its page.
 
 Page 0 belongs to no agent: an agent without an open decision points to its last row, `nowhere`. Rows written there
 are garbage, but for the actions: they are never written there, and their zeros are the action before an episode's
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from queues.columns import GROUP_ROW_COLUMNS
 from queues.errors import ShapeError
 from queues.messages import Array, Columns, StepBatch
-from stages.slots import FreeNumbers, Numbers, enlarged
+from stages.slots import FreeNumbers, Numbers, Where, enlarged
 
 _ACTIONS = ("continuous_actions", "discrete_actions")
 
@@ -35,8 +35,10 @@ class PageColumn:
     """
 
     __slots__ = (
+        "_dtype",
         "_memory",
         "_record",
+        "_single",
         "name",
         "records",
         "records_before",
@@ -48,9 +50,11 @@ class PageColumn:
     def __init__(self, name: str, like: Array, rows: int) -> None:
         self.name = name
         self.shape = like.shape[1:]
-        size = prod(self.shape) * like.itemsize
-        # A scalar per row is an element already; NumPy has no elements of 0 bytes.
-        self._record = np.dtype((np.void, size)) if self.shape and size else None
+        self._dtype = like.dtype
+        size = prod(self.shape)
+        # One number per row is an element already; NumPy has no elements of 0 bytes.
+        self._single = size == 1
+        self._record = None if size < 2 else np.dtype((np.void, size * like.itemsize))
         self._memory: Array = np.zeros((1 + rows, *self.shape), like.dtype)
         self._make_views()
 
@@ -60,13 +64,13 @@ class PageColumn:
         Raises:
             ShapeError: if the values are not of this column's dtype and shape.
         """
-        if values.shape[1:] != self.shape or values.dtype != self.values.dtype:
+        if values.shape[1:] != self.shape or values.dtype != self._dtype:
             raise ShapeError(
-                f"column {self.name!r}: expected {self.values.dtype} rows of shape {self.shape}, as in the "
+                f"column {self.name!r}: expected {self._dtype} rows of shape {self.shape}, as in the "
                 f"first step, got {values.dtype} rows of shape {values.shape[1:]}"
             )
         if self._record is None:
-            return values
+            return values.ravel() if self._single else values
         buffer = values if values.flags.c_contiguous else np.ascontiguousarray(values)
         return np.ndarray(len(values), self._record, buffer)
 
@@ -99,9 +103,12 @@ class Pages:
     def __init__(self, step: StepBatch, horizon: int) -> None:
         self.horizon = horizon
         self.stride = horizon + 2
-        self.nowhere = horizon
+        # Arrays of no dimension: to take a Python number costs NumPy as much as the rest of an operation on few rows.
+        self._horizon, self._stride = np.array(horizon, np.int64), np.array(self.stride, np.int64)
+        self.nowhere = np.array(horizon - 1, np.int64)
+        self._nowhere_bytes = self.nowhere.tobytes()
         rows = (1 + 2 * len(step.agent_ids)) * self.stride
-        self._free = FreeNumbers(np.arange(self.stride, rows, self.stride) + 1)
+        self._free = FreeNumbers(np.arange(self.stride, rows, self.stride))
         self.observations = tuple(PageColumn(f"obs_{i}", o, rows) for i, o in enumerate(step.observations))
         self.decisions = tuple(PageColumn(name, values, rows) for name, values in step.decisions.items())
         self.actions = tuple(column for column in self.decisions if column.name in _ACTIONS)
@@ -123,10 +130,21 @@ class Pages:
         self._free.release(starts)
 
     def lengths(self, ends: Numbers) -> Numbers:
-        """Number of rows before the rows `ends` [k] in their pages."""
-        lengths = ends % self.stride
-        lengths -= 1
+        """Number of rows before the rows `ends` [k] in their pages; `horizon` for the row after `nowhere`."""
+        lengths: Numbers = ends % self._stride
         return lengths
+
+    def full(self, lengths: Numbers) -> Numbers:
+        """Places of full pages among pages with these lengths [k]; those of the row after `nowhere` as well."""
+        places: Numbers = (lengths == self._horizon).nonzero()[0]
+        return places
+
+    def unwritten(self, rows: Numbers) -> Where:
+        """Places of `nowhere` among rows [k]; often all are, which is found without an array of flags."""
+        if rows.tobytes() == self._nowhere_bytes * len(rows):
+            return slice(len(rows))
+        places: Numbers = (rows == self.nowhere).nonzero()[0]
+        return places
 
     def observation_records(self, observations: tuple[Array, ...]) -> list[tuple[PageColumn, Array]]:
         """The columns of observations, each with the values [n, *shape] for it as records.
@@ -167,7 +185,7 @@ class Pages:
     def _grow(self, count: int) -> None:
         present = len(self.rewards)
         rows = 2 * present + count * self.stride
-        self._free.extend(np.arange(present, rows, self.stride) + 1)
+        self._free.extend(np.arange(present, rows, self.stride))
         for column in (*self.observations, *self.decisions):
             column.grow(rows)
         self.rewards = enlarged(self.rewards, rows)

@@ -77,8 +77,10 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         Args:
             behavior_id: only there; None: everywhere.
         """
-        full = [name for name, assembler in self._assemblers.items() if assembler.waiting_rows >= self._min_rows]
-        return _emit([self._assemblers[name] for name in full if behavior_id in (None, name)])
+        if behavior_id is None:
+            return _emit([each for each in self._assemblers.values() if each.waiting_rows >= self._min_rows])
+        assembler = self._assemblers.get(behavior_id)
+        return _emit([assembler]) if assembler is not None and assembler.waiting_rows >= self._min_rows else []
 
     def replace_decisions(self, item: StepBatch) -> None:
         """Replace the decisions of the agents of the last tick, before the environments act on them.

@@ -328,6 +328,27 @@ def test_the_environment_may_use_its_arrays_again() -> None:
     assert (batch.terminated.tolist(), batch.games["game_outcome"].tolist()) == ([True], [1.0])
 
 
+def test_arrays_that_are_columns_of_a_table_or_broadcast_are_taken_as_others_are() -> None:
+    def spread(values: Any) -> Any:
+        return np.stack([values, values], axis=1)[:, 0] if len(values) else values
+
+    steps = [step(Row(7), Row(8)), step(Row(7), Row(8), ended=[Row(8)]), step(Row(7), Row(8, generation=1))]
+    names = ("episode_ids", "agent_ids", "env_ids", "generations", "learning", "opponents", "rewards", "terminated")
+    spread_steps = [replace(item, **{name: spread(getattr(item, name)) for name in names}) for item in steps]
+    opponents = np.broadcast_to(np.int32(-1), 2)
+    broadcast_steps = [replace(item, opponents=opponents) for item in spread_steps]
+    plain, spreading, broadcasting = make(), make(), make()
+    expected = run(plain, *steps) + plain.finish()
+    for processor, items in ((spreading, spread_steps), (broadcasting, broadcast_steps)):
+        batches = run(processor, *items) + processor.finish()
+        assert [batch.trajectories["lengths"].tolist() for batch in batches] == [
+            batch.trajectories["lengths"].tolist() for batch in expected
+        ]
+        assert [batch.trajectories["generation"].tolist() for batch in batches] == [
+            batch.trajectories["generation"].tolist() for batch in expected
+        ]
+
+
 def test_an_emitted_batch_is_its_own() -> None:
     processor = make(1)
     batches = run(processor, *(step(Row(7, obs=i, reward=i, action=i)) for i in range(1, 30)))
