@@ -151,6 +151,11 @@ def _tanh_backward(layer: _NarrowLayer) -> None:
 _ATEN = torch.ops.aten
 
 
+def _tanh_by_numpy(z: Tensor, out: Tensor) -> None:
+    """NumPy's: torch's own takes five times as long on some CPUs."""
+    np.tanh(z.numpy(), out=out.numpy())
+
+
 def _tanh_of_torch(layer: _WideLayer) -> None:
     """f′ = 1 - y²."""
     _ATEN.tanh_backward.grad_input(layer.delta, layer.y, grad_input=layer.delta)
@@ -172,7 +177,7 @@ def _elu_of_torch(layer: _NarrowLayer | _WideLayer) -> None:
 
 
 _OF_TORCH: dict[str, tuple[Callable[..., Any], Callable[[_WideLayer], None], bool]] = {
-    "tanh": (torch.tanh, _tanh_of_torch, False),
+    "tanh": (_tanh_by_numpy, _tanh_of_torch, False),
     "relu": (_ATEN.relu.out, _relu_of_torch, False),
     "swish": (_ATEN.silu.out, _swish_of_torch, True),
     "elu": (_ATEN.elu.out, _elu_of_torch, False),
