@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 taskset -c 1 python benchmarks/update.py
 
 Buffers of random rows of the shapes of CartPole, LunarLander, HalfCheetah and Pong, a policy with memory, groups of
-four and unrolls of CartPole, with the hyperparameters of the examples. The three learn in turn; CPU time, so that a
-busy machine disturbs less.
+four and unrolls of CartPole, with the hyperparameters of the examples. The three learn in turn, in a process that keeps
+freed memory as learners' do; CPU time, so that a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from config import BehaviorSettings
+from pipeline.hosts.freed_memory import keep_freed_memory
 from queues.messages import Array, TrajectoryBatch
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.trainer import Trainer, TrainerContext
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=20)
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     print(f"{'ms of CPU per update':>22} {'coupled':>9} {'decoupled':>9} {'more':>7} {'autograd':>9} {'times':>6}")
     for case in asked.cases:
         kind, shape, actions, hyperparameters, network = CASES[case]

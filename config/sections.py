@@ -74,8 +74,8 @@ class TorchSettings(Settings):
     gradients: Literal["auto", "autograd"] = Field(
         "auto",
         description="How trainers find gradients: `autograd` by torch's; `auto` without it where that is built, which "
-        "is for perceptrons on a CPU of PPO, IMPALA and (with continuous actions alone) SAC; takes a third to three "
-        "quarters of the time.",
+        "is for perceptrons on a CPU of PPO, IMPALA, POCA (its actor) and SAC (with continuous actions alone); takes a "
+        "third to three quarters of the time, with POCA hardly less.",
     )
     cuda_graphs: Flag = Field(
         True,

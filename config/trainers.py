@@ -40,6 +40,8 @@ class TrainerKind:
     without_autograd: str | None = None
     """For which behaviours it can find the gradients of perceptrons on a CPU without torch's autograd, in words that
     follow "if it"; None: for none."""
+    autograd_anyway: str | None = None
+    """Whose gradients autograd finds even then."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict it, and why."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +55,12 @@ _VECTORS = "observes vectors alone"
 
 TRAINERS: dict[str, TrainerKind] = {
     "ppo": TrainerKind("stages.trainer.ppo:PPOTrainer", PPOHyperparameters, without_autograd=_VECTORS),
-    "poca": TrainerKind("stages.trainer.poca:POCATrainer", POCAHyperparameters),
+    "poca": TrainerKind(
+        "stages.trainer.poca:POCATrainer",
+        POCAHyperparameters,
+        without_autograd=_VECTORS,
+        autograd_anyway="the group critic's",
+    ),
     "sac": TrainerKind(
         "stages.trainer.sac:SACTrainer",
         SACHyperparameters,

@@ -113,8 +113,8 @@ def _parameter(parameter: EnvironmentParameter) -> str:
 
 def _gradients(config: RunConfig, settings: BehaviorSettings) -> Sequence[str]:
     """Describe how gradients are found, where there are two ways, as far as the configuration shows it."""
-    covered = declared_kind(settings.trainer_type).without_autograd
-    if covered is None:
+    kind = declared_kind(settings.trainer_type)
+    if kind.without_autograd is None:
         return []
     torch_settings, network = config.torch_settings, settings.network_settings
     if torch_settings.gradients == "autograd":
@@ -123,7 +123,8 @@ def _gradients(config: RunConfig, settings: BehaviorSettings) -> Sequence[str]:
         return [f"  gradients by autograd, on {torch_settings.device}"]
     if network.memory is not None or network.network is not None:
         return [f"  gradients by autograd, as it has a {'memory' if network.memory else 'network of its own'}"]
-    return [f"  gradients by hand if it {covered} and learns on a CPU, else by autograd"]
+    anyway = "" if kind.autograd_anyway is None else f"; {kind.autograd_anyway} by autograd in any case"
+    return [f"  gradients by hand if it {kind.without_autograd} and learns on a CPU, else by autograd{anyway}"]
 
 
 def _decided(config: RunConfig, name: str, stages: Sequence[str]) -> Sequence[str]:

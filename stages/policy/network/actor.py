@@ -51,7 +51,7 @@ class ActorNetwork(nn.Module):
 
         Of a plain design that is `policy_layout` (matrices [in, out]), else it is the parameters by their own names.
         """
-        return host_copies(self._acting_views())
+        return host_copies(self.acting_views(dict(self.named_parameters())))
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
         """Load `acting_tensors()`, of a policy update or a file; the normaliser's among them are ignored.
@@ -59,22 +59,21 @@ class ActorNetwork(nn.Module):
         Raises:
             StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
         """
-        write_named(self._acting_views(), without_normalizer(tensors), "policy")
+        write_named(self.acting_views(dict(self.named_parameters())), without_normalizer(tensors), "policy")
 
-    def _acting_views(self) -> dict[str, Tensor]:
-        """The parameters, or for a plain design views of them, by the names of the layout."""
-        parameters = {name: parameter.detach() for name, parameter in self.named_parameters()}
+    def acting_views(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of the parameters' names and shapes, or for a plain design views of them, by the layout's names."""
+        detached = {name: tensor.detach() for name, tensor in named.items()}
         if not self._plain:
-            return parameters
-        layers = [module for module in self.body.layers if isinstance(module, nn.Linear)]
+            return detached
+        layers = [at for at, module in enumerate(self.body.layers) if isinstance(module, nn.Linear)]
+        of_layout = {f"body.{number}": f"body.layers.{at}" for number, at in enumerate(layers)} | {"action": "action"}
         views = {}
-        for number, layer in enumerate(layers):
-            views[f"body.{number}.weight"] = layer.weight.detach().T
-            views[f"body.{number}.bias"] = layer.bias.detach()
-        views["action.weight"] = self.action.weight.detach().T
-        views["action.bias"] = self.action.bias.detach()
-        if self.log_sigma is not None:
-            views["log_sigma"] = self.log_sigma.detach()
+        for new, own in of_layout.items():
+            views[f"{new}.weight"] = detached[f"{own}.weight"].T
+            views[f"{new}.bias"] = detached[f"{own}.bias"]
+        if "log_sigma" in detached:
+            views["log_sigma"] = detached["log_sigma"]
         return views
 
 

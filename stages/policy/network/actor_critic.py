@@ -75,7 +75,7 @@ class ActorCritic:
             raise StageError(
                 f"network_settings.activation: {settings.activation!r} is not one of {', '.join(_ACTIVATIONS)}"
             )
-        self.activation = settings.activation
+        self.activation: str = settings.activation
         """Its name."""
         self.layers = len(settings.widths)
         """Hidden layers."""

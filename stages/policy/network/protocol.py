@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stages.policy.network.inputs import Inputs
+from stages.policy.network.products import HiddenProducts
 
 
 class TrainedActor(Protocol):
@@ -75,6 +76,38 @@ class TrainedActor(Protocol):
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
         """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        ...
+
+
+class Perceptrons(Protocol):
+    """Towers of equal hidden layers side by side, and their heads, for those who find gradients without autograd.
+
+    An actor, or an actor and a critic: two towers, or one with both heads.
+    """
+
+    activation: str
+    """Its name."""
+    layers: int
+    """Hidden layers."""
+    products: HiddenProducts
+    """Of the hidden layers."""
+
+    @property
+    def gradients(self) -> Tensor:
+        """Those of all parameters, end to end; see `TrainedActor`."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Leaf tensors or views by name.
+
+        `body.<layer>.weight` [T, in, out] and `.bias` [T, 1, out] of T towers; `action.weight` [in, out] and `.bias`
+        [out], with a critic also `value.…`; with continuous actions `log_sigma` [C].
+        """
+        ...
+
+    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views into a vector as long as `gradients`, by the same names and of the same shapes."""
         ...
 
 

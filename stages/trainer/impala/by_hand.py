@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from queues.specs import ActionSpec
-from stages.policy.network.actor_critic import ActorCritic
+from stages.policy.network.protocol import Perceptrons
 from stages.trainer.impala.unrolls import Recorded, Unrolls
 from stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand
 
@@ -41,7 +41,7 @@ class ImpalaByHand:
         rows: what batches will mostly have.
     """
 
-    def __init__(self, network: ActorCritic, actions: ActionSpec, rows: int) -> None:
+    def __init__(self, network: Perceptrons, actions: ActionSpec, rows: int) -> None:
         self._perceptron = PerceptronsByHand(network, rows)
         self._likelihood = ActionLikelihood(network, actions)
         self._continuous = actions.continuous_size
@@ -49,8 +49,8 @@ class ImpalaByHand:
         self._heads = np.empty((0, 0), np.float32)
         """[H, N] with the penalties of masks."""
         self._log_sigma = self._of_log_sigma = None
-        if network.log_sigma is not None:
-            self._log_sigma = network.log_sigma.detach().numpy()
+        if "log_sigma" in network.parameters:
+            self._log_sigma = network.parameters["log_sigma"].detach().numpy()
             self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,18 +1,18 @@
 """The gradient of the losses of an actor and a critic that are perceptrons, derived by hand.
 
-What autograd does for any network, written out for the one that most agents have (`ActorCritic`): no graph is recorded,
+What autograd does for any network, written out for the one that most agents have (`Perceptrons`): no graph is recorded,
 and all that is large is written to buffers that were there before. Autograd stays the reference: tests compare the two
 for every combination of actions, heads, losses and sizes.
 
-Axis letters: R rows, T towers (actor and critic; one if the critic shares the actor's body), V inputs, U units, C
-continuous actions, H action heads (means, then the logits of each branch), S value heads, P columns of
+Axis letters: R rows, T towers (actor and critic; one of an actor alone, or if the critic shares its body), V inputs, U
+units, C continuous actions, H action heads (means, then the logits of each branch), S value heads, P columns of
 log-probabilities. What is done to heads is done head by head: they have their rows last.
 
 **Network** (`PerceptronsByHand`). A layer is y = f(z) with z = x·W + b, the heads are h = y₀·A + a and v = y₋₁·B + c.
 Given ∂L/∂h and ∂L/∂v of a loss L, the chain rule is
 
     ∂L/∂A = y₀ᵀ·∂L/∂h       ∂L/∂a = Σ_R ∂L/∂h       ∂L/∂y₀  = ∂L/∂h·Aᵀ
-    ∂L/∂B = y₋₁ᵀ·∂L/∂v      ∂L/∂c = Σ_R ∂L/∂v       ∂L/∂y₋₁ = ∂L/∂v·Bᵀ      (their sum where T = 1)
+    ∂L/∂B = y₋₁ᵀ·∂L/∂v      ∂L/∂c = Σ_R ∂L/∂v       ∂L/∂y₋₁ = ∂L/∂v·Bᵀ      (their sum where T = 1 has both)
 
 and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z),
 
@@ -33,7 +33,7 @@ error (v - return)², that by v is 2·(v - return). Both losses are means over r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import e, log, pi
 from typing import Any
@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from queues.specs import ActionSpec
-from stages.policy.network.actor_critic import ActorCritic
+from stages.policy.network.protocol import Perceptrons
 from stages.trainer.on_policy.layers_by_hand import make_layers
 
 Numbers = NDArray[np.floating[Any]]
@@ -55,30 +55,27 @@ _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
 
 class PerceptronsByHand:
-    """The forward and the backward pass of an `ActorCritic` on the CPU.
+    """The forward and the backward pass of perceptrons on the CPU.
 
     Args:
-        network: its parameters are read, and its `gradients` are written: not added to.
+        network: its parameters are read, and their gradients are written: not added to.
         rows: what minibatches will mostly have.
 
     Attributes:
         heads: [H, R] of the last forward pass.
-        values: [S, R] of it.
+        values: [S, R] of it; [0, R] of an actor alone.
         of_heads: [H, R] the loss's gradient by `heads`, for the backward pass; to be filled in.
         of_values: [S, R] the same by `values`.
     """
 
-    def __init__(self, network: ActorCritic, rows: int) -> None:
+    def __init__(self, network: Perceptrons, rows: int) -> None:
         weights = {name: leaf.detach() for name, leaf in network.parameters.items()}
         gradients = network.named_views(network.gradients)
         self._layers = make_layers(network.activation, weights, gradients, network.layers, network.products, rows)
-        heads = [f"{head}.{what}" for head in ("action", "value") for what in ("weight", "bias")]
-        self._action, self._action_bias, self._value, self._value_bias = (weights[name].numpy() for name in heads)
-        self._of_action, self._of_action_bias, self._of_value, self._of_value_bias = (
-            gradients[name].numpy() for name in heads
-        )
+        self._action = _Head("action", weights, gradients)
+        self._value = _Head("value", weights, gradients) if "value.weight" in weights else None
         self._inputs = torch.empty(0)
-        self.heads = self.values = self.of_heads = self.of_values = np.empty((0, 0), self._action.dtype)
+        self.heads = self.values = self.of_heads = self.of_values = np.empty((0, 0), self._action.weight.dtype)
 
     def forward(self, inputs: Tensor) -> None:
         """Compute `heads` and `values` of rows [R, V]."""
@@ -90,34 +87,52 @@ class PerceptronsByHand:
             layer.forward(inputs, before)
             before = layer
         last = self._layers[-1].outputs
-        np.matmul(self._action.T, last[0].T, out=self.heads)
-        np.matmul(self._value.T, last[-1].T, out=self.values)
-        self.heads += self._action_bias[:, None]
-        self.values += self._value_bias[:, None]
+        self._action.forward(last[0], self.heads)
+        if self._value is not None:
+            self._value.forward(last[-1], self.values)
 
     def backward(self) -> None:
         """Write the gradients of all that `heads` and `values` depend on, by `of_heads` and `of_values`."""
         last, deltas = self._layers[-1].outputs, self._layers[-1].deltas
-        np.matmul(last[0].T, self.of_heads.T, out=self._of_action)
-        np.matmul(last[-1].T, self.of_values.T, out=self._of_value)
-        np.add.reduce(self.of_heads, axis=1, out=self._of_action_bias)
-        np.add.reduce(self.of_values, axis=1, out=self._of_value_bias)
-        np.matmul(self.of_heads.T, self._action.T, out=deltas[0])
-        if len(deltas) == 1:
-            deltas[0] += self.of_values.T @ self._value.T
-        elif len(self.values) == 1:  # an outer product, for which BLAS takes three times as long
-            np.multiply(self.of_values.T, self._value.T, out=deltas[1])
-        else:
-            np.matmul(self.of_values.T, self._value.T, out=deltas[1])
+        self._action.backward(last[0], self.of_heads)
+        np.matmul(self.of_heads.T, self._action.weight.T, out=deltas[0])
+        if self._value is not None:
+            self._value.backward(last[-1], self.of_values)
+            weight = self._value.weight
+            if len(deltas) == 1:
+                deltas[0] += self.of_values.T @ weight.T
+            elif len(self.values) == 1:  # an outer product, for which BLAS takes three times as long
+                np.multiply(self.of_values.T, weight.T, out=deltas[1])
+            else:
+                np.matmul(self.of_values.T, weight.T, out=deltas[1])
         for i in range(len(self._layers) - 1, -1, -1):
             self._layers[i].backward(self._inputs, self._layers[i - 1] if i else None)
 
     def _make_room(self, rows: int) -> None:
         for layer in self._layers:
             layer.make_room(rows)
-        kind = self._action.dtype
-        self.heads, self.of_heads = (np.empty((self._action.shape[1], rows), kind) for _ in range(2))
-        self.values, self.of_values = (np.empty((self._value.shape[1], rows), kind) for _ in range(2))
+        kind, signals = self._action.weight.dtype, 0 if self._value is None else self._value.weight.shape[1]
+        self.heads, self.of_heads = (np.empty((self._action.weight.shape[1], rows), kind) for _ in range(2))
+        self.values, self.of_values = (np.empty((signals, rows), kind) for _ in range(2))
+
+
+class _Head:
+    """One linear layer on top of a tower, given parameters and gradients by name; its results have rows last."""
+
+    def __init__(self, name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+        self.weight, self._bias, self._of_weight, self._of_bias = (
+            of[f"{name}.{what}"].numpy() for of in (weights, gradients) for what in ("weight", "bias")
+        )
+
+    def forward(self, encoding: Numbers, outputs: Numbers) -> None:
+        """Write the results of an encoding [R, U] to `outputs`."""
+        np.matmul(self.weight.T, encoding.T, out=outputs)
+        outputs += self._bias[:, None]
+
+    def backward(self, encoding: Numbers, of_outputs: Numbers) -> None:
+        """Write the gradients of weight and bias."""
+        np.matmul(encoding.T, of_outputs.T, out=self._of_weight)
+        np.add.reduce(of_outputs, axis=1, out=self._of_bias)
 
 
 class ActionLikelihood:
@@ -128,13 +143,13 @@ class ActionLikelihood:
         actions: the behaviour's.
     """
 
-    def __init__(self, network: ActorCritic, actions: ActionSpec) -> None:
+    def __init__(self, network: Perceptrons, actions: ActionSpec) -> None:
         ends = list(accumulate(actions.discrete_branches, initial=actions.continuous_size))
         self._branches = [slice(first, end) for first, end in pairwise(ends)]
         self._continuous = actions.continuous_size
         self._log_sigma = self._of_log_sigma = None
-        if network.log_sigma is not None:
-            self._log_sigma = network.log_sigma.detach().numpy()
+        if "log_sigma" in network.parameters:
+            self._log_sigma = network.parameters["log_sigma"].detach().numpy()
             self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
         self._deviations = self._inverse_sigma = np.empty(0)
         self._log_ps: list[Numbers] = []

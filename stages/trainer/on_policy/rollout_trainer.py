@@ -19,7 +19,8 @@ from config.observation_kinds import OBSERVATION_KINDS
 from queues.messages import Array, TrajectoryBatch
 from stages.policy.extra_columns import require_columns
 from stages.policy.network.actor_critic import ActorCritic
-from stages.policy.network.protocol import ActorCriticNetwork
+from stages.policy.network.actor_tower import ActorTower
+from stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
 from stages.trainer.builtin import BuiltinTrainer
 from stages.trainer.gradients import say_autograd
 from stages.trainer.imitation.cloning import ClonedActor, make_cloning
@@ -141,13 +142,20 @@ class RolloutTrainer(BuiltinTrainer, Generic[Settings, Update]):
     def _acting_tensors(self) -> Mapping[str, Array]:
         return self._network.acting_tensors()
 
-    def _perceptrons(self, network: ActorCriticNetwork) -> ActorCritic | None:
-        """Return the network if its gradients are to be found by hand; else say why they are not."""
-        device = network.values.device.type
+    def _perceptrons(
+        self, network: ActorCriticNetwork | ActorTower | None, what: str = "its network is more than perceptrons"
+    ) -> Perceptrons | None:
+        """Return the network if its gradients are to be found by hand; else say why they are not.
+
+        Args:
+            network: of a kind whose gradients can be found by hand, or any other.
+            what: is said of one of another kind.
+        """
+        device = self.context.device.partition(":")[0]
         if self.context.autograd:
             why = "torch_settings.gradients says so"
-        elif not isinstance(network, ActorCritic):
-            why = "its network is more than perceptrons over vectors"
+        elif not isinstance(network, (ActorCritic, ActorTower)):
+            why = f"{what} over vectors"
         elif device != "cpu":
             why = f"it learns on {device}"
         else:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from stages.policy.design import PolicyDesign
 from stages.policy.network.actor import ActorNetwork
+from stages.policy.network.actor_tower import ActorTower
 from stages.policy.network.attention import HEADS, residual_attention
 from stages.policy.network.custom import CustomNetwork
 from stages.policy.network.encoding import Encoders
@@ -119,6 +120,8 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
 
     def __init__(self, design: PolicyDesign, signals: int, random: np.random.Generator, device: str = "cpu") -> None:
         super().__init__(seeded(random, lambda: _ActorAndGroupCritic(design, signals)), device)
+        self.tower = ActorTower(self, design) if design.plain else None
+        """The actor, if it is a perceptron over vectors."""
 
     def heads(self, inputs: Inputs) -> Tensor:
         """The actor's heads [B, H]."""

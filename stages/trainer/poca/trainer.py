@@ -28,6 +28,7 @@ from stages.trainer.poca.mates import Mates, final_mates, renumbered, row_mates
 from stages.trainer.poca.network import GroupActorCritic
 from stages.trainer.poca.teams import GroupMinibatch, GroupRollout, TeamRows
 from stages.trainer.poca.update import POCAUpdate
+from stages.trainer.ppo.by_hand import ActorByHand
 from stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,11 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
         context = self.context
         say_uncaptured(context, "teams differ in their number of members")
         self._critic = GroupActorCritic(self._design, len(self._signals.names), self._random, context.device)
-        return POCAUpdate(self._critic, context.spec, self._hyperparameters, context.replicas)
+        h, by_hand = self._hyperparameters, None
+        perceptron = self._perceptrons(self._critic.tower, "its actor is more than a perceptron")
+        if perceptron is not None:
+            by_hand = ActorByHand(perceptron, context.spec.actions, h.ratio_per_dimension, h.batch_size)
+        return POCAUpdate(self._critic, context.spec, h, context.replicas, by_hand)
 
     def _critic_memory_size(self) -> int:
         return 2 * self._design.memory_size  # of the value, and of the baseline

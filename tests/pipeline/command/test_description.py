@@ -62,6 +62,13 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
             {},
             "by hand if it observes vectors alone and has no discrete actions and learns on a CPU, else by autograd",
         ),
+        (
+            {"trainer_type": "poca"},
+            {},
+            "by hand if it observes vectors alone and learns on a CPU, else by autograd; "
+            "the group critic's by autograd in any case",
+        ),
+        ({"trainer_type": "poca"}, {"gradients": "autograd"}, "by autograd, as torch_settings.gradients says"),
     ],
 )
 def test_it_says_how_gradients_are_found(block, torch_settings, said):
@@ -70,4 +77,4 @@ def test_it_says_how_gradients_are_found(block, torch_settings, said):
 
 
 def test_where_there_is_one_way_to_find_gradients_it_says_nothing_of_it():
-    assert "gradients" not in describe(RunConfig.from_plain({"behaviors": {"B": {"trainer_type": "poca"}}}))
+    assert "gradients" not in describe(RunConfig.from_plain({"behaviors": {"B": {"trainer_type": "mine:Trainer"}}}))

@@ -16,8 +16,9 @@ CASES = pytest.mark.parametrize(
         ("ppo", IMAGE, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, False),
         ("ppo", VECTOR, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, False),
         ("ppo", VECTOR, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, True),
+        ("poca", VECTOR, {"batch_size": 16, "buffer_size": 32, "num_epoch": 1}, False),
     ],
-    ids=["sac", "images", "perceptrons by hand", "perceptrons by autograd"],
+    ids=["sac", "images", "perceptrons by hand", "perceptrons by autograd", "poca's actor by hand"],
 )
 
 

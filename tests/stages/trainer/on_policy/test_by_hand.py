@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import NetworkSettings, PPOHyperparameters
+from config import NetworkSettings, POCAHyperparameters, PPOHyperparameters
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.policy.design import PolicyDesign
 from stages.policy.layout import MASK_PENALTY
@@ -15,8 +16,12 @@ from stages.policy.network.actor_critic import ActorCritic
 from stages.policy.network.inputs import Inputs
 from stages.trainer.on_policy.minibatches import Minibatch
 from stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate
-from stages.trainer.ppo.by_hand import PPOByHand
+from stages.trainer.poca.network import GroupActorCritic, Teams
+from stages.trainer.poca.teams import GroupMinibatch
+from stages.trainer.poca.update import POCAUpdate
+from stages.trainer.ppo.by_hand import ActorByHand, PPOByHand
 from stages.trainer.ppo.update import PPOUpdate
+from stages.trainer.replicas import ALONE, Replicas
 
 ACTIONS = st.builds(
     ActionSpec,
@@ -38,14 +43,16 @@ CASES = st.fixed_dictionaries(
         "rows": st.integers(1, 12),
         "expected_rows": st.sampled_from([0, 10**6]),
         "beta": st.sampled_from([0.0, 0.01, 1.0]),
+        "share": st.sampled_from([None, 0.375]),
         "seed": st.integers(0, 10**6),
     }
 )
 
 
-def minibatch_of(case, random: np.random.Generator, columns: int) -> Minibatch:
+def minibatch_of(case, random: np.random.Generator) -> Minibatch:
     """Rows as a rollout gives them: columns of one wide matrix, side by side."""
     actions, rows = case["actions"], case["rows"]
+    columns = actions.continuous_size + len(actions.discrete_branches) if case["per_dimension"] else 1
     masked = case["masked"] and actions.discrete_branches
     widths = {
         "vectors": case["vector"],
@@ -75,54 +82,104 @@ def minibatch_of(case, random: np.random.Generator, columns: int) -> Minibatch:
         advantages=parts["advantages"],
         returns=parts["returns"],
         rows=torch.arange(rows),
+        share=case["share"] or 1.0,
     )
 
 
-def both_ways(case, bf16: bool = False) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Losses, log-ratios and gradients: by autograd, and by hand."""
+def ppo_of(case, design: PolicyDesign, random: np.random.Generator, replicas: Replicas):
+    """PPO's network, its update with gradients by hand, and a minibatch."""
+    spec, per_dimension = design.spec, case["per_dimension"]
+    network = ActorCritic(design, case["signals"], case["shared"], random)
+    by_hand = PPOByHand(network, spec.actions, per_dimension, case["expected_rows"])
+    settings = PPOHyperparameters(ratio_per_dimension=per_dimension)
+    update = PPOUpdate(network, spec, settings, replicas, by_hand)
+    return network, update, lambda: minibatch_of(case, random)
+
+
+def poca_of(case, design: PolicyDesign, random: np.random.Generator, replicas: Replicas):
+    """The same of POCA, whose teams have up to three members, some of whom are not there."""
+    spec, per_dimension, rows = design.spec, case["per_dimension"], case["rows"]
+    network = GroupActorCritic(design, case["signals"], random)
+    assert network.tower is not None
+    by_hand = ActorByHand(network.tower, spec.actions, per_dimension, case["expected_rows"])
+    settings = POCAHyperparameters(ratio_per_dimension=per_dimension)
+    update = POCAUpdate(network, spec, settings, replicas, by_hand)
+
+    def minibatch() -> GroupMinibatch:
+        own, size = minibatch_of(case, random), spec.actions.continuous_size + spec.actions.mask_size
+        seen, done, baselines = (
+            torch.from_numpy(random.standard_normal((rows, width))).to(torch.get_default_dtype())
+            for width in (case["vector"], size, case["signals"])
+        )
+        members, present = random.integers(0, rows, (rows, 3)), random.random((rows, 3)) < 0.7
+        numbers = torch.from_numpy(present.sum(1, keepdims=True) - 1.0).to(seen)
+        teams = Teams(Inputs(seen), done, torch.from_numpy(members), torch.from_numpy(present), numbers)
+        return GroupMinibatch(own, teams, baselines)
+
+    return network, update, minibatch
+
+
+TRAINERS = {"ppo": ppo_of, "poca": poca_of}
+trainers = pytest.mark.parametrize("trainer", list(TRAINERS))
+
+
+class OneOfTwo(Replicas):
+    """One replica of two; gradients are found without a word to the other."""
+
+    size = 2
+
+    def add_up(self, *tensors: torch.Tensor) -> None:
+        raise AssertionError("only once they are found")
+
+
+def both_ways(trainer: str, case, bf16: bool = False) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Losses, log-ratios, and the actor's and the critic's gradients: by autograd, and by hand."""
     random = np.random.default_rng(case["seed"])
     spec = BehaviorSpec("Agent?team=0", (ObservationSpec("o", (case["vector"],)),), case["actions"])
     network_settings = NetworkSettings(
         hidden_units=case["hidden_units"], num_layers=case["num_layers"], activation=case["activation"]
     )
-    network = ActorCritic(PolicyDesign(spec, network_settings, bf16=bf16), case["signals"], case["shared"], random)
+    design = PolicyDesign(spec, network_settings, bf16=bf16)
+    replicas = ALONE if case["share"] is None else OneOfTwo()
+    network, update, make_minibatch = TRAINERS[trainer](case, design, random, replicas)
     network.values += torch.from_numpy(0.5 * random.standard_normal(len(network.values)))
     network.gradients.fill_(7.0)  # of the minibatch before
-    by_hand = PPOByHand(network, spec.actions, case["per_dimension"], case["expected_rows"])
-    update = PPOUpdate(network, spec, PPOHyperparameters(ratio_per_dimension=case["per_dimension"]), by_hand=by_hand)
-    columns = case["actions"].continuous_size + len(case["actions"].discrete_branches)
-    minibatch = minibatch_of(case, random, columns if case["per_dimension"] else 1)
+    minibatch = make_minibatch()
     coefficients = Coefficients(1e-3, case["beta"], 0.2)
     weights, found = update.loss_weights(coefficients).to(network.values), []
     update._measuring = True
-    for way in (OnPolicyUpdate.find_gradients, PPOUpdate.find_gradients):
+    for way in (OnPolicyUpdate.find_gradients, type(update).find_gradients):
         update._log_ratios.clear()
         losses = way(update, minibatch, coefficients, weights)
-        found.append((losses, update._log_ratios[0].clone(), network.gradients.clone()))
+        found.append((losses, update._log_ratios[0].clone(), network.parts * network.gradients))
     return dict(zip(("losses", "log-ratios", "gradients"), zip(*found, strict=True), strict=True))
 
 
+@trainers
 @given(case=CASES)
-def test_in_double_precision_they_agree_to_a_billionth(case):
+def test_in_double_precision_they_agree_to_a_billionth(trainer, case):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        found = both_ways(case)
+        found = both_ways(trainer, case)
     finally:
         torch.set_default_dtype(before)
     for by_autograd, by_hand in found.values():
         torch.testing.assert_close(by_hand, by_autograd, rtol=1e-9, atol=1e-9)
 
 
+@trainers
 @given(case=CASES)
-def test_in_single_precision_they_agree_to_five_digits(case):
-    for what, (by_autograd, by_hand) in both_ways(case).items():
+def test_in_single_precision_they_agree_to_five_digits(trainer, case):
+    for what, (by_autograd, by_hand) in both_ways(trainer, case).items():
         scale = float(by_autograd.abs().max()) if what == "gradients" else 1.0
         torch.testing.assert_close(by_hand, by_autograd, rtol=1e-5, atol=1e-5 * max(1.0, scale))
 
 
+@trainers
 @given(case=CASES)
-def test_in_bfloat16_they_agree_within_its_rounding(case):
+def test_in_bfloat16_they_agree_within_its_rounding(trainer, case):
     """Factors of both are rounded, but not at the same places: autograd's way rounds results as well."""
-    by_autograd, by_hand = both_ways(case | {"hidden_units": 160, "num_layers": 2, "rows": 64}, bf16=True)["gradients"]
-    assert float((by_hand - by_autograd).norm()) <= 0.05 * float(by_autograd.norm())
+    wide = case | {"hidden_units": 160, "num_layers": 2, "rows": 64}
+    for by_autograd, by_hand in zip(*both_ways(trainer, wide, bf16=True)["gradients"], strict=True):
+        assert float((by_hand - by_autograd).norm()) <= 0.05 * float(by_autograd.norm())

@@ -1,0 +1,90 @@
+"""Whole updates whose actor's gradients are found by hand are those of autograd, and each way repeats itself exactly."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trainer_samples import (
+    CONTINUOUS,
+    DISCRETE,
+    HYBRID,
+    IMAGE,
+    VECTOR,
+    Reported,
+    all_weights,
+    context_of,
+    experience,
+)
+
+from queues.specs import BehaviorSpec
+from stages.trainer.factory import make_trainer
+
+
+def poca(autograd, actions=HYBRID, observed=(VECTOR,), statistics=None, network=None, **hyperparameters):
+    spec = BehaviorSpec("Test", observed, replace(actions, masked=bool(actions.discrete_branches)), grouped=True)
+    hyperparameters = {"num_epoch": 3, **hyperparameters}
+    context = context_of(
+        "poca", spec, statistics=statistics, hyperparameters=hyperparameters, network_settings=network or {}
+    )
+    return make_trainer(replace(context, autograd=autograd))
+
+
+def learned(trainer, updates=5):
+    for seed in range(updates):
+        trainer.add(experience(trainer.context.spec, [16, 16], seed))
+        trainer.learn()
+    return all_weights(trainer)
+
+
+@pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE, HYBRID], ids=["continuous", "discrete", "hybrid"])
+@pytest.mark.parametrize(
+    "hyperparameters",
+    [
+        {},
+        {"max_grad_norm": 0.1, "decoupled": True},
+        {"ratio_per_dimension": True, "beta": 0.1},
+        {"target_kl": 1e-3, "beta": 0.0},
+    ],
+    ids=str,
+)
+def test_both_ways_end_in_the_same_weights_and_report_the_same(actions, hyperparameters):
+    by_hand, by_autograd = Reported(), Reported()
+    ours = learned(poca(False, actions, statistics=by_hand, **hyperparameters))
+    theirs = learned(poca(True, actions, statistics=by_autograd, **hyperparameters))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+    assert by_hand.values.keys() == by_autograd.values.keys()
+    for name, values in by_hand.values.items():
+        np.testing.assert_allclose(values, by_autograd.values[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("autograd", [False, True])
+def test_each_way_repeats_itself_exactly_and_goes_on_from_its_state(autograd):
+    whole, again, resumed = (poca(autograd) for _ in range(3))
+    np.testing.assert_array_equal(learned(whole, 2), learned(again, 2))
+    resumed.load_state_dict(whole.state_dict())
+    np.testing.assert_array_equal(learned(whole), learned(resumed))
+
+
+def test_a_state_of_one_way_goes_on_in_the_other():
+    saved, resumed = poca(True), poca(False)
+    learned(saved, 2)
+    resumed.load_state_dict(saved.state_dict())
+    np.testing.assert_allclose(learned(saved), learned(resumed), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("autograd", "observed", "network", "why"),
+    [
+        (False, (VECTOR,), {}, None),
+        (True, (VECTOR,), {}, "torch_settings.gradients says so"),
+        (False, (VECTOR, IMAGE), {}, "its actor is more than a perceptron over vectors"),
+        (False, (VECTOR,), {"memory": {"memory_size": 4}}, "its actor is more than a perceptron over vectors"),
+    ],
+)
+def test_a_trainer_finds_them_by_hand_where_it_can_and_says_where_it_cannot(autograd, observed, network, why, caplog):
+    with caplog.at_level(logging.INFO):
+        poca(autograd, observed=observed, network=network)
+    said = [record.getMessage() for record in caplog.records if "autograd" in record.getMessage()]
+    expected = f"Test: gradients by autograd, which takes longer than by hand: {why}."
+    assert said == ([] if why is None else [expected])
