@@ -151,8 +151,10 @@ class GradientParts:
             found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]
             for runs, norm in zip(self._runs, found, strict=True):
                 if not norm <= limit:
+                    # An array of no dimension: to read a Python number takes NumPy half as long as to scale a run.
+                    factor = np.array(limit / (norm + 1e-6), runs[0].dtype)
                     for run in runs:
-                        run *= limit / (norm + 1e-6)
+                        run *= factor
         return torch.from_numpy(np.array(found)).to(self._gradients.dtype)
 
 

@@ -245,7 +245,8 @@ def clipped_by_hand(log_ratios: Numbers, advantages: Numbers, epsilon: float) ->
         epsilon: the clip range.
     """
     ratios = np.exp(log_ratios)
-    clipped = np.clip(ratios, 1.0 - epsilon, 1.0 + epsilon)
+    # As `np.clip`, in less than half of the time for a minibatch.
+    clipped = np.minimum(np.maximum(ratios, ratios.dtype.type(1.0 - epsilon)), ratios.dtype.type(1.0 + epsilon))
     ratios *= advantages
     clipped *= advantages
     loss = -_mean(np.minimum(ratios, clipped))
