@@ -39,7 +39,7 @@ def sac(observed: int, actions: int, units: int, bf16: bool) -> Callable[[], flo
     spec = BehaviorSpec("SAC", (ObservationSpec("o", (observed,)),), ActionSpec(actions))
     settings = NetworkSettings(hidden_units=units, num_layers=2, activation="relu")
     design = PolicyDesign(spec, settings, squashed=True, bf16=bf16)
-    update = SACUpdate(design, SACHyperparameters(), 1, np.random.default_rng(0), "cpu")
+    update = SACUpdate(design, SACHyperparameters(), 1, np.random.default_rng(0), "cpu", by_hand=True)
     seen, following = (torch.randn(ROWS, observed) for _ in range(2))
     taken = torch.randn(ROWS, actions).tanh()
     batch = ReplayMinibatch(Inputs(seen), Inputs(seen), Inputs(following), taken, (), None, None, None)
