@@ -56,6 +56,7 @@ class RunningHosts:
             self._in_process.setdefault(pid, set()).add(plan.name)
         self._ended.discard(plan.name)
         self._killed.discard(plan.name)
+        self._dismissed.discard(plan.name)
         if replaces is not None:
             replaces.close()
         self._on_start(host)
