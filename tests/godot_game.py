@@ -177,9 +177,14 @@ class Link:
         self.socket.sendall(struct.pack("<I", len(data)))
         self.socket.sendall(data if cut is None else data[:cut])
 
+    def send_twice(self, text):
+        data = text.encode("latin-1")
+        # In one write: between two, the trainer's next request could come.
+        self.socket.sendall(2 * (struct.pack("<I", len(data)) + data))
+
 
 def fail(fault, link, text, given):
-    """Do the fault in place of an answer; returns the answer to send, if any."""
+    """Do the fault in place of an answer; returns the answer still to send, None for none."""
     if fault.startswith("exit"):
         os._exit(int(fault[4:] or 0))
     if fault == "hang":
@@ -198,8 +203,8 @@ def fail(fault, link, text, given):
     if fault == "type":
         return json.dumps({"type": "surprise"})
     if fault == "twice":
-        link.send(text)
-        return text
+        link.send_twice(text)
+        return None
     if fault in ("nan", "-nan", "inf", "1e99999", "null"):
         at = text.index('"obs": [', text.index('"obs": [') + 1) + len('"obs": [')
         return text[:at] + fault + text[text.index(",", at) :]
@@ -294,7 +299,10 @@ def serve(link, game, generation, fault, fault_at, given):
             time.sleep(3600)  # the addon's tree stays paused for ever
         text = json.dumps(answer)
         game.done = [False] * game.count
-        link.send(fail(fault, link, text, given) if fault and steps == fault_at and what == "action" else text)
+        if fault and steps == fault_at and what == "action":
+            text = fail(fault, link, text, given)
+        if text is not None:
+            link.send(text)
 
 
 if __name__ == "__main__":
