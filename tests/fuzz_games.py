@@ -37,6 +37,7 @@ HELLO: dict[str, Any] = {
 }
 STATE: dict[str, Any] = {
     "type": "state",
+    "number": 1,
     "agents": {
         "Ball": {
             "deciding": {

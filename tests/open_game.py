@@ -177,6 +177,7 @@ class Link:
         self.socket = socket.create_connection((host, int(port)), 20)
         self.socket.settimeout(None)
         self.form = form
+        self.last = None
 
     def send(self, message, times=1):
         if self.form == "json":
@@ -218,11 +219,21 @@ def fail(fault, link, message):
     if fault == "twice":
         link.send(message, times=2)  # at once, as it can't be seen before it is there
         return None
-    if fault == "key":
-        message["statistic"] = message.pop("statistics")
+    if fault == "late":
+        link.send(link.last)  # a second time, once the next one is asked for
         return message
+    damage(fault, link, message)
+    return message
+
+
+def damage(fault, link, message):
+    """Put the fault into a state."""
     part = message["agents"]["Agent"]["deciding"]
-    if fault == "nan":
+    if fault == "unnumbered":
+        del message["number"]
+    elif fault == "key":
+        message["statistic"] = message.pop("statistics")
+    elif fault == "nan":
         part["observations"][0][0][1] = float("nan") if link.form == "msgpack" else None
     elif fault == "ids":
         part["ids"][1] = part["ids"][0]
@@ -236,7 +247,6 @@ def fail(fault, link, message):
         part["reward"] = part.pop("rewards")
     else:
         wrong(f"no fault {fault!r}")
-    return message
 
 
 def main():
@@ -295,10 +305,12 @@ def serve(link, game, given, fault, fault_at):
             steps += 1
         else:
             wrong(f"a message of type {message['type']}")
+        answer["number"] = message["number"]
         if fault and steps >= fault_at and message["type"] == "act":
             answer = fail(fault, link, answer)
         if answer is not None:
             link.send(answer)
+            link.last = answer
 
 
 if __name__ == "__main__":

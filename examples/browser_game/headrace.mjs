@@ -12,9 +12,9 @@ export async function serve(url, game) {
     if (message.type === "close") break;
     if (message.type === "error") throw new Error(`the trainer says: ${message.message}`);
     if (message.type === "reset") {
-      link.send({ type: "state", ...(await game.begin(message.parameters, message.seed)) });
+      link.send({ type: "state", number: message.number, ...(await game.begin(message.parameters, message.seed)) });
     } else if (message.type === "act") {
-      link.send({ type: "state", ...(await game.act(message.actions, message.parameters)) });
+      link.send({ type: "state", number: message.number, ...(await game.act(message.actions, message.parameters)) });
     } // a welcome asks for nothing
   }
   link.close();

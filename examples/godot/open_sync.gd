@@ -13,6 +13,7 @@ var given = {}
 var _peer = StreamPeerTCP.new()
 var _repeat = 8
 var _frame = 0
+var _number = 0
 var _ended = {}
 
 func _ready():
@@ -48,6 +49,7 @@ func _physics_process(_delta):
 		_handle(_receive())
 
 func _handle(message):
+	_number = message.get("number", 0)
 	match message.get("type"):
 		"act":
 			for behavior in message["actions"]:
@@ -114,7 +116,7 @@ func _state():
 			_add(part["deciding"], index, agent.get_obs(), agent.reward)
 			agent.reward = 0.0
 	_ended = {}
-	return {"type": "state", "agents": found}
+	return {"type": "state", "number": _number, "agents": found}
 
 func _columns(agent):
 	var observations = []

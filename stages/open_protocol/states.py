@@ -12,7 +12,7 @@ from stages.open_protocol.columns import read_rows
 from stages.programs.errors import MessageError
 from stages.programs.rows import ProgramRows
 
-_KEYS = ("type", "agents", "statistics")
+_KEYS = ("type", "number", "agents", "statistics")
 
 
 @dataclass(frozen=True, slots=True)

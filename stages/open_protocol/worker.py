@@ -112,6 +112,8 @@ class OpenWorker(GameWorker):
         server = make_server(transport, port, max_message_mib)
         super().__init__(worker_id, server, launch, seed, timeout_s, max_message_mib, patient, _WORDING)
         self._form: Format = "json"
+        self._asked = 0
+        """Number of the last `reset` or `act`."""
 
     def read(self, content: bytes) -> dict[str, Any]:
         """Read a message; the game is answered in its format."""
@@ -119,12 +121,19 @@ class OpenWorker(GameWorker):
         return decode(content)
 
     def check(self, message: dict[str, Any], kind: str) -> None:
-        """Check a message's kind; a game may also say that it ends, or what is wrong with it."""
+        """Check a message's kind and number; a game may also say that it ends, or what is wrong with it."""
         if message["type"] == "close":
             raise ProgramEnded(f"{self.name} has ended: {message.get('reason') or 'it said so'}")
         if message["type"] == "error":
             raise MessageError(f"says: {message.get('message')}")
         super().check(message, kind)
+        number = message.get("number")
+        if kind == "state" and (isinstance(number, bool) or number != self._asked):
+            what = "without a number" if number is None else f"with the number {repr(number)[:60]}"
+            raise MessageError(
+                f"has sent a state {what}, expected {self._asked}, that of the last reset or act: each is answered "
+                "once, and in order"
+            )
 
     def say_goodbye(self) -> None:
         """Send that it is over."""
@@ -162,7 +171,7 @@ class OpenWorker(GameWorker):
             parameters: all environment parameters.
             seed: for the game's random numbers from now on; None to leave them as they are.
         """
-        request: dict[str, Any] = {"type": "reset", "parameters": dict(parameters)}
+        request = self._request("reset", parameters=dict(parameters))
         if seed is not None:
             request["seed"] = seed
         return await self._ask(encode(request, self._form), "state", "has not answered a reset")
@@ -178,10 +187,14 @@ class OpenWorker(GameWorker):
             ProgramBroken: if it died, did not answer, dropped the connection, or broke the protocol.
             ProgramEnded: if it has closed in order.
         """
-        request: dict[str, Any] = {"type": "act", "actions": actions}
+        request = self._request("act", actions=actions)
         if parameters is not None:
             request["parameters"] = dict(parameters)
         return await self._ask(encode(request, self._form), "state", "hasn't sent its next state")
+
+    def _request(self, kind: str, **content: Any) -> dict[str, Any]:
+        self._asked += 1
+        return {"type": kind, "number": self._asked, **content}
 
     async def refuse(self, what: str) -> ProgramBroken:
         """Tell the game what is wrong with its message, and end it; returns the error, which names the game."""

@@ -21,7 +21,7 @@ HELLO = {
     "protocol": 1,
     "behaviors": {"Ball": {"observations": [{"shape": [1]}], "actions": {"continuous": 1}}},
 }
-STATE = {"type": "state", "agents": {"Ball": {"deciding": {"ids": [0], "observations": [[[1.0]]]}}}}
+STATE = {"type": "state", "number": 1, "agents": {"Ball": {"deciding": {"ids": [0], "observations": [[[1.0]]]}}}}
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ async def test_a_game_is_answered_in_the_format_that_it_speaks(binary):
         assert (await heard())["type"] == "welcome"
         assert list((await starting).specs) == ["Ball"]
         asking = asyncio.ensure_future(worker.reset({"speed": 2.0}))
-        assert await heard() == {"type": "reset", "parameters": {"speed": 2.0}}
+        assert await heard() == {"type": "reset", "number": 1, "parameters": {"speed": 2.0}}
         await send(STATE)
         assert await asking == STATE
         await worker.close()

@@ -48,6 +48,8 @@ async def test_a_game_plays_in_both_formats(tmp_path, form, game):
         ("say", ProgramBroken, "says: the level is broken"),
         ("end", ProgramEnded, "has ended: the player has left"),
         ("twice", ProgramBroken, "a message that answers nothing"),
+        ("late", ProgramBroken, "has sent a state with the number 3, expected 4"),
+        ("unnumbered", ProgramBroken, "has sent a state without a number, expected 4"),
         ("nan", ProgramBroken, "null at index 1"),
         ("ids", ProgramBroken, "twice"),
         ("few", ProgramBroken, "expected 2 for each of"),
