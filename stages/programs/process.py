@@ -13,6 +13,8 @@ from typing import Any
 
 from stages.programs.errors import ProgramRefused
 
+_STDERR = 2
+
 
 class ProgramProcess(asyncio.SubprocessProtocol):
     """The process of a game, with its child processes.
@@ -41,14 +43,14 @@ class ProgramProcess(asyncio.SubprocessProtocol):
 
         Args:
             command: the program and its arguments.
-            show_output: True to pass its standard output and error on to ours.
+            show_output: True to pass its standard output and error on to our standard error.
             on_exit: called with the return code.
             log_file: gets them otherwise; None to drop them.
 
         Raises:
             ProgramRefused: if the system can't start the program.
         """
-        silent: AbstractContextManager[Any] = nullcontext(None if show_output else asyncio.subprocess.DEVNULL)
+        silent: AbstractContextManager[Any] = nullcontext(_STDERR if show_output else asyncio.subprocess.DEVNULL)
         if log_file is not None and not show_output:
             log_file.parent.mkdir(parents=True, exist_ok=True)
         try:
