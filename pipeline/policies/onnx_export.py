@@ -18,6 +18,7 @@ from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from pipeline.run_folder.folder import folder_name
 from pipeline.run_folder.training_status import ExportEntry
 from queues.messages import PolicyUpdate
+from stages.errors import StageError
 from stages.policy.design import PolicyDesign
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class OnnxExporter:
 
     def _warn(self, path: Path, error: Exception) -> None:
         """Warn once about the same reason, which often recurs with every checkpoint."""
-        reason = f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
         if reason != self._last_reason:
             self._log.warning("%s could not be written, the policy itself is in the .pt file: %s", path, reason)
         self._last_reason = reason

@@ -6,7 +6,6 @@ they looked at one by one, to name what is wrong: agent, key, place.
 
 from __future__ import annotations
 
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from queues.messages import ActionBatch, Array
 from queues.specs import BehaviorSpec, ObservationSpec
+from stages.godot.pictures import NO_WINDOW, WrongPicture, read_picture
 from stages.godot.spaces import is_picture
 from stages.programs.names import GODOT
 
@@ -182,27 +182,18 @@ class AgentColumns:
         return rows
 
     def _pictures(self, observation: ObservationSpec, found: list[Any]) -> Array:
-        pictures = np.empty((len(found), observation.size), np.uint8)
+        pictures = np.empty((len(found), *observation.shape), np.uint8)
         for row, (agent, text) in enumerate(zip(self._places, found, strict=True)):
             if not isinstance(text, str):
                 raise WrongColumn(
                     f"agent {agent}: has {_shown(text)} as the picture {observation.name!r}, expected its bytes as a "
-                    "text of hexadecimal digits; headless engines draw nothing, so leave no_graphics false (--viz), "
-                    "and where there is no display put xvfb-run before the command"
+                    f"text of hexadecimal digits; {NO_WINDOW}"
                 )
             try:
-                data = binascii.unhexlify(text)
-            except ValueError as error:
-                raise WrongColumn(
-                    f"agent {agent}: has a picture {observation.name!r} of no such digits: {error}"
-                ) from None
-            if len(data) != observation.size:
-                raise WrongColumn(
-                    f"agent {agent}: has a picture {observation.name!r} of {len(data):,} bytes, expected "
-                    f"{observation.size:,} ({'×'.join(map(str, observation.shape))}, as announced)"
-                )
-            pictures[row] = np.frombuffer(data, np.uint8)
-        return pictures.reshape(len(found), *observation.shape)
+                pictures[row] = read_picture(text, observation.shape, observation.channels_last)
+            except WrongPicture as error:
+                raise WrongColumn(f"agent {agent}: has a picture {observation.name!r} {error}") from None
+        return pictures
 
 
 def action_message(texts: Sequence[bytes]) -> bytes:

@@ -28,6 +28,7 @@ from stages.errors import StageError
 from stages.godot.blocking import BlockingLink, GodotEnvError
 from stages.godot.build import GodotBuild, command_line
 from stages.godot.gymnasium_spaces import action_space, flat_space, observation_space, split
+from stages.godot.pictures import CHANNELS, read_picture
 from stages.godot.spaces import AgentSpaces, BadAnnouncement, is_picture, read_announcement
 from stages.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, WireError, call_of, read_message
 
@@ -36,7 +37,6 @@ Step = tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dic
 
 _PATIENCE_S = 2.0
 """Time that a build may take to end after `close`."""
-_CHANNELS = (3, 4)
 
 
 class GodotEnv:
@@ -327,10 +327,9 @@ def _of_equal_actions(agents: Sequence[AgentSpaces]) -> list[_ActingAgents]:
 
 def _picture(text: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """A picture in the announced order of axes; cameras send the channels last, whatever they announce."""
-    pixels = np.frombuffer(bytes.fromhex(text), np.uint8)
-    if len(shape) == 3 and shape[0] in _CHANNELS:
-        return np.moveaxis(pixels.reshape(*shape[1:], shape[0]), -1, 0)
-    return pixels.reshape(shape)
+    if len(shape) == 3 and shape[0] in CHANNELS:
+        return np.moveaxis(read_picture(text, (*shape[1:], shape[0]), channels_last=True), -1, 0)
+    return read_picture(text, shape, channels_last=len(shape) == 3 and shape[2] in CHANNELS)
 
 
 def _close_at_exit(env: weakref.ref[GodotEnv]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from stages.godot.pictures import CHANNELS
 from stages.programs.errors import ProgramRefused
 from stages.programs.names import GODOT
 
@@ -19,8 +20,6 @@ SHARED_POLICY = "shared_policy"
 """The policy of agents that name none."""
 _PICTURE = "2d"
 """Part of the keys of pictures."""
-_CHANNELS = (3, 4)
-"""Of the engine's pictures: with transparency four."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +151,8 @@ def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec
     The addon's cameras announce [channels, height, width], and send the engine's bytes, channels last; Godot 3's
     announced them last, too. A game may fill the string itself, in the order that it announces.
     """
-    first = shape[0] in _CHANNELS
-    if not first and shape[2] in _CHANNELS:
+    first = shape[0] in CHANNELS
+    if not first and shape[2] in CHANNELS:
         return ObservationSpec(key, shape, "uint8", channels_last=True)
     if pictures == "interleaved" or (pictures == "auto" and first):
         return ObservationSpec(key, (*shape[1:], shape[0]), "uint8", channels_last=True)

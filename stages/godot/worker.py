@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from stages.godot.build import GodotBuild, command_line, log_of
-from stages.godot.spaces import Announcement, BadAnnouncement, read_announcement
+from stages.godot.pictures import NO_WINDOW
+from stages.godot.spaces import Announcement, BadAnnouncement, is_picture, read_announcement
 from stages.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, call_of, read_message
 from stages.programs.server import TcpServer
 from stages.programs.worker import GameWorker, Launch, Wording
@@ -67,6 +69,9 @@ class GodotWorker(GameWorker):
             launch = Launch(partial(command_line, build), build.path, log_of(build, worker_id), build.show_output)
         server = TcpServer(port, max_message_mib * 2**20)
         super().__init__(worker_id, server, launch, seed, timeout_s, max_message_mib, patient, _WORDING)
+        self._headless = build is not None and build.headless
+        self._blind = False
+        """True if its agents observe pictures that nobody draws."""
 
     def read(self, content: bytes) -> dict[str, Any]:
         """Read a message of the addon's."""
@@ -98,8 +103,14 @@ class GodotWorker(GameWorker):
             await self._release()
             raise
         self._announced = True
+        self._blind = self._headless and any(
+            map(is_picture, chain.from_iterable(a.observations for a in announcement.agents))
+        )
         log.info("Connected to %s: %d agents.", self.name, len(announcement.agents))
         return announcement
+
+    def _suspicion(self) -> str:
+        return f"; its agents observe pictures, and {NO_WINDOW}" if self._blind else ""
 
     async def reset(self) -> dict[str, Any]:
         """Ask for a reset of all agents; returns the answer. Raises as `step`."""

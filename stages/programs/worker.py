@@ -262,9 +262,13 @@ class GameWorker:
             return ProgramEnded(f"{self.name} has quit, with return code 0")
         assert code is not None
         if self._announced:
-            return self._broken(f"ended with {describe_exit(code)}")
+            return self._broken(f"ended with {describe_exit(code)}{self._suspicion()}")
         hint = "" if code else f"; {self._wording.needs}?"
         return self._broken(f"ended with {describe_exit(code)} before it had told of its agents{hint}")
+
+    def _suspicion(self) -> str:
+        """What a game that has crashed may have died of, behind a semicolon; nothing without one."""
+        return ""
 
     def _log_tail(self) -> str:
         return "" if self._launch is None else tail(self._launch.log_file)

@@ -50,6 +50,19 @@ def test_pictures_are_bytes_in_hexadecimal_digits():
     np.testing.assert_array_equal(pictures, [[[[1, 2, 3]], [[10, 11, 12]]], [[[255] * 3], [[255] * 3]]])
 
 
+@pytest.mark.parametrize(
+    ("announced", "sent", "read"),
+    [
+        (3, "010203ff0a0b0c00", [[[1, 2, 3]], [[10, 11, 12]]]),
+        (4, "0102030a0b0c", [[[1, 2, 3, 255]], [[10, 11, 12, 255]]]),
+    ],
+)
+def test_transparency_may_be_sent_unannounced_or_be_left_out(announced, sent, read):
+    camera = {"cam_2d": {"space": "box", "size": [announced, 2, 1]}}
+    (pictures,) = columns(camera).observations([{"cam_2d": sent}] * 2)
+    np.testing.assert_array_equal(pictures, [read] * 2)
+
+
 def test_actions_are_written_by_key_in_the_games_order_in_ascii():
     batch = ActionBatch(np.array([[0.5, -1, 0.25], [0, 1, -0.125]], np.float32), np.array([[2], [0]], np.int32))
     message = action_message(columns().actions(batch))

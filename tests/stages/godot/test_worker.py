@@ -81,6 +81,13 @@ async def test_what_goes_wrong_in_a_step_is_named_and_the_game_ended(tmp_path, f
     await worker.close()
 
 
+async def test_a_crash_of_one_that_draws_no_pictures_is_told_with_the_cure(tmp_path):
+    worker = await begun(tmp_path, "--game=picture", "--fault=exit11", "--fault_at=1")
+    with pytest.raises(ProgramBroken, match="return code 11; its agents observe pictures.*no_graphics.*xvfb-run"):
+        await worker.step(action_message([b'{"side":1}'] * 4))
+    await worker.close()
+
+
 async def test_a_game_that_hangs_is_killed_after_the_time_limit(tmp_path):
     worker = worker_of(tmp_path, "--fault=hang", "--fault_at=1", timeout_s=5)
     await worker.start()
