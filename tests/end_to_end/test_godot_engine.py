@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from engines import needs_godot3
 from runs import run_here
 
 from pipeline.run import RunOptions
 
 GAMES = Path(__file__).parents[2] / "examples" / "godot"
-ENGINE = shutil.which(os.environ.get("GODOT", "godot3-server"))
 
-pytestmark = pytest.mark.skipif(ENGINE is None, reason="needs Godot 3: apt-get install godot3-server")
+pytestmark = needs_godot3
 
 
 def played(name, folder, **behavior):

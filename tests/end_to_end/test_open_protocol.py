@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 import yaml
 from browsers import complaints, needs_browser, opened_browser
+from engines import needs_godot3, needs_godot4
 from open_runs import GAME, free_port
 from runs import run_here
 
@@ -25,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "browser_game"
 INLINE = {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}}
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-needs_engine = pytest.mark.skipif(shutil.which("godot3-server") is None, reason="apt-get install godot3-server")
 
 
 def game(*arguments, settings=None, env=None, **sections):
@@ -190,11 +190,18 @@ def test_the_policy_plays_in_the_page(catcher):
     assert not errors
 
 
-@needs_engine
 @pytest.mark.lengthy
-def test_a_game_in_gdscript_is_trained_in_a_real_engine(tmp_path):
-    plain = yaml.safe_load((ROOT / "examples" / "godot" / "open.yaml").read_text())
-    plain["env_settings"]["env_path"] = str(ROOT / "examples" / "godot" / "build")
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param("godot/open.yaml", marks=needs_godot3),
+        pytest.param("godot4/chase.yaml", marks=needs_godot4),
+    ],
+)
+def test_a_game_in_gdscript_is_trained_in_a_real_engine(tmp_path, file):
+    example = ROOT / "examples" / file
+    plain = yaml.safe_load(example.read_text())
+    plain["env_settings"]["env_path"] = str(example.with_name("build"))
     plain["behaviors"]["Chase"]["max_steps"] = 60_000
     result, rewards = trained(tmp_path, {**plain, "pipeline": INLINE})
     assert rewards[0] < 2 < 6 < rewards[-1]
