@@ -69,8 +69,11 @@ def _validate(config: RunConfig, *, try_environments: bool) -> int:
     from pipeline.command.description import describe
     from pipeline.main import environment_trial
     from pipeline.main.named_code import all_names
+    from pipeline.main.preflight import missing_parts
 
     mistakes = all_names(config)
+    if try_environments:
+        mistakes = list(dict.fromkeys([*missing_parts(config), *mistakes]))
     if not mistakes and try_environments:
         mistakes, warnings = environment_trial.try_environments(config)
         _warn(warnings)

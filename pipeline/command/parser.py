@@ -89,7 +89,12 @@ def _add_file_options(files: argparse._ArgumentGroup) -> None:
         help="print the pipeline that would be built, or every mistake; train nothing. An environment of Gymnasium or "
         "PettingZoo is tried for some steps, in a process of its own",
     )
-    files.add_argument("--no-env-check", action="store_true", help="with --validate: try no environment")
+    files.add_argument(
+        "--no-env-check",
+        action="store_true",
+        help="with --validate: check the file alone, without trying an environment or "
+        "looking for what it names on the disk",
+    )
     files.add_argument(
         "--convert",
         metavar="OLD",

@@ -6,7 +6,6 @@ demonstrations, executables, modules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,14 +14,15 @@ from config.environment_kinds import load_entry
 from config.errors import dotted
 from config.host_kinds import HOST_KINDS
 from config.persons import persons_in
-from pipeline.common.errors import RunError
+from pipeline.common.errors import RunError, RunFolderError
 from pipeline.common.graph import offline_demonstrations
 from pipeline.main.named_code import names_of_main
 from pipeline.policies.export import NEWEST
+from pipeline.policies.inference import plays_given_models
 from pipeline.policies.ml_agents import left_checkpoint, left_steps
 from pipeline.policies.warm_start import initial_policy
 from pipeline.run_folder.checkpoint import holds_checkpoint
-from pipeline.run_folder.folder import unusable
+from pipeline.run_folder.folder import check_there_is_a_run, unusable
 from queues.errors import StreamError
 from stages.errors import StageError
 
@@ -32,7 +32,38 @@ def check_run(config: RunConfig) -> None:
 
     Raises:
         RunError: if it can't; the message says why.
+        RunFolderError: if there is no run to resume, or to play.
     """
+    if config.replay is None and not offline_demonstrations(config):
+        _check_environment(config)
+    _check_resumed(config)
+    mistakes = [*missing_parts(config), *names_of_main(config)]
+    if mistakes:
+        raise RunError("\n".join(mistakes))
+
+
+def missing_parts(config: RunConfig) -> list[str]:
+    """Find what a run would lack beside its environment: files, runs, packages, persons; each with what to do."""
+    found = []
+    for check in (
+        _check_alone,
+        _check_streams,
+        _check_demonstrations,
+        _check_resumed,
+        _check_starts,
+        _check_host_kinds,
+        _check_monitor,
+        _check_persons,
+    ):
+        try:
+            check(config)
+        except (RunError, RunFolderError) as error:
+            found.append(str(error))
+    return found
+
+
+def _check_alone(config: RunConfig) -> None:
+    """Check that what learns from demonstrations alone has a run of its own."""
     offline = offline_demonstrations(config)
     others = [name for name in config.behaviors if name not in offline]
     if offline and others:
@@ -40,24 +71,6 @@ def check_run(config: RunConfig) -> None:
             f"{next(iter(offline))} learns from demonstrations alone, and {others[0]} does not: they can't be trained "
             f"in one run; train {', '.join(offline)} in a run of its own, or let it imitate a `teacher` of this run."
         )
-    if config.replay is not None:
-        _check_streams(config.replay.streams)
-    elif not offline:
-        _check_environment(config)
-    if not config.checkpoint_settings.inference:
-        _check_demonstrations(config)
-    if config.checkpoint_settings.resume and not config.checkpoint_settings.inference:
-        _check_origin(Path(config.checkpoint_settings.results_dir) / config.checkpoint_settings.run_id)
-    if not (config.checkpoint_settings.resume or config.checkpoint_settings.inference):
-        for name, settings in config.behaviors.items():
-            if settings.learns:
-                initial_policy(config, name)
-    _check_host_kinds(config)
-    _check_monitor(config)
-    _check_persons(config)
-    mistakes = names_of_main(config)
-    if mistakes:
-        raise RunError("\n".join(mistakes))
 
 
 def _check_environment(config: RunConfig) -> None:
@@ -71,6 +84,8 @@ def _check_environment(config: RunConfig) -> None:
 
 def _check_demonstrations(config: RunConfig) -> None:
     """Check that what is to be imitated is there: else an engine would be started in vain."""
+    if config.checkpoint_settings.inference:
+        return
     for name, settings in config.behaviors.items():
         sources = [settings.hyperparameters, settings.behavioral_cloning, *settings.signals.values()]
         for path in dict.fromkeys(getattr(source, "demo_path", None) for source in sources):
@@ -85,6 +100,25 @@ def _check_demonstration(path: str, behavior: str, folder: Path | None) -> None:
         check_there(path, behavior, folder)
     except (StageError, OSError) as error:
         raise RunError(str(error)) from error
+
+
+def _check_resumed(config: RunConfig) -> None:
+    """Check that the run is there that goes on, or whose policies are played."""
+    settings = config.checkpoint_settings
+    if not (settings.resume or settings.inference) or (settings.inference and plays_given_models(config)):
+        return
+    if not settings.inference:
+        _check_origin(Path(settings.results_dir) / settings.run_id)
+    check_there_is_a_run(settings.results_dir, settings.run_id)
+
+
+def _check_starts(config: RunConfig) -> None:
+    """Check that the policies are there that a fresh run starts from."""
+    if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
+        return
+    for name, settings in config.behaviors.items():
+        if settings.learns:
+            initial_policy(config, name)
 
 
 def _check_host_kinds(config: RunConfig) -> None:
@@ -140,11 +174,13 @@ def _check_origin(run_folder: Path) -> None:
     )
 
 
-def _check_streams(streams: Sequence[str]) -> None:
+def _check_streams(config: RunConfig) -> None:
     """Check that the recordings are there and readable."""
+    if config.replay is None:
+        return
     from stages.replay.recording import recorded_edge
 
     try:
-        recorded_edge(streams)
+        recorded_edge(config.replay.streams)
     except (StageError, StreamError, OSError) as error:
         raise RunError(str(error)) from error

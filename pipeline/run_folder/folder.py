@@ -88,8 +88,7 @@ class RunFolder:
         results = Path(results_dir)
         path = results / run_id
         if resume:
-            if not path.is_dir():
-                raise RunFolderError(_nothing_to_resume(results, run_id))
+            check_there_is_a_run(results, run_id)
         elif not _never_began(path):
             if path.exists():
                 if not force:
@@ -251,6 +250,20 @@ def _never_began(path: Path) -> bool:
     empty = ("checkpoints", "streams", "Pipeline")
     others = {inner.name for inner in path.iterdir()} - {CONFIGURATION, LOCK, GUARD, "run_logs", *empty}
     return not others and not any(any((path / name).glob("*")) for name in empty)
+
+
+def check_there_is_a_run(results_dir: str | Path, run_id: str) -> None:
+    """Check that there is a run to resume, or to play.
+
+    Raises:
+        RunFolderError: if there is none, with the names of those that there are, or the system refuses to look.
+    """
+    results = Path(results_dir)
+    try:
+        if not (results / run_id).is_dir():
+            raise RunFolderError(_nothing_to_resume(results, run_id))
+    except OSError as error:
+        raise unusable(results / run_id, error) from error
 
 
 def _nothing_to_resume(results: Path, run_id: str) -> str:

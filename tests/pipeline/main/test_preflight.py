@@ -8,7 +8,7 @@ import torch
 import pipeline.main.preflight
 from config import RunConfig
 from pipeline.common.errors import RunError
-from pipeline.main.preflight import check_run
+from pipeline.main.preflight import check_run, missing_parts
 
 PENDULUM = {"environment": {"kind": "gymnasium", "id": "Pendulum-v1"}}
 CLONES = {"trainer_type": "bc", "hyperparameters": {"demo_path": "expert.demo"}}
@@ -29,6 +29,16 @@ GAIL = {"reward_signals": {"gail": {"demo_path": "expert.demo"}}}
 def test_what_a_run_lacks_is_named_before_it_starts(plain, message):
     with pytest.raises(RunError, match=message):
         check_run(RunConfig.from_plain(plain))
+
+
+def test_all_that_is_missing_is_found_at_once(tmp_path):
+    plain = {**PENDULUM, "behaviors": {"A": {**GAIL, "init_path": "absent.pt"}}}
+    demonstration, start = missing_parts(RunConfig.from_plain(plain))
+    assert "A: demo_path 'expert.demo': there is no such file" in demonstration
+    assert "A.init_path: there is no file absent.pt" in start
+    resumed = {**PENDULUM, "checkpoint_settings": {"resume": True, "run_id": "nobody", "results_dir": str(tmp_path)}}
+    (nobody,) = missing_parts(RunConfig.from_plain({**resumed, "behaviors": {"A": {}}}))
+    assert "there is no run 'nobody'" in nobody
 
 
 VOLLEY = {"environment": {"kind": "builtin", "id": "Volley"}, "behaviors": {"Volley": {"brain": "player"}}}
