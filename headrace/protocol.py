@@ -15,12 +15,14 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from config.unity import EnvSettings
 from stages.errors import StageError
 from stages.open_protocol.conformance import RandomTrainer, check_game
 from stages.open_protocol.worker import GameProgram, OpenWorker
 from stages.programs.errors import ProgramEnded
 
 _PORT = 12008
+_MOST_MIB = EnvSettings().max_message_mib
 _STEPS_OF_A_LINE = 1_000
 
 
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--transport", choices=("tcp", "websocket"), default="tcp")
     parser.add_argument("--port", type=int, default=None, help=f"{_PORT} without a program, else any that is free")
     parser.add_argument("--steps", type=int, default=_STEPS_OF_A_LINE, help="of check (1,000)")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for each answer (60)")
+    parser.add_argument("--timeout-wait", "--timeout", type=float, default=60.0, help="seconds for each answer (60)")
     parser.add_argument("--seed", type=int, default=1, help="that the program gets (1)")
     parser.add_argument("program", nargs="*", help="program to start, and its arguments; the options stand before it")
     words, of_program = _split(sys.argv[1:] if arguments is None else arguments)
@@ -59,7 +61,7 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 async def _follow(asked: argparse.Namespace, program: GameProgram | None, port: int) -> int:
-    worker = OpenWorker(0, asked.transport, port, program, asked.seed, asked.timeout, 256)
+    worker = OpenWorker(0, asked.transport, port, program, asked.seed, asked.timeout_wait, _MOST_MIB)
     if asked.what == "play":
         return await _play(worker)
     failed = False

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queues.errors import SpecError
 from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from stages.open_protocol.formats import VERSION
 from stages.programs.errors import MessageError
 
 _TYPES = ("float32", "uint8")
 _MOST_NUMBERS = 2**26
+_TEAM = re.compile(r"[^?]+\?team=[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
     if not isinstance(behaviors, Mapping) or not behaviors:
         raise MessageError("announces no behaviors in its hello: expected a map with at least one")
     specs = {str(behavior_id): _spec(str(behavior_id), each) for behavior_id, each in behaviors.items()}
+    _check_teams(specs)
     return Hello(str(message.get("game", "game")), specs)
 
 
@@ -58,11 +60,26 @@ def _spec(behavior_id: str, announced: Any) -> BehaviorSpec:
         _actions(announced.get("actions"), where),
         grouped=bool(announced.get("grouped", False)),
     )
-    try:
-        _ = spec.team
-    except SpecError as error:
-        raise MessageError(f"announces a behaviour whose team can't be read: {error}") from None
+    if "?" in behavior_id and _TEAM.fullmatch(behavior_id) is None:
+        raise MessageError(f"announces the behaviour {behavior_id!r}: expected a name, or a team of it as Name?team=1")
+    names = [observation.name for observation in spec.observations]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise MessageError(f"announces two observations {twice!r} in {where}: expected another name for each")
     return spec
+
+
+def _check_teams(specs: Mapping[str, BehaviorSpec]) -> None:
+    """Refuse teams of one behaviour that observe or do different things: they share a policy."""
+    first: dict[str, BehaviorSpec] = {}
+    for behavior_id, spec in specs.items():
+        other = first.setdefault(spec.name, spec)
+        for what in ("observations", "actions"):
+            if getattr(spec, what) != getattr(other, what):
+                raise MessageError(
+                    f"announces other {what} in behaviors.{behavior_id} than in behaviors.{other.behavior_id}: teams "
+                    "share a policy, so what they announce has to be the same"
+                )
 
 
 def _observation(announced: Any, index: int, behavior: str) -> ObservationSpec:
@@ -97,7 +114,8 @@ def _observation(announced: Any, index: int, behavior: str) -> ObservationSpec:
 def _actions(announced: Any, behavior: str) -> ActionSpec:
     where = f"{behavior}.actions"
     if not isinstance(announced, Mapping):
-        raise MessageError(f"announces {announced!r} as {where}: expected a map with 'continuous', 'discrete' or both")
+        found = "nothing" if announced is None else repr(announced)
+        raise MessageError(f"announces {found} as {where}: expected a map with 'continuous', 'discrete' or both")
     _known(announced, ("continuous", "discrete", "masked"), where)
     continuous, discrete = announced.get("continuous", 0), announced.get("discrete", [])
     names: tuple[str, ...] = ()
@@ -123,7 +141,8 @@ def _actions(announced: Any, behavior: str) -> ActionSpec:
 def _known(found: Mapping[Any, Any], expected: Collection[str], where: str) -> None:
     unknown = [str(key) for key in found if key not in expected]
     if unknown:
-        raise MessageError(f"announces {', '.join(unknown)} in {where}: expected no keys but {', '.join(expected)}")
+        names = ", ".join(map(repr, unknown))
+        raise MessageError(f"announces the unknown {names} in {where}: expected no keys but {', '.join(expected)}")
 
 
 def _is_whole(value: Any) -> bool:

@@ -16,11 +16,13 @@ VERSION = 1
 Format = Literal["json", "msgpack"]
 
 _SHOWN = 60
+_MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
+"""First bytes of maps in msgpack; no text begins with one."""
 
 
 def format_of(content: bytes) -> Format:
-    """The format of a message's bytes: a map in JSON begins with a brace, one in msgpack never does."""
-    return "json" if content[:64].lstrip()[:1] == b"{" else "msgpack"
+    """The format of a message's bytes, by the first one."""
+    return "msgpack" if content and content[0] in _MAPS else "json"
 
 
 def encode(message: Mapping[str, Any], form: Format) -> bytes:
@@ -39,9 +41,25 @@ def decode(content: bytes) -> dict[str, Any]:
     form = format_of(content)
     try:
         message = orjson.loads(content) if form == "json" else msgpack.unpackb(content, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:  # of both libraries; TypeError: a map as a key
-        name = "JSON" if form == "json" else "msgpack"
-        raise MessageError(f"has sent what is no {name}: {error}; it begins with {content[:_SHOWN]!r}") from None
+    except orjson.JSONDecodeError as error:
+        raise MessageError(f"has sent {_no_json(content, error)}") from None
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map as a key
+        raise MessageError(f"has sent what is no msgpack: {error}; it begins with {content[:_SHOWN]!r}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise MessageError(f"has sent what is no message (a map with a 'type'): {repr(message)[:_SHOWN]}")
     return message
+
+
+def _no_json(content: bytes, error: orjson.JSONDecodeError) -> str:
+    if not content:
+        return "an empty message"
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as broken:
+        at, excerpt = broken.start, content[max(0, broken.start - _SHOWN // 2) :][:_SHOWN]
+        return f"what is neither JSON, which is UTF-8, nor msgpack: byte {at} is no character, in {excerpt!r}"
+    begin = max(0, error.pos - _SHOWN // 2)
+    said = f"what is no JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
+    if text[error.pos :].lstrip("-").startswith(("NaN", "Infinity", "nan", "inf")):
+        return f"{said}; a number is not finite, look for a division by zero"
+    return said

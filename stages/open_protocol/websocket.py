@@ -73,6 +73,11 @@ class WebSocketServer:
         """Wait until a game is connected."""
         await self._connected.wait()
 
+    @property
+    def arrived(self) -> tuple[int, int] | None:
+        """None: of a frame that is not whole nothing is known."""
+        return None
+
     def send(self, content: bytes) -> None:
         """Send a message; nothing happens if the game is gone, which `receive` tells."""
         self._leaving.put_nowait(content)

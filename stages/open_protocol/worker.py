@@ -22,6 +22,8 @@ from stages.programs.worker import GameWorker, Launch, Wording
 log = logging.getLogger(__name__)
 
 TRAINER = "headrace"
+_TO_READ_S = 1.0
+"""Time in which a game may read what was wrong with it before it is killed."""
 _SEED = 0x7FFFFFFF
 _WORDING = Wording(
     program="Game",
@@ -125,7 +127,7 @@ class OpenWorker(GameWorker):
         if message["type"] == "close":
             raise ProgramEnded(f"{self.name} has ended: {message.get('reason') or 'it said so'}")
         if message["type"] == "error":
-            raise MessageError(f"says: {message.get('message')}")
+            raise MessageError(f"has failed: {message.get('message') or 'it said so'}")
         super().check(message, kind)
         number = message.get("number")
         if kind == "state" and (isinstance(number, bool) or number != self._asked):
@@ -202,4 +204,6 @@ class OpenWorker(GameWorker):
 
     async def _failed(self, what: str) -> ProgramBroken:
         self._server.send(encode({"type": "error", "message": what}, self._form))
+        if self._process is not None:
+            await self._process.exited(_TO_READ_S)
         return await super()._failed(what)

@@ -36,11 +36,12 @@ class ConnectionClosed(Exception):
 
 
 class TooLarge(Exception):
-    """The game announces a message above the limit."""
+    """The game announces a message above the limit, by the bytes of `header` if it has one."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, header: bytes = b"") -> None:
         super().__init__()
         self.size = size
+        self.header = header
 
 
 class GameServer(Protocol):
@@ -49,9 +50,14 @@ class GameServer(Protocol):
     Attributes:
         port: the real one after `start`.
         unasked: true if something has arrived that nobody has received yet.
+        arrived: bytes of a message that is not whole yet, and how many it announces; None without one.
     """
 
     port: int
+
+    @property
+    def arrived(self) -> tuple[int, int] | None:
+        """Bytes of a message that is not whole yet, and how many it announces; None without one."""
 
     @property
     def unasked(self) -> bool:
@@ -141,6 +147,11 @@ class TcpServer:
         """True if something has arrived that nobody has received yet."""
         return self._connection is not None and self._connection.unread
 
+    @property
+    def arrived(self) -> tuple[int, int] | None:
+        """As of `GameServer`."""
+        return None if self._connection is None else self._connection.arrived
+
     def send(self, content: bytes) -> None:
         """Send a message; nothing happens if the game is gone, which `receive` tells."""
         if self._connection is not None:
@@ -190,6 +201,13 @@ class _Connection(asyncio.Protocol):
     def unread(self) -> bool:
         """True if bytes have arrived that no message was made of."""
         return bool(self._buffer)
+
+    @property
+    def arrived(self) -> tuple[int, int] | None:
+        """Bytes of a message that is not whole yet, and how many it announces."""
+        if self._wanted == HEADER.size:
+            return None
+        return len(self._buffer) - HEADER.size, self._wanted - HEADER.size
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the connection if it is the first one; asyncio calls this, which sets TCP_NODELAY."""
@@ -254,7 +272,7 @@ class _Connection(asyncio.Protocol):
         if self._wanted == HEADER.size:
             (size,) = HEADER.unpack_from(self._buffer)
             if size > self._max_bytes:
-                self.fail(TooLarge(size))
+                self.fail(TooLarge(size, bytes(self._buffer[: HEADER.size])))
                 self.close()
                 return False
             self._wanted = HEADER.size + size

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 2.0
 """Time from the end of a connection to the end of its process."""
+_BEYOND_ALL = 2**30
+"""Bytes that no message has; such a length is another number."""
 _KILL_S = 10.0
 """Time for the system to end a killed process."""
 
@@ -218,20 +220,41 @@ class GameWorker:
             message = self.read(answer)
             self.check(message, kind)
         except TimeoutError:
+            part = self._server.arrived
+            why = (
+                f"it hangs, {self._wording.paused}"
+                if part is None
+                else f"{part[0]:,} bytes have come of the {part[1]:,} that it has announced"
+            )
             raise await self._failed(
-                f"{late} within {self._timeout_s:g} s: it hangs, {self._wording.paused}. If it only needs longer, "
-                "raise --timeout-wait (env_settings.timeout_wait)"
+                f"{late} within {self._timeout_s:g} s: {why}. If it only needs longer, raise --timeout-wait "
+                "(env_settings.timeout_wait)"
             ) from None
         except TooLarge as error:
-            raise await self._failed(
-                f"has sent a message of {error.size:,} bytes; the limit is {self._max_message_mib} MiB, set by "
-                f"env_settings.max_message_mib: raise it, or let the agents observe less. {self._wording.stranger}"
-            ) from None
+            raise await self._failed(self._too_large(error)) from None
         except MessageError as error:
             raise await self._failed(str(error)) from None
         except ConnectionClosed as error:
             raise await self._gone(error) from None
         return message
+
+    def _too_large(self, error: TooLarge) -> str:
+        header = error.header
+        turned = int.from_bytes(header, "big")
+        how = ""
+        if header.isascii() and header.decode().isprintable():
+            how = f"the text {header.decode()!r}"
+        elif (header[:2] == b"\0\0" or error.size > _BEYOND_ALL) and turned <= self._max_message_mib * 2**20:
+            how = f"{turned:,} if the highest byte came first"
+        if header and how:
+            return (
+                f"has sent the bytes {header.hex(' ')} ({how}) where the length of a message has to be, in four bytes, "
+                f"the lowest first. {self._wording.stranger}"
+            )
+        return (
+            f"has sent a message of {error.size:,} bytes; the limit is {self._max_message_mib} MiB, set by "
+            f"env_settings.max_message_mib: raise it, or let the agents observe less. {self._wording.stranger}"
+        )
 
     async def _gone(self, lost: ConnectionClosed) -> ProgramBroken | ProgramEnded:
         """The error for a connection that was closed: the end of the process, if that follows."""
@@ -253,7 +276,8 @@ class GameWorker:
         return error
 
     def _broken(self, what: str) -> ProgramBroken:
-        return ProgramBroken(f"{self.name} {what}.{self._log_tail()}")
+        end = "" if what.endswith("?") else "."
+        return ProgramBroken(f"{self.name} {what}{end}{self._log_tail()}")
 
     def _death(self) -> ProgramBroken | ProgramEnded:
         assert self._process is not None

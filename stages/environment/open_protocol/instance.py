@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -21,8 +22,12 @@ from stages.open_protocol.states import read_state
 from stages.programs.errors import MessageError, ProgramBroken
 from stages.programs.rows import ProgramRows
 
+log = logging.getLogger(__name__)
+
 _PATIENCE_S = 3.0
 """Time that a broken game may take to end before it is killed."""
+_MANY_EMPTY = 2_000
+"""States without a row, one after the other, after which a warning tells of them."""
 _MOST_EMPTY = 100_000
 """States without a row, one after the other, after which a game is taken for broken."""
 
@@ -115,7 +120,13 @@ class OpenInstance:
     async def _answer(self, message: Mapping[str, Any]) -> ProgramAnswer:
         assert self._connection is not None, "begin comes first"
         statistics = []
-        for _ in range(_MOST_EMPTY):
+        for empty in range(_MOST_EMPTY):
+            if empty == _MANY_EMPTY:
+                log.warning(
+                    "%s has sent %s states in which no agent asks for a decision or has ended, one after the other; an "
+                    "agent whose episode has ended has to ask again to begin the next one",
+                    *(self.name, f"{_MANY_EMPTY:,}"),
+                )
             try:
                 state = read_state(message, self.specs)
             except MessageError as error:

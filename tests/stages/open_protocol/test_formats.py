@@ -29,11 +29,14 @@ def test_a_message_comes_back_and_tells_its_format(content, form):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{]", "no JSON"),
-        (b"\xc1\xc1", "no msgpack"),
-        (b"", "no msgpack"),
+        (b"{]", "no JSON: .* at character 1, in '{]'"),
+        (b'{"type": "state", "rewards": [0.5, NaN]}', "no JSON: .* in .*not finite, look for a division by zero"),
+        (b'{"type": "stat\xe9"}', "neither JSON, which is UTF-8, nor msgpack: byte 14"),
+        (b"\x82\xc1", "no msgpack"),
+        (b"", "an empty message"),
+        (b"hello", "no JSON: .* at character 0"),
         (b'{"typ": 1}', "no message"),
-        (b"\x93\x01\x02\x03", "no message"),
+        (b"[1, 2]", "no message"),
         (b'{"type": 3}', "no message"),
     ],
 )

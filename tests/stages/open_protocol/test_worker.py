@@ -45,14 +45,14 @@ async def test_a_game_plays_in_both_formats(tmp_path, form, game):
         ("hang", ProgramBroken, "hasn't sent its next state within 1 s"),
         ("drop", ProgramBroken, "dropped the connection without a word"),
         ("garbage", ProgramBroken, "has sent what is no JSON"),
-        ("say", ProgramBroken, "says: the level is broken"),
+        ("say", ProgramBroken, "has failed: the level is broken"),
         ("end", ProgramEnded, "has ended: the player has left"),
         ("twice", ProgramBroken, "a message that answers nothing"),
         ("late", ProgramBroken, "has sent a state with the number 3, expected 4"),
         ("unnumbered", ProgramBroken, "has sent a state without a number, expected 4"),
         ("nan", ProgramBroken, "null at index 1"),
         ("ids", ProgramBroken, "twice"),
-        ("few", ProgramBroken, "expected 2 for each of"),
+        ("few", ProgramBroken, "has sent 7 entries as .*expected one for each of 8 agents"),
         ("reward", ProgramBroken, "'much' at index 0 of rewards"),
         ("stranger", ProgramBroken, "which its hello did not announce"),
         ("typo", ProgramBroken, "has sent reward in agents.Agent.deciding"),
@@ -105,3 +105,23 @@ async def test_the_end_of_its_connection_is_the_end_of_such_a_game():
     writer.close()
     with pytest.raises(ProgramEnded, match="was stopped"):
         await starting
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"\0\0\0\5hello", r"has sent the bytes 00 00 00 05 \(5 if the highest byte came first\) where the length"),
+        (b"GET / HTTP/1.1", r"the text 'GET '\) where the length of a message has to be.*really a game that calls"),
+        (b"\xff\xff\xff\x0f" + b"\0" * 60, "has sent a message of 268,435,455 bytes; the limit is 8 MiB"),
+        (b"\x20\0\0\0hello", "says no hello within 0.3 s: 5 bytes have come of the 32 that it has announced"),
+    ],
+)
+async def test_bytes_that_are_no_message_are_told_with_what_they_look_like(sent, words):
+    port = free_port()
+    worker = OpenWorker(0, "tcp", port, None, 1, 0.3, 8)
+    starting = asyncio.ensure_future(worker.start())
+    _, writer = await called(port)
+    writer.write(sent)
+    with pytest.raises(ProgramBroken, match=words):
+        await starting
+    writer.close()
