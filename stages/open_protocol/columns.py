@@ -183,12 +183,14 @@ class _Columns:
             each = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
             raise MessageError(f"has sent {found} as {self._where}.{what}: expected {size} in all{each}")
         flat = values.reshape(-1)
+        if flat.dtype == np.uint8 and dtype == "uint8":
+            return flat  # a picture's bytes are what they have to be
         good = _are(flat, dtype)
         if not good.all():
             at = int(good.argmin())
             agent, index = int(self.ids[at // per_agent]), at % per_agent
             raise MessageError(f"{self._agent(agent)} {flat[at]} at index {index} of {what}, expected {_WANTED[dtype]}")
-        return flat.astype(dtype)
+        return flat.astype(dtype, copy=False)
 
     def _no_numbers(self, given: list[Any], per_agent: int, dtype: str, what: str) -> MessageError:
         """The error for a list with something in it that is no number, or with lists of different lengths."""
@@ -230,7 +232,7 @@ def _numbers(given: Any) -> NDArray[Any]:
 def _are(values: NDArray[Any], dtype: str) -> NDArray[np.bool_]:
     """Return which of the numbers are what `_WANTED` says."""
     if dtype == "float32":
-        return np.isfinite(values.astype(np.float32))
+        return np.isfinite(values.astype(np.float32, copy=False))
     if dtype == "bool":
         return np.isin(values, (0, 1))
     inside: NDArray[np.bool_] = (values >= 0) & (values <= (255 if dtype == "uint8" else _MOST_ID))
