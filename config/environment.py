@@ -228,9 +228,9 @@ class EnvironmentSettings(ChoosingSettings):
     info_keys: Annotated[tuple[Text, ...], BeforeValidator(as_tuple)] = Field(
         (),
         max_length=32,
-        description="Keys of the `info` that a Gymnasium or PettingZoo environment gives at an episode's end, whose "
-        "numbers are reported as statistics `Environment/<key>`. `is_success` or `success` needs none: it is "
-        "`Environment/Success Rate` ([statistics](statistics.md#environment)).",
+        description="Keys of the `info` that an environment of Gymnasium or PettingZoo, or a game made with Godot, "
+        "gives at an episode's end, whose numbers are reported as statistics `Environment/<key>`. `is_success` or "
+        "`success` needs none: it is `Environment/Success Rate` ([statistics](statistics.md#environment)).",
     )
     keys: dict[Text, KeyMapSettings] = Field(
         default_factory=dict,

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator
 from config.environment import ActionRepeatSettings, EnvironmentSettings
 from config.fields import Int, Text
 
+_PLACE = "{value}"
+
 
 class GodotSettings(EnvironmentSettings):
     """A game made with Godot, with the addon of Godot RL Agents. `env_settings` says which build, or the editor."""
@@ -32,6 +34,17 @@ class GodotSettings(EnvironmentSettings):
         "with `{value}` for its new value (`set_lesson_{value}`; `0.5` is written `0_5`). Builds get the values at "
         "their start in any case, as arguments.",
     )
+
+    @field_validator("calls")
+    @classmethod
+    def _with_a_place_for_the_value(cls, value: dict[str, str]) -> dict[str, str]:
+        for parameter, method in value.items():
+            if _PLACE not in method or not method.replace(_PLACE, "").isidentifier():
+                raise ValueError(
+                    f"has {method!r} for {parameter!r}: expected the name of a method with {_PLACE} for the new value, "
+                    f"such as set_{parameter}_{_PLACE}"
+                )
+        return value
 
     @field_validator("action_repeat")
     @classmethod

@@ -108,6 +108,8 @@ def _flags(asked: Namespace, passed: Sequence[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if asked.env_path is not None:
         given["env_settings.env_path"] = asked.env_path
+    if asked.base_port is not None:
+        given["env_settings.base_port"] = asked.base_port
     if passed:
         given["env_settings.env_args"] = list(passed)
     if ours or asked.n_parallel > 1:

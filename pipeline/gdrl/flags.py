@@ -28,7 +28,10 @@ _STEPS_BY_SAMPLE_FACTORY = "train_for_env_steps"
 
 def read_flags(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Read the command line; returns its flags, and what is the game's."""
-    asked, others = _parser().parse_known_args(arguments)
+    parser = _parser()
+    asked, others = parser.parse_known_args(arguments)
+    if asked.timesteps is not None and asked.timesteps < 1:
+        parser.error(f"--timesteps={asked.timesteps}: expected at least 1")
     passed = [other for other in others if other.split("=")[0] != f"--{_IGNORED}"]
     if asked.experiment_dir is None:
         asked.experiment_dir = f"logs/{asked.trainer}"
@@ -50,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--experiment_dir", metavar="DIR", help="folder of all experiments (logs/<trainer>)")
     add("--experiment_name", metavar="NAME", default="experiment", help="the experiment's own folder (experiment)")
     add("--seed", type=int, default=0, help="seed of the experiment (0)")
+    add("--base_port", "--base-port", type=int, metavar="PORT", help="port of the first game, ours alone (11008)")
     add("--timesteps", type=int, default=None, metavar="N", help="agents' steps to train for (1,000,000)")
     add(f"--{_STEPS_BY_SAMPLE_FACTORY}", dest="timesteps", type=int, metavar="N", help="the same, as sf calls it")
     add("--n_parallel", type=int, default=1, metavar="N", help="builds at once; more than 1 need --env_path (1)")

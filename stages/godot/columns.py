@@ -22,6 +22,10 @@ from stages.godot.spaces import is_picture
 from stages.programs.names import GODOT
 
 _NUMBER_KINDS = (int, float)
+OF_OBSERVATIONS = (
+    "look for a division by zero or an error in its get_obs(), which a debug export (--export-debug) names in its log"
+)
+"""Where to look for what is wrong with an observation."""
 
 
 class WrongColumn(Exception):
@@ -72,7 +76,10 @@ class AgentColumns:
         if not np.isfinite(rewards).all():
             for agent, value in zip(self._places, own, strict=True):
                 if not isinstance(value, _NUMBER_KINDS) or not np.isfinite(np.float32(value)):
-                    raise WrongColumn(f"agent {agent}: has the reward {_shown(value)}, expected a finite number")
+                    raise WrongColumn(
+                        f"agent {agent}: has the reward {not_a_number(value)}, expected a finite number; look for a "
+                        "division by zero or an error where the game gives rewards"
+                    )
         return rewards
 
     def done(self, values: Sequence[Any]) -> NDArray[np.bool_]:
@@ -122,7 +129,8 @@ class AgentColumns:
                 if not isinstance(values, Mapping) or key not in values
             )
             keys = ", ".join(values) if isinstance(values, Mapping) else _shown(values)
-            raise WrongColumn(f"agent {agent}: lacks the observation {key!r} (it has: {keys})") from None
+            why = f"it has: {keys}" if keys else f"it has none: {OF_OBSERVATIONS}"
+            raise WrongColumn(f"agent {agent}: lacks the observation {key!r} ({why})") from None
         if key in self._choices:
             return self._one_hot(observation, found)
         if is_picture(key):
@@ -162,10 +170,9 @@ class AgentColumns:
         return np.array(flat, np.float32)
 
     def _not_a_number(self, agent: int, observation: ObservationSpec, index: int, value: Any) -> str:
-        sent = "null (NaN in Godot)" if value is None else value if isinstance(value, str) else _shown(value)
         return (
-            f"agent {agent}: has {sent} at index {index} of the observation {observation.name!r}, expected finite "
-            "numbers; look for a division by zero in its get_obs()"
+            f"agent {agent}: has {not_a_number(value)} at index {index} of the observation {observation.name!r}, "
+            f"expected finite numbers; {OF_OBSERVATIONS}"
         )
 
     def _one_hot(self, observation: ObservationSpec, found: list[Any]) -> Array:
@@ -199,6 +206,11 @@ class AgentColumns:
 def action_message(texts: Sequence[bytes]) -> bytes:
     """Return the message with the actions of all agents, in their order."""
     return b'{"type":"action","action":[' + b",".join(texts) + b"]}"
+
+
+def not_a_number(value: Any) -> str:
+    """What stands in place of a number, for messages."""
+    return "null (NaN in Godot, or nothing)" if value is None else value if isinstance(value, str) else _shown(value)
 
 
 def _flat(value: Any) -> chain[Any] | list[Any]:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from stages.errors import StageError
 from stages.godot.blocking import BlockingLink, GodotEnvError
 from stages.godot.build import GodotBuild, command_line
+from stages.godot.columns import OF_OBSERVATIONS, not_a_number
 from stages.godot.gymnasium_spaces import action_space, flat_space, observation_space, split
 from stages.godot.pictures import CHANNELS, read_picture
 from stages.godot.spaces import AgentSpaces, BadAnnouncement, is_picture, read_announcement
@@ -128,9 +129,10 @@ class GodotEnv:
         """Let all agents act.
 
         Args:
-            action: by key in the game's order, and for each key by agent; or the other way round with `order_ij`; or
-                one array, if the action space is converted.
-            order_ij: True if agents come first.
+            action: by key in the game's order, and for each key by agent; or one array, if the action space is
+                converted.
+            order_ij: True if agents come first, for each of which there are its actions in that order, or by key as a
+                sample of its own in `action_spaces`.
 
         Returns:
             for each agent: observations by key, reward, whether its episode has ended (twice), infos.
@@ -234,15 +236,14 @@ class GodotEnv:
         """Raise if a reward or a number of an observation is none."""
         for agent, reward in enumerate(message.get("reward") or ()):
             if not isinstance(reward, int | float):
-                raise GodotEnvError(f"agent {agent} has the reward {reward!r}, expected a finite number")
+                raise GodotEnvError(f"agent {agent} has the reward {not_a_number(reward)}, expected a finite number")
         for agent, observed in enumerate(message.get("obs") or ()):
             for key, values in observed.items() if isinstance(observed, Mapping) else ():
                 for index, value in enumerate(values if isinstance(values, list) else [values]):
                     if value is None or (isinstance(value, str) and not is_picture(key)):
                         raise GodotEnvError(
-                            f"agent {agent} has {'null (NaN in Godot)' if value is None else value} at index {index} "
-                            f"of the observation {key!r}, expected finite numbers; look for a division by zero in its "
-                            "get_obs()"
+                            f"agent {agent} has {not_a_number(value)} at index {index} of the observation {key!r}, "
+                            f"expected finite numbers; {OF_OBSERVATIONS}"
                         )
 
     def _per_agent(self, message: Mapping[str, Any], key: str) -> list[Any]:
@@ -288,12 +289,13 @@ class _ActingAgents:
         for index, size in enumerate(self._sizes):
             try:
                 if order_ij:
-                    values = [action[place][index] for place in places]
+                    at = names[index] if isinstance(action[places[0]], Mapping) else index
+                    values = [action[place][at] for place in places]
                 else:
                     values = action[index]
                     if len(places) != agents:
                         values = [values[place] for place in places]
-            except IndexError:
+            except (IndexError, KeyError):
                 expected = f"those of {len(names)} keys and {agents} agents"
                 raise ValueError(f"actions: none for the key {names[index]!r}; expected {expected}") from None
             columns.append(self._plain(values if isinstance(values, np.ndarray) else np.asarray(values), index, size))

@@ -71,6 +71,16 @@ def test_mistakes_say_what_was_expected(load, text, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("method", ["set_lesson", "set_{lesson}", "set-{value}"])
+def test_a_method_that_tells_a_parameter_has_a_place_for_its_value(load, method):
+    godot = "behaviors: {B: {}}\nenvironment: {kind: godot, calls: {lesson: '%s'}}\n"
+    with pytest.raises(
+        ConfigError, match=r"environment\.calls: has '.*' for 'lesson': expected .* such as set_lesson_{value}"
+    ):
+        load(godot % method)
+    assert load(godot % "set_lesson_{value}").environment.calls == {"lesson": "set_lesson_{value}"}
+
+
 @pytest.mark.parametrize("key", ["wrappers: [{use: 'a:B'}]", "observations: {a: goal}"])
 def test_neither_goes_with_a_built_in_game(load, key):
     with pytest.raises(ConfigError, match=rf"environment\.{key.partition(':')[0]}: does not go with kind 'builtin'"):

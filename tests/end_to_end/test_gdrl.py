@@ -20,7 +20,16 @@ def gdrl(tmp_path):
     build = build_in(tmp_path)
 
     def call(*arguments, status=0):
-        command = [sys.executable, "-m", "pipeline.gdrl", f"--env_path={build}", "--env=gdrl", "--agents=8", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "pipeline.gdrl",
+            f"--env_path={build}",
+            "--env=gdrl",
+            "--base_port=0",
+            "--agents=8",
+        ]
+        command += arguments
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == status, done.stdout + done.stderr
@@ -65,4 +74,4 @@ def test_a_game_that_breaks_leaves_what_was_learned(gdrl, tmp_path):
 
 
 def test_mistakes_are_said_without_a_traceback(gdrl):
-    assert "default_settings.max_steps" in gdrl("--timesteps=0", status=2)
+    assert "--timesteps=0: expected at least 1" in gdrl("--timesteps=0", status=2)

@@ -62,6 +62,9 @@ def test_actions_come_by_key_or_by_agent_in_the_games_order(opened):
         sampled = [env.action_space.sample() for _ in range(3)]
         env.step(sampled, order_ij=True)
         env.step(list(zip(*sampled, strict=True)))
+        env.step([space.sample() for space in env.action_spaces], order_ij=True)
+    with pytest.raises(ValueError, match="none for the key 'jump'"):
+        env.step([{"push": np.zeros(1)}] * 3, order_ij=True)
     env.step([np.full((3, 1), 0.5, np.float32), np.array([0, 1, 0], np.int32)])
 
 
@@ -114,9 +117,9 @@ def test_older_addons_serve_as_well(opened):
         ("binary", "its length would be 4,294,967,295 bytes"),
         ("type", "type 'surprise', expected 'step'"),
         ("nan", "agent 0 has nan at index 0 of the observation 'obs'"),
-        ("null", r"agent 0 has null \(NaN in Godot\) at index 0"),
+        ("null", r"agent 0 has null \(NaN in Godot, or nothing\) at index 0"),
         ("few", "has sent 2 entries as 'obs', expected one for each of 3 agents"),
-        ("reward", "agent 0 has the reward None"),
+        ("reward", "agent 0 has the reward null"),
     ],
 )
 def test_what_goes_wrong_is_named_and_the_game_ended(opened, monkeypatch, fault, message):

@@ -184,7 +184,7 @@ class GodotInstance:
     def _stepped(self, message: Mapping[str, Any]) -> ProgramAnswer:
         observed, rewarded, done = (self._list(message, key) for key in ("obs", "reward", "done"))
         infos = self._list(message, "info") if message.get("info") is not None else None
-        of_episodes: list[Mapping[str, Any]] = []
+        of_episodes: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, behavior in self._behaviors.items():
             with self._named(behavior_id):
                 columns, before = behavior.columns, behavior.heard
@@ -195,11 +195,11 @@ class GodotInstance:
                     of_ended = columns.infos(infos, heard.ended)
                     heard.truncated = np.array([bool(info.get(TRUNCATED)) for info in of_ended])
                     heard.last = self._last(behavior, before.observations, of_ended)
-                    of_episodes += of_ended
+                    of_episodes.setdefault(columns.spec.name, []).extend(of_ended)
             self._warn_of_no_end(behavior_id, behavior)
-        return self._answer(self._infos.of_episodes(of_episodes) if of_episodes else {})
+        return self._answer({name: self._infos.of_episodes(ended) for name, ended in of_episodes.items()})
 
-    def _answer(self, statistics: Mapping[str, Measured]) -> ProgramAnswer:
+    def _answer(self, statistics: Mapping[str, Mapping[str, Measured]]) -> ProgramAnswer:
         """What was heard of all behaviours, as rows."""
         totals: dict[int, float] = {}
         for behavior in self._behaviors.values():
@@ -209,7 +209,7 @@ class GodotInstance:
             behavior_id: self._rows(behavior_id, behavior, totals.get(behavior.group, 0.0))
             for behavior_id, behavior in self._behaviors.items()
         }
-        return ProgramAnswer(rows, statistics)
+        return ProgramAnswer(rows, behavior_statistics=statistics)
 
     def _rows(self, behavior_id: str, behavior: _Behavior, total: float) -> InstanceRows:
         """All agents' rows, those of endings first; `total` is the reward of the behaviour's group, if it is in one."""

@@ -260,6 +260,10 @@ class ProgramGroup:
         return StepResult(
             {behavior_id: agent_steps(found, self.behavior_specs[behavior_id]) for behavior_id, found in parts.items()},
             statistics=merged_statistics(answer.statistics for answer in answers.values()),
+            behavior_statistics={
+                name: merged_statistics(answer.behavior_statistics.get(name, {}) for answer in answers.values())
+                for name in {name: None for answer in answers.values() for name in answer.behavior_statistics}
+            },
             lost=np.array(lost, np.int32) if lost else None,
             closed=np.array(gone, np.int32) if gone else None,
         )

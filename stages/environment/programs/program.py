@@ -22,6 +22,9 @@ class ProgramAnswer:
     rows: Mapping[str, InstanceRows]
     """By behaviour id."""
     statistics: Mapping[str, Measured] = field(default_factory=dict)
+    """Of all behaviours."""
+    behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    """Of single behaviours, by behaviour name."""
 
     @property
     def asks_for_decisions(self) -> bool:

@@ -45,6 +45,14 @@ def test_flags_of_the_command_and_of_the_example_have_their_meanings():
     assert config.default_settings.hyperparameters.learning_rate_schedule == "linear"
 
 
+def test_the_port_may_be_another_one_and_steps_are_above_0(capsys):
+    assert configured("--env_path=a.x86_64", "--base_port=12000").env_settings.base_port == 12000
+    assert configured("--env_path=a.x86_64", "--base-port=0").env_settings.base_port == 0
+    with pytest.raises(SystemExit):
+        configured("--timesteps=-5")
+    assert "--timesteps=-5: expected at least 1" in capsys.readouterr().err
+
+
 def test_unknown_arguments_go_to_the_game_but_that_of_every_tutorial():
     asked, passed = read_flags(["--env=gdrl", "--gravity=9.8", "--hard", "--trainer=sf", "--train_for_env_steps=7000"])
     assert passed == ["--gravity=9.8", "--hard"]

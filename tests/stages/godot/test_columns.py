@@ -89,6 +89,11 @@ def test_infos_may_be_missing_or_none():
     ("observations", "second", "problem"),
     [
         (SEEN, {"obs": [1, 2]}, "agent 1: lacks the observation 'phase'.*has: obs"),
+        (
+            SEEN,
+            {},
+            "agent 1: lacks the observation 'obs' .it has none: look for .* an error in its get_obs.*export-debug",
+        ),
         (SEEN, None, "agent 1: lacks the observation 'obs'.*None"),
         (SEEN, {"obs": [1], "phase": 0}, "agent 1: has 1 numbers.*'obs'.*the 2 numbers"),
         (SEEN, {"obs": [1, 2, 3], "phase": 0}, "agent 1: has 3 numbers"),

@@ -102,10 +102,12 @@ async def test_a_time_limit_and_the_last_observation_are_taken_where_the_game_te
 
 
 async def test_success_is_reported_of_the_episodes_that_end():
-    game, made, _ = await begun("A", "A")
-    game.answers.append(step(1, 7, done=(0,), info=[{"is_success": True}, {"is_success": False}]))
-    answer = await made.step({"A": pressed(0, 0)})
-    assert answer.statistics["Environment/Success Rate"].values == (1.0,)
+    game, made, _ = await begun("A", "A", "B", "B?team=1")
+    info = [{"is_success": True}, {"is_success": False}, {"is_success": False}, {"is_success": True}]
+    game.answers.append(step(1, 7, 1, 1, done=(0, 2, 3), info=info))
+    answer = await made.step({"A": pressed(0, 0), "B": pressed(0), "B?team=1": pressed(0)})
+    assert answer.behavior_statistics["A"]["Environment/Success Rate"].values == (1.0,)
+    assert answer.behavior_statistics["B"]["Environment/Success Rate"].values == (0.0, 1.0)
 
 
 async def test_actions_of_several_behaviours_go_to_their_agents():
