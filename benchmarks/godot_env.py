@@ -3,9 +3,9 @@
     python -m venv peer && peer/bin/pip install godot-rl==0.8.2
     python benchmarks/godot_env.py --peer peer/bin/python
 
-Both step the same canned client, in turn: it reads each action and answers with the same bytes, so that what is left is
-the class's own work: sockets, JSON, lists. The sockets alone are measured as well. With 8 numbers an observation and 2
-continuous actions.
+Both step the same canned client, in turn: it reads each action and answers with the same bytes, so that what is left
+is the class's own work: sockets, JSON, lists. The sockets alone are measured as well, without and with JSON. With 8
+numbers an observation and 2 continuous actions.
 """
 
 from __future__ import annotations
@@ -93,8 +93,12 @@ def step_it(which: str, port: int, agents: int, seconds: float) -> None:
     env.close()
 
 
-def exchange_bytes(port: int, agents: int, seconds: float) -> None:
-    """Send and receive as many bytes, and nothing else; prints as `step_it`."""
+def exchange_bytes(port: int, agents: int, seconds: float, with_json: bool) -> None:
+    """Send and receive as many bytes, and nothing else but JSON, if at all; prints as `step_it`."""
+    import numpy as np
+    import orjson
+
+    moves = np.random.default_rng(0).uniform(-1, 1, (agents, ACTIONS)).astype(np.float32)
     with socket.create_server(("127.0.0.1", port)) as server:
         link, _ = server.accept()
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -103,10 +107,15 @@ def exchange_bytes(port: int, agents: int, seconds: float) -> None:
     buffer = bytearray(2**20)
     steps, began, used = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - began < seconds:
+        if with_json:
+            action = orjson.dumps({"type": "action", "action": [{"move": move} for move in moves.tolist()]})
+            sent = HEADER.pack(len(action)) + action
         link.sendall(sent)
         have = link.recv_into(buffer)
         while have < 4 or have < 4 + HEADER.unpack_from(buffer)[0]:
             have += link.recv_into(memoryview(buffer)[have:])
+        if with_json:
+            orjson.loads(memoryview(buffer)[4:have])
         steps += 1
     clock, cpu = time.perf_counter() - began, time.process_time() - used
     print(json.dumps({"clock": steps * agents / clock, "cpu": steps * agents / cpu}), flush=True)
@@ -143,8 +152,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.client:
         answer_canned(args.port, args.agents)
-    elif args.step == "bytes":
-        exchange_bytes(args.port, args.agents, args.seconds)
+    elif args.step in ("bytes", "json"):
+        exchange_bytes(args.port, args.agents, args.seconds, args.step == "json")
     elif args.step:
         step_it(args.step, args.port, args.agents, args.seconds)
     elif args.peer is None:
@@ -156,16 +165,17 @@ def main() -> None:
 def compare(peer: str, pairs: int, seconds: float) -> None:
     """Step both classes in turn, with 1, 8 and 64 agents; prints medians and their ratios."""
     for agents in (1, 8, 64):
-        found: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": [], "bytes": []}
+        found: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": [], "bytes": [], "json": []}
         for _ in range(pairs):
             found["theirs"].append(measured(peer, "theirs", agents, seconds))
-            for which in ("ours", "bytes"):
+            for which in ("ours", "bytes", "json"):
                 found[which].append(measured(sys.executable, which, agents, seconds))
         for unit in ("clock", "cpu"):
-            ours, theirs, bare = (statistics.median(each[unit] for each in runs) for runs in found.values())
+            ours, theirs, bare, read = (statistics.median(each[unit] for each in runs) for runs in found.values())
             per = "CPU second" if unit == "cpu" else "second"
             print(
-                f"{agents} agents, per {per}: {ours:,.0f} agent-steps, theirs {theirs:,.0f}, sockets alone {bare:,.0f}"
+                f"{agents} agents, per {per}: {ours:,.0f} agent-steps, theirs {theirs:,.0f}, "
+                f"sockets alone {bare:,.0f}, with JSON {read:,.0f}"
             )
             print(f"    {ours / theirs:.2f} times theirs")
 

@@ -74,9 +74,9 @@ def _validate(config: RunConfig, *, try_environments: bool) -> int:
     mistakes = all_names(config)
     if try_environments:
         mistakes = list(dict.fromkeys([*missing_parts(config), *mistakes]))
-    if not mistakes and try_environments:
-        mistakes, warnings = environment_trial.try_environments(config)
-        _warn(warnings)
+        if not mistakes:
+            mistakes, warnings = environment_trial.try_environments(config)
+            _warn(warnings)
     for mistake in mistakes:
         print(mistake, file=sys.stderr)
     if mistakes:

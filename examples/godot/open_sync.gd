@@ -15,6 +15,7 @@ var _repeat = 8
 var _frame = 0
 var _number = 0
 var _ended = {}
+var _asked = {}  # agents whose episodes have begun: only these can end
 
 func _ready():
 	_repeat = int(given.get("action_repeat", "8"))
@@ -41,7 +42,8 @@ func _physics_process(_delta):
 	for index in range(agents.size()):
 		var agent = agents[index]
 		if agent.done:
-			_ended[index] = {"seen": agent.get_obs(), "reward": agent.reward}
+			if _asked.erase(index):
+				_ended[index] = {"seen": agent.get_obs(), "reward": agent.reward}
 			agent.reward = 0.0
 			agent.done = false
 	if _frame % _repeat == 0:
@@ -56,6 +58,7 @@ func _handle(message):
 				_act(message["actions"][behavior])
 		"reset":
 			_ended = {}
+			_asked = {}
 			for agent in agents:
 				agent.reward = 0.0
 				agent.done = false
@@ -114,6 +117,7 @@ func _state():
 			_add(part["ended"], index, _ended[index]["seen"], _ended[index]["reward"])
 		if not agent.needs_reset:  # else it begins in the next frame
 			_add(part["deciding"], index, agent.get_obs(), agent.reward)
+			_asked[index] = true
 			agent.reward = 0.0
 	_ended = {}
 	return {"type": "state", "number": _number, "agents": found}

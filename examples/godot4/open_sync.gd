@@ -18,6 +18,7 @@ var _repeat := 8
 var _frame := 0
 var _number := 0
 var _ended := {}
+var _asked := {}  # agents whose episodes have begun: only these can end
 
 
 func _ready() -> void:
@@ -48,8 +49,9 @@ func _physics_process(_delta: float) -> void:
 	for index in agents.size():
 		var agent := agents[index]
 		if agent.done:
-			var cut: bool = agent.get_info().get("TimeLimit.truncated", false)
-			_ended[index] = {"seen": agent.get_obs(), "reward": agent.reward, "cut": cut}
+			if _asked.erase(index):
+				var cut: bool = agent.get_info().get("TimeLimit.truncated", false)
+				_ended[index] = {"seen": agent.get_obs(), "reward": agent.reward, "cut": cut}
 			agent.reward = 0.0
 			agent.done = false
 	if _frame % _repeat == 0:
@@ -67,6 +69,7 @@ func _handle(message: Dictionary) -> void:
 				_act(message["actions"][behavior])
 		"reset":
 			_ended = {}
+			_asked = {}
 			for agent in agents:
 				agent.reward = 0.0
 				agent.done = false
@@ -130,6 +133,7 @@ func _state() -> Dictionary:
 			part["ended"]["truncated"].append(_ended[index]["cut"])
 		if not agent.needs_reset:  # else it begins in the next frame
 			_add(part["deciding"], index, agent.get_obs(), agent.reward)
+			_asked[index] = true
 			agent.reward = 0.0
 	_ended = {}
 	return {"type": "state", "number": _number, "agents": found}

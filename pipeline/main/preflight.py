@@ -6,6 +6,7 @@ demonstrations, executables, modules.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,24 +38,19 @@ def check_run(config: RunConfig) -> None:
     if config.replay is None and not offline_demonstrations(config):
         _check_environment(config)
     _check_resumed(config)
-    mistakes = [*missing_parts(config), *names_of_main(config)]
+    mistakes = [*_mistakes(config, _PARTS), *names_of_main(config)]
     if mistakes:
         raise RunError("\n".join(mistakes))
 
 
 def missing_parts(config: RunConfig) -> list[str]:
     """Find what a run would lack beside its environment: files, runs, packages, persons; each with what to do."""
+    return _mistakes(config, (_check_resumed, *_PARTS))
+
+
+def _mistakes(config: RunConfig, checks: Iterable[Callable[[RunConfig], None]]) -> list[str]:
     found = []
-    for check in (
-        _check_alone,
-        _check_streams,
-        _check_demonstrations,
-        _check_resumed,
-        _check_starts,
-        _check_host_kinds,
-        _check_monitor,
-        _check_persons,
-    ):
+    for check in checks:
         try:
             check(config)
         except (RunError, RunFolderError) as error:
@@ -184,3 +180,10 @@ def _check_streams(config: RunConfig) -> None:
         recorded_edge(config.replay.streams)
     except (StageError, StreamError, OSError) as error:
         raise RunError(str(error)) from error
+
+
+_PARTS = (
+    *(_check_alone, _check_streams, _check_demonstrations, _check_starts),
+    *(_check_host_kinds, _check_monitor, _check_persons),
+)
+"""The checks of what a run needs beside its environment, and beside the run that it goes on from."""

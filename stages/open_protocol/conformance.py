@@ -188,7 +188,7 @@ async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
         for _ in range(steps):
             await trainer.step()
         yield Line("ok", f"answers {steps:,} steps, {steps / (time.monotonic() - began):,.0f} a second")
-        for line in _shown(trainer, steps):
+        for line in _summed_up(trainer, steps):
             yield line
         await trainer.step({"difficulty": 0.5})
         await trainer.step()
@@ -212,7 +212,7 @@ async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
         await worker.close(_END_S)
 
 
-def _shown(trainer: RandomTrainer, steps: int) -> Iterator[Line]:
+def _summed_up(trainer: RandomTrainer, steps: int) -> Iterator[Line]:
     """What so many steps have shown of the game."""
     for seen in trainer.seen.values():
         yield Line("ok", seen.words())

@@ -239,22 +239,26 @@ class GameWorker:
         return message
 
     def _too_large(self, error: TooLarge) -> str:
-        header = error.header
-        turned = int.from_bytes(header, "big")
-        how = ""
-        if header.isascii() and header.decode().isprintable():
-            how = f"the text {header.decode()!r}"
-        elif (header[:2] == b"\0\0" or error.size > _BEYOND_ALL) and turned <= self._max_message_mib * 2**20:
-            how = f"{turned:,} if the highest byte came first"
-        if header and how:
+        if looks := self._looks_of(error):
             return (
-                f"has sent the bytes {header.hex(' ')} ({how}) where the length of a message has to be, in four bytes, "
-                f"the lowest first. {self._wording.stranger}"
+                f"has sent the bytes {error.header.hex(' ')} ({looks}) where the length of a message has to be, in "
+                f"four bytes, the lowest first. {self._wording.stranger}"
             )
         return (
             f"has sent a message of {error.size:,} bytes; the limit is {self._max_message_mib} MiB, set by "
             f"env_settings.max_message_mib: raise it, or let the agents observe less. {self._wording.stranger}"
         )
+
+    def _looks_of(self, error: TooLarge) -> str:
+        """What the bytes of a length look like, if that is no length; else nothing."""
+        header, turned = error.header, int.from_bytes(error.header, "big")
+        if not header:
+            return ""
+        if header.isascii() and header.decode().isprintable():
+            return f"the text {header.decode()!r}"
+        if (header[:2] == b"\0\0" or error.size > _BEYOND_ALL) and turned <= self._max_message_mib * 2**20:
+            return f"{turned:,} if the highest byte came first"
+        return ""
 
     async def _gone(self, lost: ConnectionClosed) -> ProgramBroken | ProgramEnded:
         """The error for a connection that was closed: the end of the process, if that follows."""
