@@ -37,7 +37,7 @@ format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.installed-dev ## write the pages that are generated from the code
-	$(BIN)/python -m config.reference > docs/configuration.md
+	$(BIN)/python -m headrace.config.reference > docs/configuration.md
 
 PROTOS = stages/unity/proto/communicator_objects.proto pipeline/serving/proto/policy_server.proto
 proto: $(VENV)/.installed-dev ## compile the descriptions of protocols, after a change of one

@@ -24,8 +24,8 @@ import torch  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
 
-from config import load_config  # noqa: E402
-from pipeline.run import RunOptions, run  # noqa: E402
+from headrace.config import load_config  # noqa: E402
+from headrace.pipeline.run import RunOptions, run  # noqa: E402
 
 EXAMPLE = ROOT / "examples" / "action_repeat" / "config.yaml"
 BEHAVIOR = "Lamps"

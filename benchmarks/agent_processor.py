@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from queues.messages import StepBatch
-from stages.agent import AgentProcessor
+from headrace.queues.messages import StepBatch
+from headrace.stages.agent import AgentProcessor
 
 AGENTS = 64
 HORIZON = 32

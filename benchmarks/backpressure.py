@@ -24,7 +24,7 @@ SECONDS = 20.0
 WARM_UP_S = 14.0
 _TRAINER = """
 import time
-from stages.trainer.ppo import PPOTrainer
+from headrace.stages.trainer.ppo import PPOTrainer
 
 class SlowTrainer(PPOTrainer):
     def learn(self):

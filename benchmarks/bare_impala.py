@@ -38,11 +38,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 from update import rows_of
 
-from config import BehaviorSettings
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.trainer import Trainer, TrainerContext
-from stages.trainer.factory import make_trainer
+from headrace.config import BehaviorSettings
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.trainer import Trainer, TrainerContext
+from headrace.stages.trainer.factory import make_trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVS, LENGTH, BATCH = 64, 20, 32

@@ -21,12 +21,12 @@ import torch
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from config import BehaviorSettings
-from queues.messages import ActionBatch, Array, TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy import ActingPolicy, NumpyPolicy, design_of
-from stages.trainer import TrainerContext
-from stages.trainer.ppo import PPOTrainer
+from headrace.config import BehaviorSettings
+from headrace.queues.messages import ActionBatch, Array, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy import ActingPolicy, NumpyPolicy, design_of
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.ppo import PPOTrainer
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from typing import Any
 
 import psutil
 
-from config import RunConfig
-from pipeline.common.threads import use_one_thread
-from pipeline.reporting.progress import ProgressSnapshot
-from pipeline.run import RunOptions, run
+from headrace.config import RunConfig
+from headrace.pipeline.common.threads import use_one_thread
+from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.run import RunOptions, run
 
 BEHAVIOR = "CartPole"
 WAYS = ("actor", "central")

@@ -41,8 +41,8 @@ def reached(run: Finished, wins: float) -> tuple[float, float]:
     from main_job import player
     from matches import play_volley
 
-    from pipeline.policies.export import exports_by_step
-    from stages.games.volley import ScriptedPlayer
+    from headrace.pipeline.policies.export import exports_by_step
+    from headrace.stages.games.volley import ScriptedPlayer
 
     torch.set_num_threads(1)
     best = 0.0

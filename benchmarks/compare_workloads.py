@@ -14,7 +14,7 @@ from compare_runs import ROOT, Measured, pipeline, program
 
 sys.path.insert(0, str(ROOT))
 
-from config.sections import TorchSettings
+from headrace.config.sections import TorchSettings
 
 INLINE = [f"pipeline.hosts.{part}.kind=inline" for part in ("actors", "learners")]
 PROCESS = [f"pipeline.hosts.{part}.kind=process" for part in ("actors", "learners")]

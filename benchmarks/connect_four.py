@@ -23,11 +23,11 @@ from matches import MaskedPlayer, play_connect_four
 from numpy.typing import NDArray
 from trained import ROOT, exports_of, run_to_judge, steps_of
 
-from pipeline.policies.export import load_acting_policy, read_export
-from queues.messages import ActionBatch, Array
-from stages.games.connect_four import RandomPlayer, TacticalPlayer
-from stages.games.connect_four.group import ACTIONS
-from stages.games.policy_player import PolicyPlayer
+from headrace.pipeline.policies.export import load_acting_policy, read_export
+from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.games.connect_four import RandomPlayer, TacticalPlayer
+from headrace.stages.games.connect_four.group import ACTIONS
+from headrace.stages.games.policy_player import PolicyPlayer
 
 EXAMPLE = Path("examples/connect_four/config.yaml")
 GAMES = 500

@@ -18,8 +18,8 @@ from statistics import mean
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from config import load_config
-from pipeline.run import run
+from headrace.config import load_config
+from headrace.pipeline.run import run
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "config/examples"
 MARK, PLAYED, STEPS, SUMMARY = 475.0, 40_000, 200_000, 2_000

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from update import CASES, ROWS, rows_of
 
-from config import BehaviorSettings
-from queues.messages import Array, TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.trainer import Trainer, TrainerContext, captured_step
-from stages.trainer.factory import make_trainer
+from headrace.config import BehaviorSettings
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.trainer import Trainer, TrainerContext, captured_step
+from headrace.stages.trainer.factory import make_trainer
 
 SAC = {"buffer_size": 4096, "batch_size": 256, "steps_per_update": 8}
 CAPTURED: dict[str, Any] = {

@@ -26,7 +26,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pipeline.control.credits import CreditLedger, CreditRequest
+from headrace.pipeline.control.credits import CreditLedger, CreditRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 SUMMARY, STEPS = 10_000, 120_000
@@ -95,7 +95,9 @@ def _sample(process: subprocess.Popen[bytes]) -> list[tuple[float, dict[int, tup
         try:
             for each in [main, *main.children(recursive=True)]:
                 line = " ".join(each.cmdline())
-                part = "host" if "pipeline.hosts.child" in line or line.startswith("ray::RayWorker") else "other"
+                part = (
+                    "host" if "headrace.pipeline.hosts.child" in line or line.startswith("ray::RayWorker") else "other"
+                )
                 times = each.cpu_times()
                 found[each.pid] = ("main" if each == main else part, times.user + times.system)
         except psutil.NoSuchProcess:

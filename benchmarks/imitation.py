@@ -32,15 +32,15 @@ sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(path for path in sys.path if Pa
 
 from acceptance.recording import EDGE, record  # noqa: E402 - the path has to be set first
 
-from config import load_config  # noqa: E402
-from pipeline.policies.export import exports_by_step, load_acting_policy  # noqa: E402
-from pipeline.run import RunOptions, run  # noqa: E402
-from queues.messages import ActionBatch, TrajectoryBatch  # noqa: E402
-from queues.stream_reader import StreamReader  # noqa: E402
-from queues.stream_writer import StreamWriter  # noqa: E402
-from stages.environment.factory import EnvironmentRequest, make_group  # noqa: E402
-from stages.environment.protocol import AgentSteps  # noqa: E402
-from stages.policy.protocol import ActingPolicy, Decision  # noqa: E402
+from headrace.config import load_config  # noqa: E402
+from headrace.pipeline.policies.export import exports_by_step, load_acting_policy  # noqa: E402
+from headrace.pipeline.run import RunOptions, run  # noqa: E402
+from headrace.queues.messages import ActionBatch, TrajectoryBatch  # noqa: E402
+from headrace.queues.stream_reader import StreamReader  # noqa: E402
+from headrace.queues.stream_writer import StreamWriter  # noqa: E402
+from headrace.stages.environment.factory import EnvironmentRequest, make_group  # noqa: E402
+from headrace.stages.environment.protocol import AgentSteps  # noqa: E402
+from headrace.stages.policy.protocol import ActingPolicy, Decision  # noqa: E402
 
 BEHAVIOR = "Pendulum"
 STEPS = 20 * 200

@@ -42,7 +42,7 @@ from run_configs import TOLD_ENV, Plain, changed, sac, taught, volley
 from runs import COMMAND, PATIENCE_S, Command
 from standing import Progress, Standing, Violation, require
 
-from pipeline.run_folder.checkpoint import numbered_folders
+from headrace.pipeline.run_folder.checkpoint import numbered_folders
 
 LIVES = 12
 """Starts of a run, at most, before a new one is begun."""

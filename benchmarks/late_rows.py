@@ -24,11 +24,11 @@ import torch
 from bare_loop import evaluate_policy
 from trained import second_half
 
-from config import load_config
-from config.hyperparameters import Hyperparameters
-from pipeline.policies.export import load_acting_policy
-from pipeline.run import run
-from stages import Stage, TrajectoryBatch
+from headrace.config import load_config
+from headrace.config.hyperparameters import Hyperparameters
+from headrace.pipeline.policies.export import load_acting_policy
+from headrace.pipeline.run import run
+from headrace.stages import Stage, TrajectoryBatch
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "config/examples"
 

@@ -26,10 +26,10 @@ import torch
 from bare_loop import evaluate_policy
 from trained import second_half
 
-from config import load_config
-from pipeline.policies.export import load_acting_policy
-from pipeline.reporting.progress import ProgressSnapshot
-from pipeline.run import RunOptions, run
+from headrace.config import load_config
+from headrace.pipeline.policies.export import load_acting_policy
+from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.run import RunOptions, run
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLVED = {"cartpole": 475.0, "cartpole-sac": 475.0}

@@ -20,14 +20,14 @@ import yaml
 from matches import Player, RandomPlayer, Tally, play_volley
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from config import RunConfig
-from pipeline.policies.export import exports_by_step, load_acting_policy, read_export
-from stages.games.policy_player import PolicyPlayer
-from stages.games.volley import ScriptedPlayer
-from stages.games.volley.group import ACTIONS
-from stages.policy import design_of, make_policy
-from stages.trainer import TrainerContext
-from stages.trainer.ppo import PPOTrainer
+from headrace.config import RunConfig
+from headrace.pipeline.policies.export import exports_by_step, load_acting_policy, read_export
+from headrace.stages.games.policy_player import PolicyPlayer
+from headrace.stages.games.volley import ScriptedPlayer
+from headrace.stages.games.volley.group import ACTIONS
+from headrace.stages.policy import design_of, make_policy
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.ppo import PPOTrainer
 
 GAMES = 1000
 SNAPSHOT_GAMES = 500

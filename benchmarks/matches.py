@@ -2,7 +2,7 @@
 
 A player maps observations, as a behaviour's `AgentSteps` holds them, to one action per row; in connect four it is
 passed the action masks as well. It knows nothing else, not even its side. Players are the games' scripted ones,
-`RandomPlayer`, and trained policies as `stages.games.policy_player.PolicyPlayer`.
+`RandomPlayer`, and trained policies as `headrace.stages.games.policy_player.PolicyPlayer`.
 
 Every match has an instance of its own, and only the first match of each instance counts: had the instances gone on
 until enough matches were over, short ones would count too often.
@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import ActionSpec
-from stages.environment.protocol import AgentSteps, StepResult
-from stages.games.connect_four import ConnectFourGroup
-from stages.games.pursuit import PursuitGroup
-from stages.games.volley import VolleyGroup
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import ActionSpec
+from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.games.connect_four import ConnectFourGroup
+from headrace.stages.games.pursuit import PursuitGroup
+from headrace.stages.games.volley import VolleyGroup
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
 MaskedPlayer = Callable[[tuple[Array, ...], NDArray[np.bool_]], ActionBatch]

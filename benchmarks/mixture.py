@@ -22,12 +22,12 @@ import torch
 from matches import Player, RandomPlayer, play_volley
 from trained import exports_of, steps_of
 
-from config import load_config
-from pipeline.policies.export import load_acting_policy
-from pipeline.run import RunOptions, run
-from stages.games.policy_player import PolicyPlayer
-from stages.games.volley import ScriptedPlayer
-from stages.games.volley.group import ACTIONS
+from headrace.config import load_config
+from headrace.pipeline.policies.export import load_acting_policy
+from headrace.pipeline.run import RunOptions, run
+from headrace.stages.games.policy_player import PolicyPlayer
+from headrace.stages.games.volley import ScriptedPlayer
+from headrace.stages.games.volley.group import ACTIONS
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "config/examples/volley.yaml"
 GAMES = 1000

@@ -20,13 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from browsers import opened_browser
 
-from config.load import load_config
-from pipeline.monitor.api import page_routes, run_routes
-from pipeline.monitor.live_run import LiveRun
-from pipeline.monitor.log_tail import LogTail
-from pipeline.monitor.server import PageServer
-from pipeline.reporting.history import History
-from pipeline.web.site import SiteOptions
+from headrace.config.load import load_config
+from headrace.pipeline.monitor.api import page_routes, run_routes
+from headrace.pipeline.monitor.live_run import LiveRun
+from headrace.pipeline.monitor.log_tail import LogTail
+from headrace.pipeline.monitor.server import PageServer
+from headrace.pipeline.reporting.history import History
+from headrace.pipeline.web.site import SiteOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERY_S = 2.0

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from update import CASES, learned_in, rows_of
 
-from config import BehaviorSettings, NetworkSettings, SACHyperparameters
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.products import fast_bf16
-from stages.trainer import TrainerContext
-from stages.trainer.factory import make_trainer
-from stages.trainer.sac.minibatch import ReplayMinibatch
-from stages.trainer.sac.update import SACUpdate
+from headrace.config import BehaviorSettings, NetworkSettings, SACHyperparameters
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.products import fast_bf16
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac.update import SACUpdate
 
 ROWS, AT_ONCE = 256, 50
 SAC = {"SAC Pendulum": (3, 1, 256), "SAC HalfCheetah": (17, 6, 256), "SAC 2x512": (17, 6, 512), "SAC 2x64": (3, 1, 64)}

@@ -20,11 +20,11 @@ import yaml
 from matches import Player, RandomPlayer, Tally, play_pursuit
 from trained import exports_of, first_quarter, run_to_judge, steps_of
 
-from config import RunConfig
-from pipeline.policies.export import load_acting_policy
-from stages.games.policy_player import PolicyPlayer
-from stages.games.pursuit import ScriptedEvader, ScriptedPursuer
-from stages.games.pursuit.group import ACTIONS
+from headrace.config import RunConfig
+from headrace.pipeline.policies.export import load_acting_policy
+from headrace.stages.games.policy_player import PolicyPlayer
+from headrace.stages.games.pursuit import ScriptedEvader, ScriptedPursuer
+from headrace.stages.games.pursuit.group import ACTIONS
 
 EXAMPLE = Path("config/examples/pursuit.yaml")
 GAMES = 500

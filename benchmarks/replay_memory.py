@@ -14,10 +14,10 @@ from statistics import median
 
 import numpy as np
 
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.observations import ObservationLayout
-from stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory
 
 VECTORS = BehaviorSpec("Cheetah", (ObservationSpec("vector", (17,)),), ActionSpec(continuous_size=6))
 IMAGES = BehaviorSpec("Pong", (ObservationSpec("screen", (4, 84, 84), "uint8"),), ActionSpec(discrete_branches=(6,)))

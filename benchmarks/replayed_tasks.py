@@ -26,9 +26,9 @@ from curves import Panel, draw  # noqa: E402
 from trained import exports_of, steps_of  # noqa: E402
 from two_carts import LONGEST, score  # noqa: E402
 
-from config import load_config  # noqa: E402
-from pipeline.policies.export import load_acting_policy  # noqa: E402
-from pipeline.run import run  # noqa: E402
+from headrace.config import load_config  # noqa: E402
+from headrace.pipeline.policies.export import load_acting_policy  # noqa: E402
+from headrace.pipeline.run import run  # noqa: E402
 
 EXAMPLE = ROOT / "examples" / "replayed_tasks" / "config.yaml"
 STEPS = 100_000

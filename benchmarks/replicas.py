@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from update import rows_of
 
-from config import BehaviorSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.trainer import TrainerContext
-from stages.trainer.factory import make_trainer
-from stages.trainer.joined_replicas import JoinedReplicas, connect, listen
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect, listen
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 CASES: dict[str, tuple[int, int, int]] = {
     "2×64, 256": (64, 256, 2048),

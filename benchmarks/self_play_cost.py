@@ -26,19 +26,19 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from config import load_config
-from queues.messages import Matchup, TrajectoryBatch
-from stages.agent import AgentProcessor
-from stages.environment.deciding import PlayerRows, decide_rows
-from stages.environment.lineup import LineupPlayer, Lineups, no_behavior
-from stages.environment.stage import EnvironmentStage
-from stages.games.volley import VolleyGroup
-from stages.ghost.controller import GhostController
-from stages.ghost.stage import GhostStage
-from stages.policy import design_of, make_policy
-from stages.stage import StageContext
-from stages.trainer import TrainerContext
-from stages.trainer.ppo import PPOTrainer
+from headrace.config import load_config
+from headrace.queues.messages import Matchup, TrajectoryBatch
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environment.deciding import PlayerRows, decide_rows
+from headrace.stages.environment.lineup import LineupPlayer, Lineups, no_behavior
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.games.volley import VolleyGroup
+from headrace.stages.ghost.controller import GhostController
+from headrace.stages.ghost.stage import GhostStage
+from headrace.stages.policy import design_of, make_policy
+from headrace.stages.stage import StageContext
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.ppo import PPOTrainer
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "config/examples/volley.yaml"
 BEHAVIOR = "Volley"

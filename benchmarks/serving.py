@@ -32,7 +32,7 @@ import msgpack
 import numpy as np
 import psutil
 
-from pipeline.serving import messages
+from headrace.pipeline.serving import messages
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = [0.1, -0.2, 0.05, 0.3]

@@ -30,8 +30,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from stages.environment.protocol import StepResult  # noqa: E402
-from stages.games.volley.group import VolleyGroup  # noqa: E402
+from headrace.stages.environment.protocol import StepResult  # noqa: E402
+from headrace.stages.games.volley.group import VolleyGroup  # noqa: E402
 
 TICK_S = 0.01
 """Seconds of each tick of the game: its pace, so that other work on the machine hardly shows in the rate."""
@@ -163,8 +163,8 @@ def hosts_of(main_pid: int) -> list[tuple[int, str]]:
             words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
         except OSError:
             continue
-        if "pipeline.hosts.child" in words:
-            found.append((int(child), words[words.index("pipeline.hosts.child") + 1]))
+        if "headrace.pipeline.hosts.child" in words:
+            found.append((int(child), words[words.index("headrace.pipeline.hosts.child") + 1]))
         elif any(word.endswith("sweeper.py") for word in words):
             found.append((int(child), "sweeper"))
     return found

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.policies.export import exports_by_step, step_in_name
-from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, each_checkpoint, newest_checkpoint
-from queues.errors import StreamError
-from queues.messages import Barrier, TrajectoryBatch
-from queues.stream_reader import StreamReader
-from stages.trainer.replay_file import MAGIC
+from headrace.pipeline.policies.export import exports_by_step, step_in_name
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, each_checkpoint, newest_checkpoint
+from headrace.queues.errors import StreamError
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
+from headrace.stages.trainer.replay_file import MAGIC
 
 
 class Violation(Exception):

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STEPS = 2048
 """Of the first buffer."""
 TICKS = os.sysconf("SC_CLK_TCK")
-RUN = "from pipeline.cli import main; import sys; sys.exit(main())"
+RUN = "from headrace.pipeline.cli import main; import sys; sys.exit(main())"
 CONFIG = f"""
 environment: {{kind: gymnasium, id: CartPole-v1, num_envs: 64}}
 behaviors:

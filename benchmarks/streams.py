@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from queues import codec
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from queues.stream_format import StreamHeader
-from queues.stream_reader import StreamReader
-from queues.stream_writer import StreamWriter
+from headrace.queues import codec
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_writer import StreamWriter
 
 SPEC = BehaviorSpec("Bench", (ObservationSpec("vector", (24,)),), ActionSpec(continuous_size=4))
 HEADER = StreamHeader.of("bench", 0.0, ["trainer"], [SPEC])

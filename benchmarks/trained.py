@@ -10,9 +10,9 @@ from statistics import mean
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from config import load_config
-from pipeline.policies.export import exports_by_step
-from pipeline.run import RunOptions, run
+from headrace.config import load_config
+from headrace.pipeline.policies.export import exports_by_step
+from headrace.pipeline.run import RunOptions, run
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -22,12 +22,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.links import LinkEnd, child_options_of, make_link
-from queues.messages import TrajectoryBatch
-from queues.shared_receiver import SharedReceiver
-from queues.shared_sender import SharedSender
-from queues.slabs import LinkSpec
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.links import LinkEnd, child_options_of, make_link
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.shared_receiver import SharedReceiver
+from headrace.queues.shared_sender import SharedSender
+from headrace.queues.slabs import LinkSpec
 
 ROUNDS = 7
 LOCAL_ITEMS = 50_000

@@ -21,16 +21,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from config import RunConfig
-from queues.messages import ActionBatch
-from stages.environment.factory import EnvironmentRequest
-from stages.environment.programs.group import ProgramGroup
-from stages.environment.protocol import StepResult
-from stages.environment.unity.making import make_unity_group
-from stages.unity.actions import action_protos
-from stages.unity.columns import BehaviorReader
-from stages.unity.messages import PNG, AgentInfoProto, BrainParametersProto, ListAgentInfoProto
-from stages.unity.png import encode_png
+from headrace.config import RunConfig
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environment.programs.group import ProgramGroup
+from headrace.stages.environment.protocol import StepResult
+from headrace.stages.environment.unity.making import make_unity_group
+from headrace.stages.unity.actions import action_protos
+from headrace.stages.unity.columns import BehaviorReader
+from headrace.stages.unity.messages import PNG, AgentInfoProto, BrainParametersProto, ListAgentInfoProto
+from headrace.stages.unity.png import encode_png
 
 AGENTS = 64
 FLOATS = 32

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from config import BehaviorSettings
-from pipeline.hosts.freed_memory import keep_freed_memory
-from queues.messages import Array, TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.trainer import Trainer, TrainerContext
-from stages.trainer.factory import make_trainer
+from headrace.config import BehaviorSettings
+from headrace.pipeline.hosts.freed_memory import keep_freed_memory
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.trainer import Trainer, TrainerContext
+from headrace.stages.trainer.factory import make_trainer
 
 CASES: dict[str, tuple[str, tuple[int, ...], ActionSpec, dict[str, Any], dict[str, Any]]] = {
     "CartPole": (

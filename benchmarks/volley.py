@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from matches import RandomPlayer
 
-from stages.games.volley import VolleyGroup
-from stages.games.volley.group import ACTIONS
+from headrace.stages.games.volley import VolleyGroup
+from headrace.stages.games.volley.group import ACTIONS
 
 STRETCHES = 5
 COURTS = (1, 64, 256, 1024)

@@ -1,9 +1,9 @@
 """The YAML of a run: its schema, and the code that reads and checks it. Imports nothing heavy."""
 
-from config.behavioral_cloning import BehavioralCloningSettings
-from config.behaviors import BehaviorSettings
-from config.environment import ActionRepeatSettings, EnvironmentSettings, ObservationSettings, RoleSettings
-from config.environment_parameters import (
+from headrace.config.behavioral_cloning import BehavioralCloningSettings
+from headrace.config.behaviors import BehaviorSettings
+from headrace.config.environment import ActionRepeatSettings, EnvironmentSettings, ObservationSettings, RoleSettings
+from headrace.config.environment_parameters import (
     CompletionCriteria,
     ConstantSampler,
     Curriculum,
@@ -12,8 +12,8 @@ from config.environment_parameters import (
     MultiRangeSampler,
     UniformSampler,
 )
-from config.errors import ConfigError, Mistake
-from config.hyperparameters import (
+from headrace.config.errors import ConfigError, Mistake
+from headrace.config.hyperparameters import (
     BCHyperparameters,
     ImpalaHyperparameters,
     OnPolicyHyperparameters,
@@ -21,12 +21,12 @@ from config.hyperparameters import (
     PPOHyperparameters,
     SACHyperparameters,
 )
-from config.keys import KeyMapSettings, KeySettings
-from config.load import load_config
-from config.network_settings import MemorySettings, NetworkSettings
-from config.overrides import EACH, Override
-from config.pipeline import STAGE_GROUP, StagePlacement
-from config.reward_signals import (
+from headrace.config.keys import KeyMapSettings, KeySettings
+from headrace.config.load import load_config
+from headrace.config.network_settings import MemorySettings, NetworkSettings
+from headrace.config.overrides import EACH, Override
+from headrace.config.pipeline import STAGE_GROUP, StagePlacement
+from headrace.config.reward_signals import (
     CuriositySettings,
     GAILSettings,
     LearnedSignalSettings,
@@ -35,10 +35,10 @@ from config.reward_signals import (
     RewardSignalSettings,
     RNDSettings,
 )
-from config.run_config import RunConfig
-from config.self_play import SelfPlaySettings
-from config.trainers import TrainerKind
-from config.unity import EngineSettings, EnvSettings
+from headrace.config.run_config import RunConfig
+from headrace.config.self_play import SelfPlaySettings
+from headrace.config.trainers import TrainerKind
+from headrace.config.unity import EngineSettings, EnvSettings
 
 __all__ = [
     "EACH",
@@ -84,3 +84,6 @@ __all__ = [
     "UniformSampler",
     "load_config",
 ]
+
+if __name__ != "headrace.config":  # a checkout is on `sys.path`, and somebody means a `config` of their own
+    raise ModuleNotFoundError("No module named 'config'; Headrace's own is headrace.config", name=__name__)

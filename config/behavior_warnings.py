@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.behaviors import BehaviorSettings
-from config.errors import Finding
-from config.fields import changed
-from config.hyperparameters import Hyperparameters
-from config.trainers import declared_kind
+from headrace.config.behaviors import BehaviorSettings
+from headrace.config.errors import Finding
+from headrace.config.fields import changed
+from headrace.config.hyperparameters import Hyperparameters
+from headrace.config.trainers import declared_kind
 
 _SHAPE = ("num_layers", "vis_encode_type", "goal_conditioning_type")
 """Keys that a network of the user's own receives and may ignore; the others have an effect beside it too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from config.fields import Float, Int, Settings, Text
+from headrace.config.fields import Float, Int, Settings, Text
 
 DEMONSTRATIONS = (
     "Demonstrations: a recording of Unity (`.demo`), of Godot's addon (`.json`) or of ours (`.stream`), a folder of "

@@ -14,17 +14,17 @@ from pydantic import (
     model_validator,
 )
 
-from config.behavioral_cloning import BehavioralCloningSettings
-from config.brains import OwnBrainSettings, as_brains, check_brains, leave_nobody_to_learn, meanings
-from config.error_messages import explain
-from config.errors import Finding, FindingsError, suggest
-from config.fields import Flag, Int, PlainMap, Settings, Text, is_reference, report
-from config.hyperparameters import Hyperparameters
-from config.network_settings import NetworkSettings
-from config.reward_signals import ExtrinsicSettings, LearnedSignalSettings, RewardSignals, RewardSignalSettings
-from config.self_play import SelfPlaySettings
-from config.stop_when import StopWhenSettings
-from config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind
+from headrace.config.behavioral_cloning import BehavioralCloningSettings
+from headrace.config.brains import OwnBrainSettings, as_brains, check_brains, leave_nobody_to_learn, meanings
+from headrace.config.error_messages import explain
+from headrace.config.errors import Finding, FindingsError, suggest
+from headrace.config.fields import Flag, Int, PlainMap, Settings, Text, is_reference, report
+from headrace.config.hyperparameters import Hyperparameters
+from headrace.config.network_settings import NetworkSettings
+from headrace.config.reward_signals import ExtrinsicSettings, LearnedSignalSettings, RewardSignals, RewardSignalSettings
+from headrace.config.self_play import SelfPlaySettings
+from headrace.config.stop_when import StopWhenSettings
+from headrace.config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind
 
 _FORMER_TRAINERS = {
     "imitation": "'bc', with hyperparameters.teacher",

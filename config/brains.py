@@ -13,8 +13,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from config.errors import Finding, suggest
-from config.fields import Float, Int, PlainMap, Settings, Text, as_tuple, is_reference, report
+from headrace.config.errors import Finding, suggest
+from headrace.config.fields import Float, Int, PlainMap, Settings, Text, as_tuple, is_reference, report
+from headrace.config.tables import Table
 
 LEARNING = "learning"
 PLAYER = "player"
@@ -28,40 +29,41 @@ class BrainKind:
     meaning: str
     """For the reference of the YAML."""
     maker: str | None
-    """Function from a `stages.brains.protocol.BrainRequest` to what decides, or, where the request has no spec yet, to
+    """Function from a `BrainRequest` to what decides, or, where the request has no spec yet, to
     None, after a check of all that is known without one. None: it is a trainer's policy."""
     keys: tuple[str, ...] | None = ()
     """Keys of `with` that it accepts; None: its code checks them."""
 
 
-BRAIN_KINDS: dict[str, BrainKind] = {
-    LEARNING: BrainKind("the newest policy of its trainer", None),
-    "random": BrainKind(
-        "actions at random, uniform in [-1, 1] or among the allowed choices", "stages.brains.uniform:make_uniform"
+BRAIN_KINDS: Table[BrainKind] = Table(
+    learning=BrainKind("the newest policy of its trainer", None),
+    random=BrainKind(
+        "actions at random, uniform in [-1, 1] or among the allowed choices",
+        "headrace.stages.brains.uniform:make_uniform",
     ),
-    "scripted": BrainKind(
+    scripted=BrainKind(
         "the scripted player of a built-in game, or `module:Class` for one of your own",
-        "stages.brains.script:make_script",
+        "headrace.stages.brains.script:make_script",
         None,
     ),
-    "model": BrainKind(
+    model=BrainKind(
         "a trained policy: a `.pt` or `.onnx` file, or the policies of a run (`results/first`, `results/first@best`, "
         "`results/first/Ball@500000`); `with: {deterministic: true}` takes its most likely actions",
-        "pipeline.policies.model_brain:make_model",
+        "headrace.pipeline.policies.model_brain:make_model",
         ("deterministic",),
     ),
-    PLAYER: BrainKind(
+    player=BrainKind(
         "a person's keys on the live page, in all games of the run's only instance, which waits for the person; needs "
         "`--monitor-control`",
-        "stages.exhibition.seats:make_player",
+        "headrace.stages.exhibition.seats:make_player",
     ),
-}
+)
 """By kind; `kind_of` says which one a `use` names."""
 
 SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
-    "Volley": ("stages.games.volley:ScriptedPlayer",),
-    "ConnectFour": ("stages.games.connect_four:TacticalPlayer",),
-    "Pursuit": ("stages.games.pursuit:ScriptedPursuer", "stages.games.pursuit:ScriptedEvader"),
+    "Volley": ("headrace.stages.games.volley:ScriptedPlayer",),
+    "ConnectFour": ("headrace.stages.games.connect_four:TacticalPlayer",),
+    "Pursuit": ("headrace.stages.games.pursuit:ScriptedPursuer", "headrace.stages.games.pursuit:ScriptedEvader"),
 }
 """`module:Class` of each built-in game's scripted player; by team where the teams have different ones."""
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from config.fields import Settings
+from headrace.config.fields import Settings
 
 AUTO = "auto"
 

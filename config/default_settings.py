@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from config.errors import Finding
-from config.trainers import DEFAULT_TRAINER, declared_kind
+from headrace.config.errors import Finding
+from headrace.config.trainers import DEFAULT_TRAINER, declared_kind
 
 
 def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:

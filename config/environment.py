@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from config.choosing import ChoosingSettings
-from config.environment_kinds import ENVIRONMENT_KINDS
-from config.errors import Finding
-from config.fields import (
+from headrace.config.choosing import ChoosingSettings
+from headrace.config.environment_kinds import ENVIRONMENT_KINDS
+from headrace.config.errors import Finding
+from headrace.config.fields import (
     Flag,
     Float,
     Int,
@@ -24,8 +24,8 @@ from config.fields import (
     report,
     to_number,
 )
-from config.keys import KeyMapSettings
-from config.observation_kinds import OBSERVATION_KINDS
+from headrace.config.keys import KeyMapSettings
+from headrace.config.observation_kinds import OBSERVATION_KINDS
 
 
 def _short_form(value: Any) -> Any:

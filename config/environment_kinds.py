@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.config.tables import Table
+
 UNITY = "unity"
 """The kind of a run without an `environment` section."""
 
@@ -29,11 +31,11 @@ class EnvironmentKind:
     """Such a key with a value, for messages."""
     keys: tuple[str, ...] = ()
     """The other keys of `EnvironmentSettings` that have a meaning, besides those that have one for every kind."""
-    settings: str = "config.environment:EnvironmentSettings"
+    settings: str = "headrace.config.environment:EnvironmentSettings"
     """Model of the section. A kind with keys of its own derives one from this, with `kind: Literal["its name"]`."""
     check: str | None = None
     """Function that yields what contradicts other sections of a `RunConfig`, as `Finding`s."""
-    references: str = "stages.environment.factory:named_in_section"
+    references: str = "headrace.stages.environment.factory:named_in_section"
     """Function that yields, for a `RunConfig`, calls that import what the YAML names; each raises a `StageError` if
     it is not there."""
     preflight: str | None = None
@@ -42,7 +44,7 @@ class EnvironmentKind:
     trial: str | None = None
     """Function that makes and tries environments of a `RunConfig`, in a process of its own, and yields `Remark`s about
     them (`stages/environment/trial.py`); None for those that are never started without a run."""
-    description: str = "pipeline.command.description:describe_environment"
+    description: str = "headrace.pipeline.command.description:describe_environment"
     """Function from a `RunConfig` to a line about its environments, for `--validate`."""
     env_settings: tuple[str, ...] = ()
     """Keys of `env_settings` that have an effect on this kind, besides those that have one on every kind."""
@@ -68,68 +70,68 @@ _UNITY_ENGINE = (
     *("no_graphics", "no_graphics_monitor"),
 )
 
-ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
-    "builtin": EnvironmentKind(
+ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
+    builtin=EnvironmentKind(
         meaning="a game that comes with this package",
-        group="stages.games.making:make_game_group",
+        group="headrace.stages.games.making:make_game_group",
         made_by=("id",),
         example="id: Volley",
         keys=("options", "behavior", "keys"),
-        references="stages.games.making:named_game",
+        references="headrace.stages.games.making:named_game",
     ),
-    "gymnasium": EnvironmentKind(
+    gymnasium=EnvironmentKind(
         meaning="any Gymnasium environment",
-        group="stages.environment.gymnasium.making:make_gymnasium_group",
+        group="headrace.stages.environment.gymnasium.making:make_gymnasium_group",
         made_by=("id", "factory"),
         example="id: CartPole-v1",
         keys=("options", "wrappers", "observations", "behavior", "info_keys", "keys"),
-        check="config.section_checks:check_behavior",
-        references="stages.environment.gymnasium.making:named_in_section",
-        trial="stages.environment.gymnasium.trial:try_gymnasium",
+        check="headrace.config.section_checks:check_behavior",
+        references="headrace.stages.environment.gymnasium.making:named_in_section",
+        trial="headrace.stages.environment.gymnasium.trial:try_gymnasium",
         one_after_another=True,
     ),
-    "pettingzoo": EnvironmentKind(
+    pettingzoo=EnvironmentKind(
         meaning="any PettingZoo environment, of many agents",
-        group="stages.environment.pettingzoo.making:make_pettingzoo_group",
+        group="headrace.stages.environment.pettingzoo.making:make_pettingzoo_group",
         made_by=("id", "factory"),
         example="id: mpe2.simple_tag_v3",
         keys=(
             *("options", "wrappers", "observations", "behavior", "info_keys"),
             *("api", "behaviors", "outcome", "rotate_sides", "keys"),
         ),
-        check="config.section_checks:check_roles",
-        trial="stages.environment.pettingzoo.trial:try_pettingzoo",
+        check="headrace.config.section_checks:check_roles",
+        trial="headrace.stages.environment.pettingzoo.trial:try_pettingzoo",
         one_after_another=True,
     ),
-    "mlagents": EnvironmentKind(
+    mlagents=EnvironmentKind(
         meaning="any object with the interface of ML-Agents' low-level API",
-        group="stages.environment.low_level.making:make_low_level_group",
+        group="headrace.stages.environment.low_level.making:make_low_level_group",
         made_by=("factory",),
         example="factory: my_module:make_environment",
         keys=("options",),
         engine_settings=_UNITY_ENGINE,
     ),
-    UNITY: EnvironmentKind(
+    unity=EnvironmentKind(
         meaning="what `env_settings` says, as without this section",
-        group="stages.environment.unity.making:make_unity_group",
-        check="config.section_checks:check_programs",
-        references="stages.environment.unity.preflight:named_channels",
-        preflight="stages.environment.unity.preflight:check_executable",
-        description="pipeline.command.description:describe_programs",
+        group="headrace.stages.environment.unity.making:make_unity_group",
+        check="headrace.config.section_checks:check_programs",
+        references="headrace.stages.environment.unity.preflight:named_channels",
+        preflight="headrace.stages.environment.unity.preflight:check_executable",
+        description="headrace.pipeline.command.description:describe_programs",
         env_settings=(*_OF_PROGRAMS, "num_areas", "side_channels", "listen"),
         engine_settings=_UNITY_ENGINE,
         apart=True,
         editor="the Unity Editor",
         editor_port=5004,
     ),
-    "godot": EnvironmentKind(
+    godot=EnvironmentKind(
         meaning="a game made with Godot, with the addon of Godot RL Agents; `env_settings` says which build",
-        group="stages.environment.godot.making:make_godot_group",
+        group="headrace.stages.environment.godot.making:make_godot_group",
         keys=("behavior", "behaviors", "info_keys"),
-        settings="config.godot:GodotSettings",
-        check="config.section_checks:check_programs",
-        preflight="stages.environment.godot.preflight:check_build",
-        description="pipeline.command.description:describe_programs",
+        settings="headrace.config.godot:GodotSettings",
+        check="headrace.config.section_checks:check_programs",
+        preflight="headrace.stages.environment.godot.preflight:check_build",
+        description="headrace.pipeline.command.description:describe_programs",
         env_settings=_OF_PROGRAMS,
         engine_settings=("time_scale", "no_graphics", "no_graphics_monitor"),
         defaults={"env_settings": {"base_port": 11008}, "engine_settings": {"time_scale": 1.0, "no_graphics": True}},
@@ -137,19 +139,19 @@ ENVIRONMENT_KINDS: dict[str, EnvironmentKind] = {
         editor="Godot's editor",
         holds_actions=True,
     ),
-    "open_protocol": EnvironmentKind(
+    open_protocol=EnvironmentKind(
         meaning="a game of any engine that speaks the open protocol (docs/protocol.md), as `env_settings` says",
-        group="stages.environment.open_protocol.making:make_open_group",
-        settings="config.open_protocol:OpenProtocolSettings",
-        check="config.section_checks:check_programs",
-        preflight="stages.environment.open_protocol.making:check_game",
-        description="pipeline.command.description:describe_programs",
+        group="headrace.stages.environment.open_protocol.making:make_open_group",
+        settings="headrace.config.open_protocol:OpenProtocolSettings",
+        check="headrace.config.section_checks:check_programs",
+        preflight="headrace.stages.environment.open_protocol.making:check_game",
+        description="headrace.pipeline.command.description:describe_programs",
         env_settings=_OF_PROGRAMS,
         defaults={"env_settings": {"base_port": 12008}},
         apart=True,
         editor="the game",
     ),
-}
+)
 """By `environment.kind`."""
 
 

@@ -1,7 +1,7 @@
 """The `environment_parameters` section: numbers, samplers and curricula whose values the environment receives.
 
-They are only declared here: lessons advance in `pipeline.main.curricula`, values are drawn in
-`stages.environment.parameters`.
+They are only declared here: lessons advance in `headrace.pipeline.main.curricula`, values are drawn in
+`headrace.stages.environment.parameters`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from config.errors import Finding
-from config.fields import Flag, Float, Int, Settings, Text, as_tuple, report
+from headrace.config.errors import Finding
+from headrace.config.fields import Flag, Float, Int, Settings, Text, as_tuple, report
 
 _SEED = "Seed of the sampler; -1: derived from the run's."
 _ELO = "Elo"

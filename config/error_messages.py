@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from config.errors import Finding, FindingsError, KeyPath, dotted, suggest
-from config.schema_lookup import fields_of, models_at, more_of, sections_below, tags_of, trainers_of, value_at
+from headrace.config.errors import Finding, FindingsError, KeyPath, dotted, suggest
+from headrace.config.schema_lookup import fields_of, models_at, more_of, sections_below, tags_of, trainers_of, value_at
 
 MOST_FINDINGS = 100
 """Most mistakes that are described: who reads them mends the first ones first."""

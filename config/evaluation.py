@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from config.brains import LEARNING, PLAYER, check_use, check_with, meanings
-from config.errors import Finding
-from config.fields import Int, PlainMap, Settings, Text, report
+from headrace.config.brains import LEARNING, PLAYER, check_use, check_with, meanings
+from headrace.config.errors import Finding
+from headrace.config.fields import Int, PlainMap, Settings, Text, report
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,22 +17,22 @@ class EvaluationOpponentsKind:
     """One built-in kind of opponents."""
 
     implementation: str
-    """`module:Class`, `EvaluationOpponents` of `stages.evaluation`."""
+    """`module:Class`, `EvaluationOpponents` of `headrace.stages.evaluation`."""
     meaning: str
     """For the reference of the YAML."""
 
 
 EVALUATION_OPPONENTS = {
     "self": EvaluationOpponentsKind(
-        "stages.evaluation.opponents:NewestOpponents",
+        "headrace.stages.evaluation.opponents:NewestOpponents",
         "all agents of all behaviours act by the newest policies",
     ),
     "snapshot": EvaluationOpponentsKind(
-        "stages.evaluation.opponents:SnapshotOpponents",
+        "headrace.stages.evaluation.opponents:SnapshotOpponents",
         "by the policies as they were at the first evaluation, kept in `<behavior>-opponent.pt`",
     ),
 }
-"""By `evaluation.opponents`; all else is a brain (`config.brains`)."""
+"""By `evaluation.opponents`; all else is a brain (`headrace.config.brains`)."""
 
 
 def _opponents(value: object) -> object:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 from pydantic_core import PydanticKnownError
 
-from config.errors import Finding, FindingsError
+from headrace.config.errors import Finding, FindingsError
 
 _NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re.ASCII)
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -67,7 +67,7 @@ def to_number(text: str) -> int | float | None:
     if _NUMBER.fullmatch(text) is None:
         return None
     digits = text.replace("_", "")
-    whole = digits.lstrip("+-").isdigit() and len(digits) <= 20  # Python would refuse to read some thousands
+    whole = digits.lstrip("+-").isdecimal() and len(digits) <= 20  # Python would refuse to read some thousands
     return within_64_bits(int(digits)) if whole else float(digits)
 
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from config.environment import ActionRepeatSettings, EnvironmentSettings
-from config.fields import Int, Text
+from headrace.config.environment import ActionRepeatSettings, EnvironmentSettings
+from headrace.config.fields import Int, Text
 
 _PLACE = "{value}"
 

@@ -1,12 +1,14 @@
 """The table of host kinds: where actors and learners can run.
 
 A new kind is one entry here and the class that it names, which starts hosts and makes the queues to and from them
-(`pipeline.hosts.protocol.HostFactory`).
+(`headrace.pipeline.hosts.protocol.HostFactory`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from headrace.config.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,16 @@ class HostKind:
     """Name of the package that it needs beyond the usual ones, and of the extra of `headrace` that installs it."""
 
 
-HOST_KINDS: dict[str, HostKind] = {
-    "process": HostKind("processes of their own", "pipeline.hosts.process:ProcessHosts"),
-    "inline": HostKind("in the main process", "pipeline.hosts.inline:InlineHosts", in_main=True),
-    "ray": HostKind(
-        "actors of Ray, on this machine or a cluster", "pipeline.hosts.ray.hosts:RayHosts", on_ray=True, extra="ray"
+HOST_KINDS: Table[HostKind] = Table(
+    process=HostKind("processes of their own", "headrace.pipeline.hosts.process:ProcessHosts"),
+    inline=HostKind("in the main process", "headrace.pipeline.hosts.inline:InlineHosts", in_main=True),
+    ray=HostKind(
+        "actors of Ray, on this machine or a cluster",
+        "headrace.pipeline.hosts.ray.hosts:RayHosts",
+        on_ray=True,
+        extra="ray",
     ),
-}
+)
 """By `kind`."""
 
 

@@ -1,4 +1,4 @@
-"""The `hyperparameters` of a behaviour: one settings model per trainer, joined to trainers in `config.trainers`."""
+"""The `hyperparameters` of a behaviour: one settings model per trainer, joined to trainers in `config/trainers.py`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal, Protocol, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from config.behavioral_cloning import DEMONSTRATIONS
-from config.errors import Finding
-from config.fields import Flag, Float, Int, Settings, Text, changed, report
-from config.network_settings import NetworkSettings
-from config.reward_signals import LearnedSignalSettings
+from headrace.config.behavioral_cloning import DEMONSTRATIONS
+from headrace.config.errors import Finding
+from headrace.config.fields import Flag, Float, Int, Settings, Text, changed, report
+from headrace.config.network_settings import NetworkSettings
+from headrace.config.reward_signals import LearnedSignalSettings
 
 Schedule = Literal["linear", "constant"]
 

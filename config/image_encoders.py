@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.config.tables import Table
+
 
 @dataclass(frozen=True, slots=True)
 class ImageEncoder:
@@ -22,16 +24,16 @@ class ImageEncoder:
     """Pixels that height and width need for the last layer to have anything left to see."""
     activation: str = "torch.nn:LeakyReLU"
     """Module class of the activation after the linear layer."""
-    onnx: str = "stages.policy.onnx.layers:apply"
+    onnx: str = "headrace.stages.policy.onnx.layers:apply"
     """Function that writes the layers to ONNX: from `(graph, module, value)` to a value. This one knows the layers of
     the built-in encoders."""
 
 
-IMAGE_ENCODERS: dict[str, ImageEncoder] = {
-    "simple": ImageEncoder("stages.policy.network.images:simple", 20),
-    "nature_cnn": ImageEncoder("stages.policy.network.images:nature_cnn", 36),
-    "resnet": ImageEncoder("stages.policy.network.images:resnet", 15, activation="torch.nn:ReLU"),
-    "match3": ImageEncoder("stages.policy.network.images:match3", 5),
-    "fully_connected": ImageEncoder("stages.policy.network.images:fully_connected", 1),
-}
+IMAGE_ENCODERS: Table[ImageEncoder] = Table(
+    simple=ImageEncoder("headrace.stages.policy.network.images:simple", 20),
+    nature_cnn=ImageEncoder("headrace.stages.policy.network.images:nature_cnn", 36),
+    resnet=ImageEncoder("headrace.stages.policy.network.images:resnet", 15, activation="torch.nn:ReLU"),
+    match3=ImageEncoder("headrace.stages.policy.network.images:match3", 5),
+    fully_connected=ImageEncoder("headrace.stages.policy.network.images:fully_connected", 1),
+)
 """By `vis_encode_type`."""

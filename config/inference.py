@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from config.fields import Flag, Int, Settings, Text
+from headrace.config.fields import Flag, Int, Settings, Text
 
 USUAL_FILMED = 3
 """Episodes that are filmed where `episodes` says nothing: a film has to end."""

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from config.errors import Finding
-from config.fields import Flag, Float, Int, Settings, Text, as_tuple, report
+from headrace.config.errors import Finding
+from headrace.config.fields import Flag, Float, Int, Settings, Text, as_tuple, report
 
 
 class KeySettings(Settings):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from config.fields import Text
+from headrace.config.fields import Text
 
 LOCALHOST = "localhost"
 _LOOPBACK = ("127.0.0.1", "::1")

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from config.default_settings import merge_default_settings
-from config.error_messages import show
-from config.errors import ConfigError, Finding, KeyPath, Mistake, dotted
-from config.overrides import Override, apply, parse
-from config.plain_data import plain
-from config.run_config import RunConfig
-from config.validation import check
-from config.yaml_reader import Document, read_file, read_text
+from headrace.config.default_settings import merge_default_settings
+from headrace.config.error_messages import show
+from headrace.config.errors import ConfigError, Finding, KeyPath, Mistake, dotted
+from headrace.config.overrides import Override, apply, parse
+from headrace.config.plain_data import plain
+from headrace.config.run_config import RunConfig
+from headrace.config.validation import check
+from headrace.config.yaml_reader import Document, read_file, read_text
 
 if TYPE_CHECKING:
-    from config.legacy import ConvertedDocument
+    from headrace.config.legacy import ConvertedDocument
 
 _CONVERTED = "# Written by run-pipeline --convert. It learns as the old file did.\n"
 _RESUME_YIELDS = Finding(
@@ -85,7 +85,7 @@ def convert(
     Raises:
         ConfigError: with every mistake in the files; a converted file can be loaded.
     """
-    from config.legacy import as_yaml
+    from headrace.config.legacy import as_yaml
 
     modern = _read(path, curriculum, sampler, lesson)
     warnings = _check(modern, ()).warnings
@@ -97,7 +97,9 @@ def convert(
 def _read(
     path: Path | str | None, curriculum: Path | str | None, sampler: Path | str | None, lesson: int
 ) -> ConvertedDocument:
-    from config.legacy import convert_document  # hosts, whose configuration comes from main, import none of this
+    from headrace.config.legacy import (
+        convert_document,  # hosts, whose configuration comes from main, import none of this
+    )
 
     document = read_text("default_settings: {}", "") if path is None else read_file(Path(path))
     _expect_map(document)

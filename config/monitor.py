@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from config.fields import Flag, Settings
-from config.listen import Endpoint
+from headrace.config.fields import Flag, Settings
+from headrace.config.listen import Endpoint
 
 
 class MonitorSettings(Settings):

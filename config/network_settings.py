@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from config.errors import Finding
-from config.fields import Flag, Int, Reference, Settings, Text, one_of, report, to_number
-from config.image_encoders import IMAGE_ENCODERS
+from headrace.config.errors import Finding
+from headrace.config.fields import Flag, Int, Reference, Settings, Text, one_of, report, to_number
+from headrace.config.image_encoders import IMAGE_ENCODERS
 
 Activation = Literal["swish", "tanh", "relu", "elu"]
 

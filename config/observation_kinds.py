@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.config.tables import Table
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationKind:
@@ -24,12 +26,12 @@ class ObservationKind:
     pixels: bool = False
     """True if bytes stand for 0 to 1 and channels may come last; Unity's models get floats, the channels first."""
     encoder: str | None = None
-    """Torch module that encodes all observations of the kind (`stages.policy.network.encoding:KindEncoder`).
+    """Torch module that encodes all observations of the kind (`headrace.stages.policy.network.encoding:KindEncoder`).
 
     None: they are *flat*. They stand side by side in one float32 matrix, which is normalised, kept and stacked as
     columns, and goes into the network as it is; a behaviour with nothing else is acted for in NumPy."""
     onnx: str | None = None
-    """Function that writes the encoder to ONNX (`stages.policy.onnx.body:WriteEncoder`); None: it can't be written."""
+    """Function that writes the encoder to ONNX (`WriteEncoder`); None: it can't be written."""
     unity_dimensions: tuple[int, ...] = ()
     """Flags of each axis in Unity's messages: 1 none, 2 translational equivariance, 4 variable size."""
 
@@ -39,33 +41,33 @@ class ObservationKind:
         return self.encoder is None
 
 
-OBSERVATION_KINDS: dict[str, ObservationKind] = {
-    "vector": ObservationKind(
+OBSERVATION_KINDS: Table[ObservationKind] = Table(
+    vector=ObservationKind(
         ranks=(0, 1),
         description="a vector (rank 1)",
         meaning="numbers in a row",
         unity_dimensions=(1,),
     ),
-    "image": ObservationKind(
+    image=ObservationKind(
         ranks=(3,),
         description="an image (rank 3)",
         meaning="of rank 2, 3 or 4 (stacked frames)",
         box_ranks=(2, 3, 4),
         pixels=True,
-        encoder="stages.policy.network.images:ImageEncoders",
-        onnx="stages.policy.onnx.body:write_images",
+        encoder="headrace.stages.policy.network.images:ImageEncoders",
+        onnx="headrace.stages.policy.onnx.body:write_images",
         unity_dimensions=(1, 2, 2),
     ),
-    "set": ObservationKind(
+    set=ObservationKind(
         ranks=(2,),
         description="a set of things (rank 2)",
         meaning="rows that are things of one sort, in no order",
         box_ranks=(2,),
-        encoder="stages.policy.network.sets:SetEncoder",
-        onnx="stages.policy.onnx.body:write_sets",
+        encoder="headrace.stages.policy.network.sets:SetEncoder",
+        onnx="headrace.stages.policy.onnx.body:write_sets",
         unity_dimensions=(4, 1),
     ),
-}
+)
 """By name; encoders follow each other in this order, each with the encodings of those before it beside its own."""
 
 

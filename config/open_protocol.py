@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from config.environment import EnvironmentSettings
+from headrace.config.environment import EnvironmentSettings
 
 
 class OpenProtocolSettings(EnvironmentSettings):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from config.error_messages import show
-from config.errors import ConfigError, KeyPath, Mistake, dotted, suggest
-from config.yaml_reader import read_text
+from headrace.config.error_messages import show
+from headrace.config.errors import ConfigError, KeyPath, Mistake, dotted, suggest
+from headrace.config.yaml_reader import read_text
 
 EACH = "*"
 """In a path: all names of the map at this place."""
@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mis
         if not equals or not all(parts):
             mistakes.append(Mistake(_set(argument), None, "", "expected path.to.key=value"))
             continue
-        path = tuple(int(part) if part.isdigit() and place > 0 else part for place, part in enumerate(parts))
+        path = tuple(int(part) if part.isdecimal() and place > 0 else part for place, part in enumerate(parts))
         try:
             document = read_text(text, _set(argument))
             wrong = document.mistakes

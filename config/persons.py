@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.brains import PLAYER, BrainSettings
-from config.errors import Finding, KeyPath
-from config.sections import Sections
+from headrace.config.brains import PLAYER, BrainSettings
+from headrace.config.errors import Finding, KeyPath
+from headrace.config.sections import Sections
 
 
 def persons_in(config: Sections) -> list[tuple[KeyPath, BrainSettings]]:

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from config.choosing import ChoosingSettings
-from config.errors import Finding, suggest
-from config.fields import (
+from headrace.config.choosing import ChoosingSettings
+from headrace.config.errors import Finding, suggest
+from headrace.config.fields import (
     Flag,
     Float,
     Int,
@@ -25,10 +25,10 @@ from config.fields import (
     report,
     to_number,
 )
-from config.host_kinds import HOST_KINDS
-from config.ray_hosts import HostResources, RaySettings
-from config.statistics_writers import STATISTICS_WRITERS
-from config.supervision import SupervisionSettings
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.ray_hosts import HostResources, RaySettings
+from headrace.config.statistics_writers import STATISTICS_WRITERS
+from headrace.config.supervision import SupervisionSettings
 
 STAGE_GROUP = "headrace.stages"
 """Entry-point group under which installed packages offer stages by a short name."""

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from config.errors import ConfigError, KeyPath, Mistake, dotted
+from headrace.config.errors import ConfigError, KeyPath, Mistake, dotted
 
 
 def plain(value: object, path: KeyPath = ()) -> Any:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from config.fields import Float, Int, PlainMap, Settings, Text
+from headrace.config.fields import Float, Int, PlainMap, Settings, Text
 
 
 class HostResources(Settings):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Strict
 
-from config.fields import Names, Settings, as_tuple, to_number
+from headrace.config.fields import Names, Settings, as_tuple, to_number
 
 Edge = Literal["agent_processor", "trainer"]
 

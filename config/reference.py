@@ -1,4 +1,4 @@
-"""Generator of docs/configuration.md: `python -m config.reference > docs/configuration.md`."""
+"""Generator of docs/configuration.md: `python -m headrace.config.reference > docs/configuration.md`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from config.run_config import RunConfig
-from config.schema_lookup import alternatives, fields_of, is_model, more_of, tags_of, trainers_of
+from headrace.config.run_config import RunConfig
+from headrace.config.schema_lookup import alternatives, fields_of, is_model, more_of, tags_of, trainers_of
 
 _INTRODUCTION = """# The configuration file
 
-<!-- Written by `python -m config.reference > docs/configuration.md`; change the models in `config/`. -->
+<!-- Written by `python -m headrace.config.reference > docs/configuration.md`; change the models in `config/`. -->
 
 One YAML file describes a run. `behaviors`, `default_settings`, `env_settings`, `engine_settings`,
 `environment_parameters`, `checkpoint_settings`, `torch_settings` and `debug` are Unity ML-Agents' own schema

@@ -14,10 +14,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from config.behavioral_cloning import DEMONSTRATIONS
-from config.errors import Finding
-from config.fields import Flag, Float, Int, PlainMap, Reference, Settings, Text, report
-from config.network_settings import NetworkSettings
+from headrace.config.behavioral_cloning import DEMONSTRATIONS
+from headrace.config.errors import Finding
+from headrace.config.fields import Flag, Float, Int, PlainMap, Reference, Settings, Text, report
+from headrace.config.network_settings import NetworkSettings
 
 
 class RewardSignalSettings(Settings):
@@ -107,15 +107,15 @@ class RewardSignals(Settings):
 
     # This is the table of reward signals: name, settings, class.
     extrinsic: ExtrinsicSettings | None = _signal(
-        "stages.trainer.rewards.extrinsic:Extrinsic", "The environment's own reward."
+        "headrace.stages.trainer.rewards.extrinsic:Extrinsic", "The environment's own reward."
     )
     curiosity: CuriositySettings | None = _signal(
-        "stages.trainer.rewards.curiosity:Curiosity", "Reward for observations that could not be predicted."
+        "headrace.stages.trainer.rewards.curiosity:Curiosity", "Reward for observations that could not be predicted."
     )
     gail: GAILSettings | None = _signal(
-        "stages.trainer.rewards.gail:GAIL", "Reward for acting like the demonstrations."
+        "headrace.stages.trainer.rewards.gail:GAIL", "Reward for acting like the demonstrations."
     )
-    rnd: RNDSettings | None = _signal("stages.trainer.rewards.rnd:RND", "Reward for rare observations.")
+    rnd: RNDSettings | None = _signal("headrace.stages.trainer.rewards.rnd:RND", "Reward for rare observations.")
 
     more: ClassVar[type[Settings] | None] = OwnSignalSettings
     model_config = ConfigDict(extra="allow")

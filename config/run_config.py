@@ -8,16 +8,16 @@ from typing import Any
 
 from pydantic import PrivateAttr, ValidationInfo, model_validator
 
-from config.behaviors import BehaviorSettings
-from config.default_settings import merge_default_settings
-from config.environment import EnvironmentSettings
-from config.environment_kinds import ENVIRONMENT_KINDS, UNITY
-from config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
-from config.fields import report
-from config.section_checks import check_sections
-from config.section_warnings import section_warnings
-from config.sections import Sections
-from config.validation import MERGED, check
+from headrace.config.behaviors import BehaviorSettings
+from headrace.config.default_settings import merge_default_settings
+from headrace.config.environment import EnvironmentSettings
+from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
+from headrace.config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
+from headrace.config.fields import report
+from headrace.config.section_checks import check_sections
+from headrace.config.section_warnings import section_warnings
+from headrace.config.sections import Sections
+from headrace.config.validation import MERGED, check
 
 
 class RunConfig(Sections):

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from config.environment import EnvironmentSettings
-from config.environment_kinds import ENVIRONMENT_KINDS, load_entry
-from config.errors import KeyPath
-from config.hyperparameters import Hyperparameters
-from config.trainers import TRAINERS
+from headrace.config.environment import EnvironmentSettings
+from headrace.config.environment_kinds import ENVIRONMENT_KINDS, load_entry
+from headrace.config.errors import KeyPath
+from headrace.config.hyperparameters import Hyperparameters
+from headrace.config.trainers import TRAINERS
 
 
 def alternatives(annotation: Any) -> list[Any]:

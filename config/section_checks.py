@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.behaviors import BehaviorSettings
-from config.environment_kinds import ENVIRONMENT_KINDS, UNITY, load_entry
-from config.errors import Finding, KeyPath, suggest
-from config.persons import check_persons
-from config.sections import Sections
+from headrace.config.behaviors import BehaviorSettings
+from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, load_entry
+from headrace.config.errors import Finding, KeyPath, suggest
+from headrace.config.persons import check_persons
+from headrace.config.sections import Sections
 
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)

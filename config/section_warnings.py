@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.behavior_warnings import behavior_warnings
-from config.behaviors import BehaviorSettings
-from config.environment_kinds import UNITY
-from config.errors import Finding, suggest
-from config.fields import changed
-from config.listen import reaches_others
-from config.sections import Sections
-from config.trainers import declared_kind
+from headrace.config.behavior_warnings import behavior_warnings
+from headrace.config.behaviors import BehaviorSettings
+from headrace.config.environment_kinds import UNITY
+from headrace.config.errors import Finding, suggest
+from headrace.config.fields import changed
+from headrace.config.listen import reaches_others
+from headrace.config.sections import Sections
+from headrace.config.trainers import declared_kind
 
 _PROGRAMS_ALONE = (
     *("env_path", "env_args", "base_port", "num_areas", "on_close", "side_channels", "listen", "max_message_mib"),

@@ -1,4 +1,4 @@
-"""All sections of the YAML as one model; `config.run_config` adds the checks that span several of them."""
+"""All sections of the YAML as one model; `headrace.config.run_config` adds the checks that span several of them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
-from config.behaviors import BehaviorSettings
-from config.environment import EnvironmentSettings
-from config.environment_kinds import ENVIRONMENT_KINDS, UNITY, EnvironmentKind, load_entry
-from config.environment_parameters import CompletionCriteria, Curriculum, EnvironmentParameter
-from config.errors import KeyPath
-from config.evaluation import EvaluationSettings
-from config.fields import Flag, Int, Settings, Text
-from config.inference import InferenceSettings
-from config.monitor import MonitorSettings
-from config.pipeline import PipelineSettings
-from config.record_replay import RecordSettings, ReplaySettings
-from config.unity import EngineSettings, EnvSettings
+from headrace.config.behaviors import BehaviorSettings
+from headrace.config.environment import EnvironmentSettings
+from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, EnvironmentKind, load_entry
+from headrace.config.environment_parameters import CompletionCriteria, Curriculum, EnvironmentParameter
+from headrace.config.errors import KeyPath
+from headrace.config.evaluation import EvaluationSettings
+from headrace.config.fields import Flag, Int, Settings, Text
+from headrace.config.inference import InferenceSettings
+from headrace.config.monitor import MonitorSettings
+from headrace.config.pipeline import PipelineSettings
+from headrace.config.record_replay import RecordSettings, ReplaySettings
+from headrace.config.unity import EngineSettings, EnvSettings
 
 
 def _folder_name(value: object) -> object:
@@ -59,7 +59,7 @@ class CheckpointSettings(Settings):
 def _device(value: object) -> object:
     if isinstance(value, str):
         kind, _, index = value.partition(":")
-        if kind == "gpu" or not kind.isalpha() or (":" in value and not index.isdigit()):
+        if kind == "gpu" or not kind.isalpha() or (":" in value and not index.isdecimal()):
             raise ValueError(f"'{value}' is no torch device; expected 'cpu', 'cuda', 'cuda:1' or the like")
     return value
 

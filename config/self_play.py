@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from config.brains import BrainSettings, as_brains, check_brains
-from config.errors import Finding, suggest
-from config.fields import Float, Int, PlainMap, Settings, Text, is_reference, report
+from headrace.config.brains import BrainSettings, as_brains, check_brains
+from headrace.config.errors import Finding, suggest
+from headrace.config.fields import Float, Int, PlainMap, Settings, Text, is_reference, report
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +18,14 @@ class OpponentSamplerKind:
     """One built-in way of choosing opponents."""
 
     implementation: str
-    """`module:Class`, an `OpponentSampler` of `stages.ghost`."""
+    """`module:Class`, an `OpponentSampler` of `headrace.stages.ghost`."""
     keys: tuple[str, ...] = ()
     """Keys of `opponents_with` that it accepts."""
 
 
 OPPONENT_SAMPLERS = {
-    "latest_or_uniform": OpponentSamplerKind("stages.ghost.opponents:UniformOpponents"),
-    "prioritised": OpponentSamplerKind("stages.ghost.opponents:PrioritisedOpponents", ("power",)),
+    "latest_or_uniform": OpponentSamplerKind("headrace.stages.ghost.opponents:UniformOpponents"),
+    "prioritised": OpponentSamplerKind("headrace.stages.ghost.opponents:PrioritisedOpponents", ("power",)),
 }
 """By `opponents`; a `module:Class` of the user's needs no entry."""
 

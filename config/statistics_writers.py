@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.config.tables import Table
+
 
 @dataclass(frozen=True, slots=True)
 class WriterKind:
@@ -15,7 +17,7 @@ class WriterKind:
     meaning: str
     """For the reference of the YAML."""
     made_by: str
-    """Class with the methods of `pipeline.reporting.statistics.StatisticsWriter`; its parameters are the keys of
+    """Class with the methods of `StatisticsWriter`; its parameters are the keys of
     `with`."""
     packages: tuple[str, ...] = ()
     """Packages that it needs, which the extra of the writer's name brings."""
@@ -23,13 +25,15 @@ class WriterKind:
     """It goes on after errors of the disk, which may have room again later."""
 
 
-STATISTICS_WRITERS: dict[str, WriterKind] = {
-    "csv": WriterKind(
-        "a table `statistics.csv` in each behaviour's folder", "pipeline.reporting.csv_writer:CsvWriter", patient=True
+STATISTICS_WRITERS: Table[WriterKind] = Table(
+    csv=WriterKind(
+        "a table `statistics.csv` in each behaviour's folder",
+        "headrace.pipeline.reporting.csv_writer:CsvWriter",
+        patient=True,
     ),
-    "wandb": WriterKind("Weights & Biases", "pipeline.reporting.wandb_writer:WandbWriter", ("wandb",)),
-    "mlflow": WriterKind(
-        "MLflow", "pipeline.reporting.mlflow_writer:MlflowWriter", ("mlflow", "sqlalchemy", "alembic")
+    wandb=WriterKind("Weights & Biases", "headrace.pipeline.reporting.wandb_writer:WandbWriter", ("wandb",)),
+    mlflow=WriterKind(
+        "MLflow", "headrace.pipeline.reporting.mlflow_writer:MlflowWriter", ("mlflow", "sqlalchemy", "alembic")
     ),
-}
+)
 """By name."""

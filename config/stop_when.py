@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from config.errors import Finding
-from config.fields import Float, Int, Settings, report
+from headrace.config.errors import Finding
+from headrace.config.fields import Float, Int, Settings, report
 
 
 class StopWhenSettings(Settings):

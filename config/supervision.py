@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from config.errors import Finding
-from config.fields import Float, Settings, report
+from headrace.config.errors import Finding
+from headrace.config.fields import Float, Settings, report
 
 _WARN = "Seconds of silence before a warning says which of them is silent and in which code."
 _END = "Seconds of silence before it is ended"

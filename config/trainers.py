@@ -1,8 +1,8 @@
 """The table of trainers: each `trainer_type`, and what must be known about it without loading its class.
 
 A new trainer is one entry here, a settings model derived from `Hyperparameters`, and the class that the entry names. A
-`trainer_type` of the form `module:Class` needs no entry; `stages.trainer_lookup` reads its static properties from the
-class.
+`trainer_type` of the form `module:Class` needs no entry; `stages/trainer_lookup.py` reads its static properties from
+the class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from config.hyperparameters import (
+from headrace.config.hyperparameters import (
     BCHyperparameters,
     Hyperparameters,
     ImpalaHyperparameters,
@@ -18,6 +18,7 @@ from config.hyperparameters import (
     PPOHyperparameters,
     SACHyperparameters,
 )
+from headrace.config.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class TrainerKind:
     """One kind of trainer. `squashed` to `extra_columns` repeat class attributes; a test compares the two."""
 
     implementation: str
-    """`module:Class`, derived from `stages.trainer.Trainer`; loaded where the trainer is made."""
+    """`module:Class`, derived from `headrace.stages.trainer.Trainer`; loaded where the trainer is made."""
     hyperparameters: type[Hyperparameters] | None
     """Settings model of its `hyperparameters`, which holds its defaults; None: any map is accepted."""
     squashed: bool = False
@@ -53,23 +54,23 @@ DEFAULT_TRAINER = "ppo"
 
 _VECTORS = "observes vectors alone"
 
-TRAINERS: dict[str, TrainerKind] = {
-    "ppo": TrainerKind("stages.trainer.ppo:PPOTrainer", PPOHyperparameters, without_autograd=_VECTORS),
-    "poca": TrainerKind(
-        "stages.trainer.poca:POCATrainer",
+TRAINERS: Table[TrainerKind] = Table(
+    ppo=TrainerKind("headrace.stages.trainer.ppo:PPOTrainer", PPOHyperparameters, without_autograd=_VECTORS),
+    poca=TrainerKind(
+        "headrace.stages.trainer.poca:POCATrainer",
         POCAHyperparameters,
         without_autograd=_VECTORS,
         autograd_anyway="the group critic's",
     ),
-    "sac": TrainerKind(
-        "stages.trainer.sac:SACTrainer",
+    sac=TrainerKind(
+        "headrace.stages.trainer.sac:SACTrainer",
         SACHyperparameters,
         squashed=True,
         off_policy=True,
         without_autograd=f"{_VECTORS} and has no discrete actions",
     ),
-    "bc": TrainerKind(
-        "stages.trainer.bc:BCTrainer",
+    bc=TrainerKind(
+        "headrace.stages.trainer.bc:BCTrainer",
         BCHyperparameters,
         imitates=True,
         excluded={
@@ -81,13 +82,13 @@ TRAINERS: dict[str, TrainerKind] = {
             "time_horizon": "bc learns from demonstrations, or from its teacher's trajectories, as they come",
         },
     ),
-    "impala": TrainerKind(
-        "stages.trainer.impala:ImpalaTrainer",
+    impala=TrainerKind(
+        "headrace.stages.trainer.impala:ImpalaTrainer",
         ImpalaHyperparameters,
         without_autograd=_VECTORS,
         without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
-}
+)
 """Built-in trainers by `trainer_type`."""
 
 

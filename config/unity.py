@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from config.choosing import ChoosingSettings
-from config.fields import Flag, Float, Int, Names, Reference, Settings, Text, as_tuple
-from config.listen import LOCALHOST, Listen
+from headrace.config.choosing import ChoosingSettings
+from headrace.config.fields import Flag, Float, Int, Names, Reference, Settings, Text, as_tuple
+from headrace.config.listen import LOCALHOST, Listen
 
 
 class EnvSettings(ChoosingSettings):

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from config.error_messages import MOST_FINDINGS, explain
-from config.errors import ConfigError, Finding, KeyPath, Locate
-from config.schema_lookup import is_inside
+from headrace.config.error_messages import MOST_FINDINGS, explain
+from headrace.config.errors import ConfigError, Finding, KeyPath, Locate
+from headrace.config.schema_lookup import is_inside
 
 Model = TypeVar("Model", bound=BaseModel)
 

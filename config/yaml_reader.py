@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 import yaml
 
-from config.errors import ConfigError, KeyPath, Mistake, dotted
-from config.fields import to_number, within_64_bits
+from headrace.config.errors import ConfigError, KeyPath, Mistake, dotted
+from headrace.config.fields import to_number, within_64_bits
 
 MAX_BYTES = 1_000_000
 """Most bytes of a file."""

@@ -1,72 +1,120 @@
-"""The public surface of Headrace: what scripts and notebooks import.
+"""The public surface of Headrace: what scripts, notebooks and modules of the user's own import.
 
-Names are imported from their homes when they are first used, so that `import headrace` costs nothing.
+Names are imported from their homes when they are first used, so that `import headrace` costs nothing. What few need is
+in modules beside this one: `headrace.training` (parts of trainers), `headrace.testing` (stages alone),
+`headrace.games`, `headrace.unity`, `headrace.godot`.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# In a checkout the packages below this one lie beside its folder, and links in the folder lead to them.
+if not os.path.isdir(os.path.join(__path__[0], "config")):  # a checkout without links, as on Windows
+    __path__.append(os.path.dirname(__path__[0]))
+    sys.modules[f"{__name__}.{__name__}"] = None  # type: ignore[assignment]  # else this module would be there too
+
 if TYPE_CHECKING:
-    from config import ConfigError as ConfigError
-    from config import load_config as load_config
-    from pipeline.common.errors import PredictError as PredictError
-    from pipeline.common.errors import RunError as RunError
-    from pipeline.common.errors import RunFailed as RunFailed
-    from pipeline.common.errors import RunFolderError as RunFolderError
-    from pipeline.prediction.loading import load_policy as load_policy
-    from pipeline.prediction.policy import LoadedPolicy as LoadedPolicy
-    from pipeline.run import RunOptions as RunOptions
-    from pipeline.run import RunResult as RunResult
-    from pipeline.run import run as run
-    from pipeline.run import run_async as run_async
-    from pipeline.taking_part import CheckpointWritten as CheckpointWritten
-    from pipeline.taking_part import StopRequest as StopRequest
-    from pipeline.taking_part import SummaryWritten as SummaryWritten
+    from headrace.config import ConfigError as ConfigError
+    from headrace.config import EnvironmentSettings as EnvironmentSettings
+    from headrace.config import NetworkSettings as NetworkSettings
+    from headrace.config import RewardSignalSettings as RewardSignalSettings
+    from headrace.config import RunConfig as RunConfig
+    from headrace.config import SelfPlaySettings as SelfPlaySettings
+    from headrace.config import load_config as load_config
+    from headrace.config.environment_kinds import ENVIRONMENT_KINDS as ENVIRONMENT_KINDS
+    from headrace.config.environment_kinds import EnvironmentKind as EnvironmentKind
+    from headrace.pipeline.common.errors import PredictError as PredictError
+    from headrace.pipeline.common.errors import RunError as RunError
+    from headrace.pipeline.common.errors import RunFailed as RunFailed
+    from headrace.pipeline.common.errors import RunFolderError as RunFolderError
+    from headrace.pipeline.policies.export import read_export as read_export
+    from headrace.pipeline.prediction.loading import load_policy as load_policy
+    from headrace.pipeline.prediction.policy import LoadedPolicy as LoadedPolicy
+    from headrace.pipeline.reporting.statistics import StatisticsWriter as StatisticsWriter
+    from headrace.pipeline.reporting.statistics import Summary as Summary
+    from headrace.pipeline.run import RunOptions as RunOptions
+    from headrace.pipeline.run import RunResult as RunResult
+    from headrace.pipeline.run import run as run
+    from headrace.pipeline.run import run_async as run_async
+    from headrace.pipeline.run_folder.checkpoint import newest_checkpoint as newest_checkpoint
+    from headrace.pipeline.taking_part import CheckpointWritten as CheckpointWritten
+    from headrace.pipeline.taking_part import StopRequest as StopRequest
+    from headrace.pipeline.taking_part import SummaryWritten as SummaryWritten
+    from headrace.queues import ActionSpec as ActionSpec
+    from headrace.queues import BehaviorSpec as BehaviorSpec
+    from headrace.queues import ObservationSpec as ObservationSpec
+    from headrace.queues import PolicyUpdate as PolicyUpdate
+    from headrace.queues import StepBatch as StepBatch
+    from headrace.queues import TrajectoryBatch as TrajectoryBatch
+    from headrace.queues.messages import ActionBatch as ActionBatch
+    from headrace.queues.stream_reader import StreamReader as StreamReader
+    from headrace.stages import Stage as Stage
+    from headrace.stages import StageContext as StageContext
+    from headrace.stages import StageError as StageError
+    from headrace.stages.environment.protocol import AgentSteps as AgentSteps
+    from headrace.stages.environment.protocol import EnvironmentGroup as EnvironmentGroup
+    from headrace.stages.environment.protocol import StepResult as StepResult
+    from headrace.stages.evaluation import EvaluationOpponents as EvaluationOpponents
+    from headrace.stages.ghost import Candidate as Candidate
+    from headrace.stages.ghost import OpponentSampler as OpponentSampler
+    from headrace.stages.policy import ActingPolicy as ActingPolicy
+    from headrace.stages.policy.onnx.model import onnx_model as onnx_model
+    from headrace.stages.trainer import Trainer as Trainer
+    from headrace.stages.trainer import TrainerContext as TrainerContext
+    from headrace.stages.trainer.rewards import RewardSignal as RewardSignal
+    from headrace.stages.trainer.rewards import Transitions as Transitions
 
 _HOMES = {
-    "CheckpointWritten": "pipeline.taking_part",
-    "ConfigError": "config",
-    "LoadedPolicy": "pipeline.prediction.policy",
-    "PredictError": "pipeline.common.errors",
-    "RunError": "pipeline.common.errors",
-    "RunFailed": "pipeline.common.errors",
-    "RunFolderError": "pipeline.common.errors",
-    "RunOptions": "pipeline.run",
-    "RunResult": "pipeline.run",
-    "StopRequest": "pipeline.taking_part",
-    "SummaryWritten": "pipeline.taking_part",
-    "load_config": "config",
-    "load_policy": "pipeline.prediction.loading",
-    "run": "pipeline.run",
-    "run_async": "pipeline.run",
+    "headrace.config": (
+        "ConfigError",
+        "EnvironmentSettings",
+        "NetworkSettings",
+        "RewardSignalSettings",
+        "RunConfig",
+        "SelfPlaySettings",
+        "load_config",
+    ),
+    "headrace.config.environment_kinds": ("ENVIRONMENT_KINDS", "EnvironmentKind"),
+    "headrace.pipeline.common.errors": ("PredictError", "RunError", "RunFailed", "RunFolderError"),
+    "headrace.pipeline.policies.export": ("read_export",),
+    "headrace.pipeline.prediction.loading": ("load_policy",),
+    "headrace.pipeline.prediction.policy": ("LoadedPolicy",),
+    "headrace.pipeline.reporting.statistics": ("StatisticsWriter", "Summary"),
+    "headrace.pipeline.run": ("RunOptions", "RunResult", "run", "run_async"),
+    "headrace.pipeline.run_folder.checkpoint": ("newest_checkpoint",),
+    "headrace.pipeline.taking_part": ("CheckpointWritten", "StopRequest", "SummaryWritten"),
+    "headrace.queues": (
+        "ActionSpec",
+        "BehaviorSpec",
+        "ObservationSpec",
+        "PolicyUpdate",
+        "StepBatch",
+        "TrajectoryBatch",
+    ),
+    "headrace.queues.messages": ("ActionBatch",),
+    "headrace.queues.stream_reader": ("StreamReader",),
+    "headrace.stages": ("Stage", "StageContext", "StageError"),
+    "headrace.stages.environment.protocol": ("AgentSteps", "EnvironmentGroup", "StepResult"),
+    "headrace.stages.evaluation": ("EvaluationOpponents",),
+    "headrace.stages.ghost": ("Candidate", "OpponentSampler"),
+    "headrace.stages.policy": ("ActingPolicy",),
+    "headrace.stages.policy.onnx.model": ("onnx_model",),
+    "headrace.stages.trainer": ("Trainer", "TrainerContext"),
+    "headrace.stages.trainer.rewards": ("RewardSignal", "Transitions"),
 }
-"""Every public name, and the module that it is imported from."""
-
-__all__ = [
-    "CheckpointWritten",
-    "ConfigError",
-    "LoadedPolicy",
-    "PredictError",
-    "RunError",
-    "RunFailed",
-    "RunFolderError",
-    "RunOptions",
-    "RunResult",
-    "StopRequest",
-    "SummaryWritten",
-    "load_config",
-    "load_policy",
-    "run",
-    "run_async",
-]
+"""Public names by the module that each is imported from."""
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages.godot.blocking import GodotEnvError
-from stages.godot.environment import GodotEnv
+from headrace.stages.godot.blocking import GodotEnvError
+from headrace.stages.godot.environment import GodotEnv
 
 __all__ = ["GodotEnv", "GodotEnvError"]

@@ -15,11 +15,11 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from config.unity import EnvSettings
-from stages.errors import StageError
-from stages.open_protocol.conformance import RandomTrainer, check_game
-from stages.open_protocol.worker import GameProgram, OpenWorker
-from stages.programs.errors import ProgramEnded
+from headrace.config.unity import EnvSettings
+from headrace.stages.errors import StageError
+from headrace.stages.open_protocol.conformance import RandomTrainer, check_game
+from headrace.stages.open_protocol.worker import GameProgram, OpenWorker
+from headrace.stages.programs.errors import ProgramEnded
 
 _PORT = 12008
 _MOST_MIB = EnvSettings().max_message_mib

@@ -17,17 +17,17 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from config import ConfigError, RunConfig, load_config
-from config.listen import endpoint_of as check_endpoint
-from config.listen import is_origin
-from config.load import convert
-from pipeline.command import ML_AGENTS, Request, contradictions, parse, program, read_request, taken_names
-from pipeline.common.errors import CommandError
-from pipeline.common.output import close_output
-from pipeline.common.threads import use_one_thread
+from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config.listen import endpoint_of as check_endpoint
+from headrace.config.listen import is_origin
+from headrace.config.load import convert
+from headrace.pipeline.command import ML_AGENTS, Request, contradictions, parse, program, read_request
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.common.output import close_output
+from headrace.pipeline.common.threads import use_one_thread
 
 if TYPE_CHECKING:
-    from pipeline.reporting.progress import ProgressSnapshot
+    from headrace.pipeline.reporting.progress import ProgressSnapshot
 
 
 def follow(arguments: Sequence[str] | None) -> int:
@@ -58,7 +58,7 @@ def follow(arguments: Sequence[str] | None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    _warn((*request.warnings, *config.warnings, *taken_names(config.source_folder)))
+    _warn((*request.warnings, *config.warnings))
     if asked.validate:
         return _validate(config, try_environments=not asked.no_env_check)
     return train(config, details=asked.verbose or program() == ML_AGENTS)
@@ -66,10 +66,10 @@ def follow(arguments: Sequence[str] | None) -> int:
 
 def _validate(config: RunConfig, *, try_environments: bool) -> int:
     """Print the pipeline, or what can't be found of all that the configuration names, or how its environment fails."""
-    from pipeline.command.description import describe
-    from pipeline.main import environment_trial
-    from pipeline.main.named_code import all_names
-    from pipeline.main.preflight import missing_parts
+    from headrace.pipeline.command.description import describe
+    from headrace.pipeline.main import environment_trial
+    from headrace.pipeline.main.named_code import all_names
+    from headrace.pipeline.main.preflight import missing_parts
 
     mistakes = all_names(config)
     if try_environments:
@@ -111,9 +111,9 @@ def _convert(old: str, request: Request) -> int:
 
 def _export_onnx(run_folder: Path, request: Request) -> int:
     """Write a run's .onnx files again; return 1 if some could not be written."""
-    from pipeline.common.errors import RunError
-    from pipeline.policies.onnx_export import reexport
-    from pipeline.reporting.console import configure_logging
+    from headrace.pipeline.common.errors import RunError
+    from headrace.pipeline.policies.onnx_export import reexport
+    from headrace.pipeline.reporting.console import configure_logging
 
     configure_logging(debug=False)
     try:
@@ -127,8 +127,8 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
     """Draw the curves of runs."""
     if find_spec("matplotlib") is None:
         return _refuse("--plot needs the package matplotlib: `pip install 'headrace[plot]'`")
-    from pipeline.reporting.pictures import PICTURE, draw_runs, read_run
-    from pipeline.run_folder.finding import find_run
+    from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_run
+    from headrace.pipeline.run_folder.finding import find_run
 
     folders = [find_run(name, results, "--plot") for name in names]
     picture = draw_runs([read_run(folder) for folder in folders])
@@ -148,10 +148,10 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
 def _tournament(players: Sequence[str], request: Request) -> int:
     """Let players play each other."""
     use_one_thread(os.environ)  # before NumPy is imported
-    from pipeline.command.tournament import tournament
-    from pipeline.common.errors import RunError
-    from pipeline.common.loop_watch import Interrupted
-    from pipeline.reporting.console import configure_logging
+    from headrace.pipeline.command.tournament import tournament
+    from headrace.pipeline.common.errors import RunError
+    from headrace.pipeline.common.loop_watch import Interrupted
+    from headrace.pipeline.reporting.console import configure_logging
 
     configure_logging()
     try:
@@ -171,8 +171,8 @@ def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
     """Serve the page over runs in their folders."""
     if find_spec("aiohttp") is None:
         return _refuse("--view needs the package aiohttp: `pip install 'headrace[web]'`")
-    from pipeline.monitor.monitor import USUAL_PORT
-    from pipeline.monitor.view import view
+    from headrace.pipeline.monitor.monitor import USUAL_PORT
+    from headrace.pipeline.monitor.view import view
 
     try:
         check_endpoint(endpoint)
@@ -187,9 +187,9 @@ def _serve(asked: Namespace) -> int:
     if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
         return _refuse("--serve needs the packages aiohttp and prometheus-client: `pip install 'headrace[web]'`")
     use_one_thread(os.environ)  # before NumPy is imported
-    from pipeline.command.signals import end_process
-    from pipeline.reporting.console import configure_logging
-    from pipeline.serving.server import ServingOptions, serve
+    from headrace.pipeline.command.signals import end_process
+    from headrace.pipeline.reporting.console import configure_logging
+    from headrace.pipeline.serving.server import ServingOptions, serve
 
     try:
         check_endpoint(asked.listen or "")
@@ -206,8 +206,8 @@ def _serve(asked: Namespace) -> int:
 
 
 def _to_demo(source: str, target: str) -> int:
-    from pipeline.policies.demo_files import to_demo
-    from stages.errors import StageError
+    from headrace.pipeline.policies.demo_files import to_demo
+    from headrace.stages.errors import StageError
 
     try:
         print(to_demo(source, target))
@@ -225,8 +225,8 @@ def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSna
         until: asked about once a second; the run ends in order as soon as it says True.
     """
     use_one_thread(os.environ)  # before NumPy is imported
-    from pipeline.hosts.child_process import started_early
-    from pipeline.hosts.leftovers import watch_this_process
+    from headrace.pipeline.hosts.child_process import started_early
+    from headrace.pipeline.hosts.leftovers import watch_this_process
 
     watch_this_process()
     with started_early(config):  # first of all: what follows is imported here while children import what they need
@@ -234,16 +234,16 @@ def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSna
 
 
 def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSnapshot], bool] | None) -> int:
-    from pipeline.common.errors import RunError, RunFailed, RunFolderError
-    from pipeline.common.imports import import_early
-    from pipeline.common.loop_watch import Interrupted
-    from pipeline.hosts.child_process import imported_in_main
-    from pipeline.reporting.console import configure_logging
-    from pipeline.run_folder.checkpoint import CheckpointError
+    from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
+    from headrace.pipeline.common.imports import import_early
+    from headrace.pipeline.common.loop_watch import Interrupted
+    from headrace.pipeline.hosts.child_process import imported_in_main
+    from headrace.pipeline.reporting.console import configure_logging
+    from headrace.pipeline.run_folder.checkpoint import CheckpointError
 
     configure_logging(config.debug, details=details)
     try:
-        import_early(["pipeline.run", *imported_in_main(config)])
+        import_early(["headrace.pipeline.run", *imported_in_main(config)])
         return asyncio.run(_run_with_signals(config, until))
     except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
         return _refuse(error)
@@ -261,10 +261,10 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
 
 
 async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot], bool] | None) -> int:
-    from pipeline.command.signals import end_process, first_stops_second_cancels
-    from pipeline.common.loop_watch import LoopWatch
-    from pipeline.reporting.progress import Progress
-    from pipeline.run import RunOptions, run_async
+    from headrace.pipeline.command.signals import end_process, first_stops_second_cancels
+    from headrace.pipeline.common.loop_watch import LoopWatch
+    from headrace.pipeline.reporting.progress import Progress
+    from headrace.pipeline.run import RunOptions, run_async
 
     stop = asyncio.Event()
     limits = config.pipeline.supervision.main

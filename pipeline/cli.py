@@ -1,7 +1,7 @@
 """The command, `run-pipeline` or `mlagents-learn`: from a command line to an exit status.
 
 Importing what reads the configuration takes a sixth of the time to the first update, and importing torch half of it, so
-a learner's process is started before anything else where the command plainly starts one (`pipeline.hosts.ahead`).
+a learner's process is started before anything else where the command plainly starts one (`pipeline/hosts/ahead.py`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from pipeline.common.imports import uncollected
-from pipeline.common.output import close_output
-from pipeline.hosts.ahead import started_ahead
+from headrace.pipeline.common.imports import uncollected
+from headrace.pipeline.common.output import close_output
+from headrace.pipeline.hosts.ahead import started_ahead
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with started_ahead(sys.argv[1:] if arguments is None else arguments):
             with uncollected():
-                from pipeline.actions import follow
+                from headrace.pipeline.actions import follow
 
             status = follow(arguments)
         sys.stdout.flush()

@@ -15,34 +15,34 @@ from typing import Any
 
 import yaml
 
-from config import RunConfig, load_config
-from pipeline.common.errors import RunError, RunFailed
-from pipeline.common.loop_watch import LoopWatch
-from pipeline.common.seeds import choose_seed
-from pipeline.common.versions import version_information
-from pipeline.hosts.child_process import started_early
-from pipeline.hosts.runtime import ACTOR
-from pipeline.main.coordinator import Coordinator
-from pipeline.main.named_code import in_place
-from pipeline.main.preflight import check_run
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.run_shape import settled_shape
-from pipeline.main.self_play import check_players, write_leagues
-from pipeline.main.viewers import for_viewers
-from pipeline.policies.clip import write_final_clips
-from pipeline.policies.inference import plays_given_models
-from pipeline.policies.ml_agents import left_steps
-from pipeline.reporting.pictures import write_run_picture
-from pipeline.reporting.progress import Progress, ProgressSnapshot
-from pipeline.reporting.run_log import logged_to
-from pipeline.run_folder.changed_settings import changed_settings, other_run
-from pipeline.run_folder.checkpoint import Checkpoint
-from pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
-from pipeline.run_folder.recovery import choose_checkpoint
-from pipeline.taking_part import Callbacks, CheckpointWritten, StopRequest, SummaryWritten, guarded
-from stages.error_text import describe_error
-from stages.errors import is_failure
-from stages.evaluation.scores import Score
+from headrace.config import RunConfig, load_config
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.common.loop_watch import LoopWatch
+from headrace.pipeline.common.seeds import choose_seed
+from headrace.pipeline.common.versions import version_information
+from headrace.pipeline.hosts.child_process import started_early
+from headrace.pipeline.hosts.runtime import ACTOR
+from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.main.named_code import in_place
+from headrace.pipeline.main.preflight import check_run
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.run_shape import settled_shape
+from headrace.pipeline.main.self_play import check_players, write_leagues
+from headrace.pipeline.main.viewers import for_viewers
+from headrace.pipeline.policies.clip import write_final_clips
+from headrace.pipeline.policies.inference import plays_given_models
+from headrace.pipeline.policies.ml_agents import left_steps
+from headrace.pipeline.reporting.pictures import write_run_picture
+from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.reporting.run_log import logged_to
+from headrace.pipeline.run_folder.changed_settings import changed_settings, other_run
+from headrace.pipeline.run_folder.checkpoint import Checkpoint
+from headrace.pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
+from headrace.pipeline.run_folder.recovery import choose_checkpoint
+from headrace.pipeline.taking_part import Callbacks, CheckpointWritten, StopRequest, SummaryWritten, guarded
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import is_failure
+from headrace.stages.evaluation.scores import Score
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptio
     if plan.config.monitor is None:
         await coordinator.run(stop, told)
         return None
-    from pipeline.monitor.monitor import monitored
+    from headrace.pipeline.monitor.monitor import monitored
 
     try:
         async with monitored(plan, coordinator, plan.config.monitor, stop) as show:
@@ -254,7 +254,7 @@ def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
     if checkpoint is not None and "seed" in checkpoint.progress and not asked:
         return int(checkpoint.progress["seed"])
     if configured < 0 and config.replay is not None:
-        from stages.replay.recording import recorded_seed
+        from headrace.stages.replay.recording import recorded_seed
 
         configured = recorded_seed(config.replay.streams)
     return choose_seed(configured)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.hosts.runtime import describe_failure
-from pipeline.main.coordinator import Coordinator
-from pipeline.reporting.statistics import PIPELINE, Summary
-from stages.errors import is_failure
+from headrace.pipeline.hosts.runtime import describe_failure
+from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.reporting.statistics import PIPELINE, Summary
+from headrace.stages.errors import is_failure
 
 Told = TypeVar("Told")
 

@@ -1,11 +1,11 @@
 """Messages and the queues that carry them: specs, columns, queues within and between processes, stream files."""
 
-from queues.agent_manager_queue import AgentManagerQueue, Producer
-from queues.columns import Column
-from queues.ends import Inlet, Outlet, Overflow, QueueStatistics
-from queues.errors import QueueClosed, QueueEmpty, QueueError, QueueFull, ShapeError, SpecError, StreamError
-from queues.messages import Assignment, Barrier, Matchup, PolicyUpdate, StepBatch, TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.agent_manager_queue import AgentManagerQueue, Producer
+from headrace.queues.columns import Column
+from headrace.queues.ends import Inlet, Outlet, Overflow, QueueStatistics
+from headrace.queues.errors import QueueClosed, QueueEmpty, QueueError, QueueFull, ShapeError, SpecError, StreamError
+from headrace.queues.messages import Assignment, Barrier, Matchup, PolicyUpdate, StepBatch, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 
 __all__ = [
     "ActionSpec",
@@ -32,3 +32,6 @@ __all__ = [
     "StreamError",
     "TrajectoryBatch",
 ]
+
+if __name__ != "headrace.queues":  # a checkout is on `sys.path`, and somebody means a `queues` of their own
+    raise ModuleNotFoundError("No module named 'queues'; Headrace's own is headrace.queues", name=__name__)

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from queues.ends import Overflow, QueueStatistics
-from queues.errors import QueueClosed, QueueEmpty, QueueFull
-from queues.waiting import WaitingLine
+from headrace.queues.ends import Overflow, QueueStatistics
+from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
+from headrace.queues.waiting import WaitingLine
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.ends import QueueStatistics
-from queues.errors import QueueClosed
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.ends import QueueStatistics
+from headrace.queues.errors import QueueClosed
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from queues.errors import ShapeError
-from queues.messages import (
+from headrace.queues.errors import ShapeError
+from headrace.queues.messages import (
     Array,
     Barrier,
     Columns,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queues.specs import BehaviorSpec
+from headrace.queues.specs import BehaviorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.arrivals import ArrivalsInlet, post
-from queues.ends import Overflow, QueueStatistics
-from queues.errors import PeerLost
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.arrivals import ArrivalsInlet, post
+from headrace.queues.ends import Overflow, QueueStatistics
+from headrace.queues.errors import PeerLost
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Hands sockets and shared memory to a process that was started before they were there.
 
-`queues.platform.child_options` is the other way, for what is there when the process is started. Windows needs neither:
+`platform.child_options` is the other way, for what is there when the process is started. Windows needs neither:
 its tickets are good for any process at any time.
 """
 
@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 
-from queues.platform import Segment, Ticket, write_ticket
+from headrace.queues.platform import Segment, Ticket, write_ticket
 
 AT_ONCE = 200
 """Descriptors in one message; systems take about 250."""

@@ -26,8 +26,8 @@ from typing import Any
 
 import msgpack
 
-from queues.errors import QueueError
-from queues.platform import (
+from headrace.queues.errors import QueueError
+from headrace.queues.platform import (
     Segment,
     child_options,
     create_segment,
@@ -35,7 +35,7 @@ from queues.platform import (
     open_socket,
     write_ticket,
 )
-from queues.slabs import LinkSpec
+from headrace.queues.slabs import LinkSpec
 
 NO_SLAB = -1
 """In place of a slab's number, for a message without arrays."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.errors import ShapeError
-from queues.specs import behavior_name
+from headrace.queues.errors import ShapeError
+from headrace.queues.specs import behavior_name
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]

@@ -19,10 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from queues.agent_manager_queue import AgentManagerQueue, Producer
-from queues.arrivals import ArrivalsInlet, post
-from queues.ends import Overflow, QueueStatistics
-from queues.errors import PeerLost, QueueClosed
+from headrace.queues.agent_manager_queue import AgentManagerQueue, Producer
+from headrace.queues.arrivals import ArrivalsInlet, post
+from headrace.queues.ends import Overflow, QueueStatistics
+from headrace.queues.errors import PeerLost, QueueClosed
 
 T = TypeVar("T")
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from queues import codec, links
-from queues.agent_manager_queue import AgentManagerQueue, Producer
-from queues.arrivals import ArrivalsInlet
-from queues.links import NO_SLAB, BackKind, Channel, ForwardKind, ForwardReader, LinkEnd, LinkError
-from queues.messages import Message
-from queues.platform import poison_returned_slabs
-from queues.slabs import Slabs
+from headrace.queues import codec, links
+from headrace.queues.agent_manager_queue import AgentManagerQueue, Producer
+from headrace.queues.arrivals import ArrivalsInlet
+from headrace.queues.links import NO_SLAB, BackKind, Channel, ForwardKind, ForwardReader, LinkEnd, LinkError
+from headrace.queues.messages import Message
+from headrace.queues.platform import poison_returned_slabs
+from headrace.queues.slabs import Slabs
 
 log = logging.getLogger(__name__)
 

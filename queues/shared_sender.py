@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from queues import codec, links
-from queues.ends import QueueStatistics
-from queues.errors import QueueClosed, QueueFull
-from queues.links import NO_SLAB, BackKind, BackReader, Channel, LinkEnd
-from queues.messages import Array, Message
-from queues.slabs import Slabs, pieces
+from headrace.queues import codec, links
+from headrace.queues.ends import QueueStatistics
+from headrace.queues.errors import QueueClosed, QueueFull
+from headrace.queues.links import NO_SLAB, BackKind, BackReader, Channel, LinkEnd
+from headrace.queues.messages import Array, Message
+from headrace.queues.slabs import Slabs, pieces
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from queues import codec
-from queues.ends import Overflow
-from queues.errors import QueueError
-from queues.messages import Array, Columns, Message, TrajectoryBatch
-from queues.platform import Segment
+from headrace.queues import codec
+from headrace.queues.ends import Overflow
+from headrace.queues.errors import QueueError
+from headrace.queues.messages import Array, Columns, Message, TrajectoryBatch
+from headrace.queues.platform import Segment
 
 POISON = 0xA5
 """The byte that returned slabs are filled with in debug mode."""

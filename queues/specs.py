@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
-from config.observation_kinds import kind_of_rank
-from queues.errors import SpecError
+from headrace.config.observation_kinds import kind_of_rank
+from headrace.queues.errors import SpecError
 
 STEP_MUL = "step_mul"
 """Name of the branch by which a policy chooses for how many environment steps its action is held."""
@@ -26,7 +26,7 @@ class ObservationSpec:
     """One observation of an agent: an array of `shape`, of NumPy dtype `dtype` (images stay uint8).
 
     Its rank is its kind: 1 a vector, 2 a set of things (rows of zeros where there are fewer), 3 an image; see
-    `config.observation_kinds`.
+    `headrace.config.observation_kinds`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ObservationSpec:
 
     @property
     def kind(self) -> str:
-        """The kind by rank, a name in `config.observation_kinds`; `unknown` if no kind has that rank."""
+        """The kind by rank, a name in `headrace.config.observation_kinds`; `unknown` if no kind has that rank."""
         return kind_of_rank(len(self.shape))
 
 
@@ -118,8 +118,8 @@ class BehaviorSpec:
     `learned`, the last branch (`STEP_MUL`) is the policy's choice of how many: choice k stands for k + 1."""
 
     spaces: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """The environment's own `observation` and `action` space, where it has such (`stages.environment.spaces.own_space`
-    describes them), and `action_repeat`, the steps of a fixed one. Specs do not differ by it."""
+    """The environment's own `observation` and `action` space, where it has such (`spaces/own_space.py` describes
+    them), and `action_repeat`, the steps of a fixed one. Specs do not differ by it."""
 
     @property
     def seen(self) -> str:
@@ -205,6 +205,10 @@ class BehaviorSpec:
             raise SpecError(f"not a behaviour spec: {reprlib.repr(plain)} ({error})") from error
 
 
+_MOST_DIGITS = 18
+"""Of a team: it is a signed integer of 64 bits elsewhere."""
+
+
 def behavior_name(behavior_id: str) -> str:
     """The part of a behaviour id before `?`."""
     return behavior_id.partition("?")[0]
@@ -217,8 +221,8 @@ def behavior_team(behavior_id: str) -> int:
     Raises:
         SpecError: if the team is not a whole number of at least 0.
     """
-    teams = parse_qs(urlsplit(behavior_id).query, keep_blank_values=True).get("team", ["0"])
-    if not teams[0].isdigit():
-        problem = f"the team must be a whole number of at least 0, got {teams[0]!r}"
+    teams = parse_qs(behavior_id.partition("?")[2].partition("#")[0], keep_blank_values=True).get("team", ["0"])
+    if not teams[0].isdecimal() or len(teams[0]) > _MOST_DIGITS:
+        problem = f"the team must be a whole number of at least 0, got {reprlib.repr(teams[0])}"
         raise SpecError(f"behaviour id {behavior_id!r}: {problem}")
     return int(teams[0])

@@ -17,8 +17,8 @@ import msgpack
 import numpy as np
 import zstandard
 
-from queues import codec
-from queues.columns import (
+from headrace.queues import codec
+from headrace.queues.columns import (
     GAME_COLUMNS,
     TRAJECTORY_COLUMNS,
     Column,
@@ -26,9 +26,9 @@ from queues.columns import (
     final_columns,
     row_columns,
 )
-from queues.errors import ShapeError, SpecError, StreamError
-from queues.messages import Array
-from queues.specs import BehaviorSpec
+from headrace.queues.errors import ShapeError, SpecError, StreamError
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec
 
 MAGIC = b"\x89HRACE\r\n"
 """The first bytes of every stream; not text, and broken by programs that translate line ends."""

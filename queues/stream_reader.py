@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import BinaryIO
 from zlib import crc32
 
-from queues import codec
-from queues.errors import ShapeError, StreamError
-from queues.messages import Message
-from queues.stream_format import (
+from headrace.queues import codec
+from headrace.queues.errors import ShapeError, StreamError
+from headrace.queues.messages import Message
+from headrace.queues.stream_format import (
     FRAME,
     HEADER,
     INDEX,

@@ -17,10 +17,10 @@ from zlib import crc32
 
 import numpy as np
 
-from queues import codec
-from queues.errors import StreamError
-from queues.messages import Message, StepBatch, TrajectoryBatch
-from queues.stream_format import (
+from headrace.queues import codec
+from headrace.queues.errors import StreamError
+from headrace.queues.messages import Message, StepBatch, TrajectoryBatch
+from headrace.queues.stream_format import (
     HEADER,
     INDEX,
     LATER,

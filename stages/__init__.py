@@ -1,13 +1,13 @@
 """Stages: the base class, and one folder per stage of the pipeline. A custom stage needs no more than these names.
 
-Light on purpose: neither torch nor an environment library is imported here. Trainers are in `stages.trainer`, policies
-in `stages.policy`, environments in `stages.environment`.
+Light on purpose: neither torch nor an environment library is imported here. Trainers are in `stages/trainer/`, policies
+in `headrace.stages.policy`, environments in `headrace.stages.environment`.
 """
 
-from queues.messages import TrajectoryBatch
-from stages.errors import BrokenEnvironmentError, LoadError, NotFiniteError, StageError
-from stages.loop import StageHooks, StageRunner, run_source
-from stages.stage import NoStatistics, Source, Stage, StageContext, Statistics, Yielded
+from headrace.queues.messages import TrajectoryBatch
+from headrace.stages.errors import BrokenEnvironmentError, LoadError, NotFiniteError, StageError
+from headrace.stages.loop import StageHooks, StageRunner, run_source
+from headrace.stages.stage import NoStatistics, Source, Stage, StageContext, Statistics, Yielded
 
 __all__ = [
     "BrokenEnvironmentError",
@@ -25,3 +25,6 @@ __all__ = [
     "Yielded",
     "run_source",
 ]
+
+if __name__ != "headrace.stages":  # a checkout is on `sys.path`, and somebody means a `stages` of their own
+    raise ModuleNotFoundError("No module named 'stages'; Headrace's own is headrace.stages", name=__name__)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from traceback import FrameSummary
 
-_ROOT = Path(__file__).parents[1]
-_OURS = tuple(str(_ROOT / package / "_")[:-1] for package in ("config", "headrace", "queues", "stages", "pipeline"))
+from headrace.place import CODE
+
 _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
 
 
@@ -38,14 +37,14 @@ def user_frame(error: BaseException) -> FrameSummary | None:
 
 def innermost_of_user(calls: Iterable[FrameSummary]) -> FrameSummary | None:
     """The last of these calls in a file that is neither ours nor a library's; None if there is none."""
-    users = [call for call in calls if not call.filename.startswith((*_OURS, *_LIBRARIES, "<"))]
+    users = [call for call in calls if not call.filename.startswith((*CODE, *_LIBRARIES, "<"))]
     return users[-1] if users else None
 
 
 def frames(error: BaseException) -> list[FrameSummary]:
     """The calls that led to the error, the innermost last, without ours and those that lie in no file."""
     calls = traceback.extract_tb(error.__traceback__)
-    return [call for call in calls if not call.filename.startswith((*_OURS, "<"))]
+    return [call for call in calls if not call.filename.startswith((*CODE, "<"))]
 
 
 def raised_in_user_code(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:  # else all of `config` is imported with it
-    from config.errors import KeyPath
+    from headrace.config.errors import KeyPath
 
 
 class StageError(Exception):

@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from config.listen import LOCALHOST, hosts_of
+from headrace.config.listen import LOCALHOST, hosts_of
 
 if TYPE_CHECKING:
     import grpc.aio

@@ -3,17 +3,19 @@
 A user's modules lie next to the YAML, like a script's modules next to the script, or else in the working directory,
 like those of `python -m`. Two rules keep that harmless:
 
-- Only the module that the YAML names is looked up in these folders first. It is loaded by hand, without
-  putting a folder in front of `sys.path`, so that no other import comes from there by accident. Names of our
-  own packages, of the standard library and of modules that are already imported never come from a folder.
-- The folders stay at the *end* of `sys.path`, so that a user's module finds its neighbours, also later, but a
-  `config.py` in a folder never stands in for ours, nor a `random.py` for Python's.
+- The module that the YAML names is looked up in these folders first, but for names of the standard library and of
+  modules that are already imported. It is loaded by hand, as its name may be an installed module's as well.
+- The folders stay on `sys.path`, so that a user's module finds its neighbours, also later: before installed packages,
+  as a script does, but behind the standard library, for which a `random.py` in a folder never stands in.
+
+What no module of the user's or an installed one is may be an earlier name of one of ours (`moved_names`).
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import site
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
@@ -22,11 +24,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from config.errors import suggest
-from stages.error_text import error_summary, frames, user_frame
-from stages.errors import LoadError
+from headrace.config.errors import suggest
+from headrace.place import ROOT
+from headrace.stages.error_text import error_summary, frames, user_frame
+from headrace.stages.errors import LoadError
+from headrace.stages.moved_names import name_today
 
-_OUR_PACKAGES = frozenset({"config", "headrace", "pipeline", "queues", "stages"})
+_INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
 _OWN_MARK = "__headrace_own__"
 """Attribute of modules loaded from a folder, their file: another YAML's module may take such a module's place."""
 _NAMES_SHOWN = 12
@@ -51,7 +55,13 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
             f"{kind} {what!r}: expected module:attribute, such as my_module:MyClass or my_package.module:MyClass"
         )
     asked = f"{kind} {what!r}"
-    return _follow(import_module(module_name, folder, asked), path, folder, asked)
+    module = import_module(module_name, folder, asked)
+    try:
+        return _follow(module, path, folder, asked)
+    except LoadError as error:
+        if module.__name__ != module_name:  # one of ours, by an earlier name; perhaps one of the user's was meant
+            raise LoadError(f"{error}; {_not_found(module_name, users_folders(folder))}") from error
+        raise
 
 
 def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> Callable[..., Any]:
@@ -110,6 +120,8 @@ def import_module(name: str, folder: Path | None, asked: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            if today := name_today(name):
+                return import_module(today, None, asked)
             raise LoadError(f"{asked}: {_not_found(error.name, folders)}") from error
         raise LoadError(f"{asked}: {_raised(name, error, folders)}") from error
     except (Exception, SystemExit) as error:  # a script without a main guard may well end in sys.exit
@@ -128,10 +140,10 @@ def users_folders(folder: Path | None) -> list[Path]:
 
 def _import_own(folders: Sequence[Path], top: str) -> None:
     """Put a top-level module of the first folder that has it into `sys.modules`, unless its name is taken."""
-    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]
+    _add_to_path([str(folder) for folder in folders if str(folder) not in sys.path])
     importlib.invalidate_caches()  # a folder's files may be newer than what Python remembers of it
     spec = _spec_in(folders, top)
-    if spec is None or spec.loader is None or top in _OUR_PACKAGES or top in sys.stdlib_module_names:
+    if spec is None or spec.loader is None or top == "headrace" or top in sys.stdlib_module_names:
         return
     loaded = sys.modules.get(top)
     if loaded is not None:
@@ -147,6 +159,14 @@ def _import_own(folders: Sequence[Path], top: str) -> None:
     except BaseException:
         sys.modules.pop(top, None)
         raise
+
+
+def _add_to_path(folders: Sequence[str]) -> None:
+    """Add folders before those of installed packages; that of a checkout of ours goes behind all, and hides nothing."""
+    ours = [ROOT] if ROOT in sys.path and ROOT not in _INSTALLED else []
+    others = [path for path in sys.path if path not in ours]
+    at = next((index for index, path in enumerate(others) if path in _INSTALLED), len(others))
+    sys.path[:] = [*others[:at], *folders, *others[at:], *ours]
 
 
 def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:
@@ -215,7 +235,10 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _raised(name: str, error: BaseException, folders: Sequence[Path]) -> str:
-    return f"importing {name!r} raised {error_summary(error)}{_place(error, folders)}"
+    hint = ""
+    if isinstance(error, ImportError) and error.name and (today := name_today(error.name)):
+        hint = f"; if Headrace's own is meant, import {today}"
+    return f"importing {name!r} raised {error_summary(error)}{_place(error, folders)}{hint}"
 
 
 def _place(error: BaseException, folders: Sequence[Path]) -> str:

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic
 
-from config import ConfigError
-from queues.ends import ItemSink, ItemSource
-from queues.errors import QueueClosed, SpecError
-from queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
-from queues.specs import behavior_name
-from stages.activity import Activity
-from stages.error_text import describe_error
-from stages.errors import StageError, is_failure
-from stages.stage import In, Out, Source, Stage, StageContext, Yielded
+from headrace.config import ConfigError
+from headrace.queues.ends import ItemSink, ItemSource
+from headrace.queues.errors import QueueClosed, SpecError
+from headrace.queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
+from headrace.queues.specs import behavior_name
+from headrace.stages.activity import Activity
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError, is_failure
+from headrace.stages.stage import In, Out, Source, Stage, StageContext, Yielded
 
 log = logging.getLogger(__name__)
 
@@ -251,6 +251,7 @@ async def _put(outlet: ItemSink[Out], item: Out, activity: Activity) -> None:
 
 async def start_stage(stage: Stage[Any, Any], context: StageContext, state: Mapping[str, Any] | None) -> None:
     """Start a stage and restore the state of a resumed run."""
+    stage.keep_context(context)
     await _settle(stage.start(context))
     if state is not None:
         stage.load_state_dict(state)

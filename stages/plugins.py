@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.error_text import describe_error
-from stages.errors import LoadError, StageError, is_failure
-from stages.loading import load_attribute, load_plugin
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import LoadError, StageError, is_failure
+from headrace.stages.loading import load_attribute, load_plugin
 
 
 def find_class(where: str, use: str, folder: Path | None, group: str | None = None) -> type[Any]:

@@ -1,7 +1,7 @@
 """The Stage: one class with one job, typed input and output, and no knowledge of its neighbours.
 
 A stage defines what it does with one item (`process`); all waiting, closing, credits and checkpoints are in the loop
-that runs it, `stages.loop`. Sources, which have no inlet, define what they yield (`produce`).
+that runs it, `headrace.stages.loop`. Sources, which have no inlet, define what they yield (`produce`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from stages.activity import Activity
-from stages.timings import Timings
+from headrace.stages.activity import Activity
+from headrace.stages.timings import Timings
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -60,7 +60,7 @@ class StageContext:
     run_folder: Path | None = None
     """`results/<run-id>`, where a stage may write files of its own; None for a stage alone."""
     statistics: Statistics = field(default_factory=NoStatistics)
-    log: logging.Logger = field(default_factory=lambda: logging.getLogger("stages"))
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("headrace.stages"))
     activity: Activity = field(default_factory=Activity)
     """Marked by the loop that runs the stage."""
     timings: Timings = field(default_factory=Timings)
@@ -73,12 +73,20 @@ class Stage(Generic[In, Out]):
     The loop calls `start`, then `process` for each item, `finish` when the inlet has ended, and always `stop`.
     """
 
+    context: StageContext
+    """What the stage was started with, unless the class or its constructor gives the name another meaning."""
     may_block = False
     """True for stages whose work is meant to occupy their host (a trainer); others are named when they block."""
 
     def start(self, context: StageContext) -> Awaitable[None] | None:
         """Open what the stage needs. May be `async`."""
+        self.keep_context(context)
         return None
+
+    def keep_context(self, context: StageContext) -> None:
+        """Keep the context; the loop that runs the stage calls this before `start`, which a class may override."""
+        if not hasattr(type(self), "context") and isinstance(vars(self).get("context", context), StageContext):
+            object.__setattr__(self, "context", context)  # also of a frozen dataclass
 
     def process(self, item: In) -> Yielded[Out]:
         """Handle one item: a generator, plain or async, that yields none, one or many items; or None.

@@ -1,4 +1,4 @@
-"""Trainers by `trainer_type`, the same for built-in ones (`config.trainers`) and for `module:Class`."""
+"""Trainers by `trainer_type`, the same for built-in ones (`headrace.config.trainers`) and for `module:Class`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from config import BehaviorSettings
-from config.errors import KeyPath, dotted
-from config.hyperparameters import Hyperparameters
-from config.trainers import TRAINERS, TrainerKind
-from stages.errors import LoadError, blaming
-from stages.loading import load_attribute
+from headrace.config import BehaviorSettings
+from headrace.config.errors import KeyPath, dotted
+from headrace.config.hyperparameters import Hyperparameters
+from headrace.config.trainers import TRAINERS, TrainerKind
+from headrace.stages.errors import LoadError, blaming
+from headrace.stages.loading import load_attribute
 
 
 def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:

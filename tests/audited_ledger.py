@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from pipeline.control.credits import CreditLedger, CreditRequest, Grant
+from headrace.pipeline.control.credits import CreditLedger, CreditRequest, Grant
 
 
 class AuditedLedger(CreditLedger):

@@ -14,7 +14,7 @@ from chaos_table import IN_MAIN, Cell
 from run_configs import Plain, cartpole
 from runs import Command
 
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 BESIDE = [Path(__file__).parent / "chaos" / name for name in ("misbehaving.py", "misbehaving_trainer.py", "game.py")]
 LAST_STEP = 2000

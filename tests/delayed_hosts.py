@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from config.host_kinds import HOST_KINDS, HostKind
-from pipeline.control.channel import LocalControl, local_pair
-from pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges, LocalFeed
-from pipeline.hosts.serve import build_host, serve
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.errors import QueueClosed
-from queues.messages import TrajectoryBatch
+from headrace.config.host_kinds import HOST_KINDS, HostKind
+from headrace.pipeline.control.channel import LocalControl, local_pair
+from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges, LocalFeed
+from headrace.pipeline.hosts.serve import build_host, serve
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import TrajectoryBatch
 
 KIND = "delayed"
 APART = "apart"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from config import BehaviorSettings, EnvironmentSettings, RunConfig
-from config.errors import nowhere
-from stages.environment.factory import EnvironmentRequest, make_group
-from stages.environment.protocol import EnvironmentGroup
+from headrace.config import BehaviorSettings, EnvironmentSettings, RunConfig
+from headrace.config.errors import nowhere
+from headrace.stages.environment.factory import EnvironmentRequest, make_group
+from headrace.stages.environment.protocol import EnvironmentGroup
 
 
 def request_of(

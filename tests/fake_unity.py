@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from unity_samples import agent, brain, numbers
 
-from config import EngineSettings
-from queues.messages import ActionBatch
-from stages.environment.programs.group import ProgramGroup
-from stages.environment.unity.instance import UnityInstance
-from stages.environment.unity.side_channel_bridge import SideChannelBridge
-from stages.restarts import RestartBudget
-from stages.unity.messages import UnityOutputProto
+from headrace.config import EngineSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.programs.group import ProgramGroup
+from headrace.stages.environment.unity.instance import UnityInstance
+from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.restarts import RestartBudget
+from headrace.stages.unity.messages import UnityOutputProto
 
 WALKER = "Walker?team=0"
 

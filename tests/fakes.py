@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import ActionBatch, PolicyUpdate, TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
-from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.errors import EnvironmentEnded
-from stages.policy.protocol import Decision, Recall
-from stages.trainer.protocol import Trainer
+from headrace.queues.messages import ActionBatch, PolicyUpdate, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
+from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.errors import EnvironmentEnded
+from headrace.stages.policy.protocol import Decision, Recall
+from headrace.stages.trainer.protocol import Trainer
 
 AGENT, EPISODE, DECISION, TICK = range(4)
 """Columns of a counting agent's observation: its id in the group, its episode, number of the decision, the tick."""

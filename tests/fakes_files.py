@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from pipeline.run_folder.atomic_files import FileOperations
+from headrace.pipeline.run_folder.atomic_files import FileOperations
 
 
 class Recorder(FileOperations):

@@ -22,19 +22,19 @@ from delayed_hosts import APART, KIND, Network
 from fakes import AGENT, TICK, Cast, Counters, CountingGroup, EchoPolicy, RememberingTrainer
 from virtual_time import VirtualTimeLoop
 
-from config import RunConfig, SelfPlaySettings
-from config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind
-from pipeline.hosts.actor import ActorHost
-from pipeline.hosts.serve import build_host
-from pipeline.main.coordinator import Coordinator
-from pipeline.main.run_plan import RunPlan
-from pipeline.reporting.progress import Progress
-from pipeline.run_folder.folder import RunFolder
-from queues.messages import Assignment, TrajectoryBatch
-from stages.environment.factory import EnvironmentRequest
-from stages.stage import Stage, StageContext
-from stages.trainer.deliveries import VARIABLE
-from stages.trainer.protocol import TrainerContext
+from headrace.config import RunConfig, SelfPlaySettings
+from headrace.config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind
+from headrace.pipeline.hosts.actor import ActorHost
+from headrace.pipeline.hosts.serve import build_host
+from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.reporting.progress import Progress
+from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.queues.messages import Assignment, TrajectoryBatch
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.stage import Stage, StageContext
+from headrace.stages.trainer.deliveries import VARIABLE
+from headrace.stages.trainer.protocol import TrainerContext
 
 PATIENCE_TICKS = 20_000
 """Ticks after which an actor that still moves without the run coming to its end counts as hung."""

@@ -9,14 +9,14 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from config.load import load_config
-from stages.godot.columns import AgentColumns
-from stages.godot.spaces import AgentSpaces, behavior_spec, read_announcement
-from stages.godot.wire import read_message
-from stages.open_protocol.announcement import read_hello
-from stages.open_protocol.formats import decode
-from stages.open_protocol.states import read_state
-from stages.trainer.imitation import load_demonstrations
+from headrace.config.load import load_config
+from headrace.stages.godot.columns import AgentColumns
+from headrace.stages.godot.spaces import AgentSpaces, behavior_spec, read_announcement
+from headrace.stages.godot.wire import read_message
+from headrace.stages.open_protocol.announcement import read_hello
+from headrace.stages.open_protocol.formats import decode
+from headrace.stages.open_protocol.states import read_state
+from headrace.stages.trainer.imitation import load_demonstrations
 
 GODOT_SPACES: dict[str, Any] = {"obs": {"space": "box", "size": [2]}, "mood": {"space": "discrete", "size": 3}}
 GODOT_PICTURE: dict[str, Any] = {"eye_2d": {"space": "box", "size": [3, 2, 2]}}

@@ -39,12 +39,12 @@ from replay_world import Piece, World, add, new_memory
 from stream_samples import EVERY_KIND, SPEC, record, trajectories
 from unity_runs import free_port
 
-from config import BehaviorSettings, load_config
-from config.errors import ConfigError
-from config.unity import EngineSettings
-from pipeline.common.errors import RunFolderError
-from pipeline.policies.export import export_policy, is_export, load_acting_policy
-from pipeline.run_folder.checkpoint import (
+from headrace.config import BehaviorSettings, load_config
+from headrace.config.errors import ConfigError
+from headrace.config.unity import EngineSettings
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.policies.export import export_policy, is_export, load_acting_policy
+from headrace.pipeline.run_folder.checkpoint import (
     CheckpointError,
     _checksum,
     each_checkpoint,
@@ -53,31 +53,31 @@ from pipeline.run_folder.checkpoint import (
     write_manifest,
     write_part,
 )
-from pipeline.run_folder.folder import RunFolder
-from queues.errors import SpecError, StreamError
-from queues.messages import PolicyUpdate, TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from queues.stream_format import FRAME, MAGIC, PREAMBLE, VERSION, checksum, column_table
-from queues.stream_reader import StreamReader
-from stages.environment.unity.instance import UnityInstance
-from stages.environment.unity.side_channel_bridge import SideChannelBridge
-from stages.errors import StageError
-from stages.godot.columns import WrongColumn
-from stages.godot.spaces import BadAnnouncement
-from stages.policy import design_of, policy_layout
-from stages.policy.onnx.model import onnx_model
-from stages.policy.onnx.onnx_policy import OnnxPolicy
-from stages.programs.errors import MessageError, ProgramRefused
-from stages.trainer.imitation.streams import read_stream
-from stages.trainer.imitation.unity_demos import read_unity_demo
-from stages.trainer.replay_file import MAGIC as REPLAY_MAGIC
-from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
-from stages.unity import messages
-from stages.unity.errors import UnityBroken, UnityLate
-from stages.unity.handshake import check, read_greeting
-from stages.unity.messages import UnityMessageProto
-from stages.unity.png import PngError, decode_into, encode_png
-from stages.unity.worker import UnityWorker
+from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.queues.errors import SpecError, StreamError
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.stream_format import FRAME, MAGIC, PREAMBLE, VERSION, checksum, column_table
+from headrace.queues.stream_reader import StreamReader
+from headrace.stages.environment.unity.instance import UnityInstance
+from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.errors import StageError
+from headrace.stages.godot.columns import WrongColumn
+from headrace.stages.godot.spaces import BadAnnouncement
+from headrace.stages.policy import design_of, policy_layout
+from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
+from headrace.stages.programs.errors import MessageError, ProgramRefused
+from headrace.stages.trainer.imitation.streams import read_stream
+from headrace.stages.trainer.imitation.unity_demos import read_unity_demo
+from headrace.stages.trainer.replay_file import MAGIC as REPLAY_MAGIC
+from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from headrace.stages.unity import messages
+from headrace.stages.unity.errors import UnityBroken, UnityLate
+from headrace.stages.unity.handshake import check, read_greeting
+from headrace.stages.unity.messages import UnityMessageProto
+from headrace.stages.unity.png import PngError, decode_into, encode_png
+from headrace.stages.unity.worker import UnityWorker
 
 MEGABYTE = 1 << 20
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("o", (1,)),), ActionSpec(1), grouped=True)
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from scripted_host import ANSWERS, CLOSED, item_of, words_of
 
-from config import RunConfig
-from config.host_kinds import HOST_KINDS
-from pipeline.control.messages import ControlMessage, LogLine, OpenEdge
-from pipeline.hosts.plan import HostPlan, HostRole
-from pipeline.hosts.protocol import Feed, HostFactory, HostHandle
-from queues.errors import QueueClosed
-from queues.messages import Message
-from stages.loading import load_attribute
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.control.messages import ControlMessage, LogLine, OpenEdge
+from headrace.pipeline.hosts.plan import HostPlan, HostRole
+from headrace.pipeline.hosts.protocol import Feed, HostFactory, HostHandle
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Message
+from headrace.stages.loading import load_attribute
 
 MAXLEN = 2
 """Bound of the queues in which items wait in line."""

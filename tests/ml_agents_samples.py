@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config import BehaviorSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 
 FOLDER = Path(__file__).parent / "data" / "ml_agents"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from config import NetworkSettings
-from queues.messages import PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy import ObservationLayout, PolicyDesign, make_policy, policy_layout
-from stages.policy.network import ActorNetwork, seeded
-from stages.policy.onnx.model import onnx_model
-from stages.policy.onnx.onnx_policy import unity_input
-from stages.policy.onnx.runtime import load_onnxruntime
+from headrace.config import NetworkSettings
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy import ObservationLayout, PolicyDesign, make_policy, policy_layout
+from headrace.stages.policy.network import ActorNetwork, seeded
+from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.onnx.onnx_policy import unity_input
+from headrace.stages.policy.onnx.runtime import load_onnxruntime
 
 VECTOR = ObservationSpec("vector", (3,))
 CONTINUOUS = ActionSpec(2)

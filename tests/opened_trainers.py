@@ -7,11 +7,11 @@ from typing import Any
 
 from trainer_samples import context_of
 
-from queues.specs import BehaviorSpec
-from stages.trainer.poca import POCATrainer
-from stages.trainer.ppo import PPOTrainer
-from stages.trainer.rewards import RewardSignal
-from stages.trainer.sac import SACTrainer
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.trainer.poca import POCATrainer
+from headrace.stages.trainer.ppo import PPOTrainer
+from headrace.stages.trainer.rewards import RewardSignal
+from headrace.stages.trainer.sac import SACTrainer
 
 
 class OpenedOnPolicy:

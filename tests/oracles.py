@@ -6,10 +6,10 @@ import asyncio
 
 import numpy as np
 
-from queues import codec
-from queues.messages import DecisionAnswer, DecisionRequest
-from stages.environment.asking import UnansweredError
-from stages.inference import CentralDecider
+from headrace.queues import codec
+from headrace.queues.messages import DecisionAnswer, DecisionRequest
+from headrace.stages.environment.asking import UnansweredError
+from headrace.stages.inference import CentralDecider
 
 
 class NearOracle:

@@ -16,7 +16,7 @@ LONG = cartpole(behaviors__CartPole__max_steps=10**8, behaviors__CartPole__check
 """A run that goes on until it is stopped."""
 SLOW = """
 import time
-from stages import Stage
+from headrace.stages import Stage
 
 
 class Slow(Stage):

@@ -10,13 +10,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from onnx_samples import update_for
 
-from config import BehaviorSettings, ObservationSettings
-from pipeline.policies.export import export_policy
-from pipeline.policies.model_files import ModelFile, read_model
-from pipeline.policies.onnx_export import OnnxExporter
-from stages.environment.gymnasium.group import GymnasiumGroup
-from stages.policy import PolicyDesign
-from stages.policy.memories import nothing_recalled
+from headrace.config import BehaviorSettings, ObservationSettings
+from headrace.pipeline.policies.export import export_policy
+from headrace.pipeline.policies.model_files import ModelFile, read_model
+from headrace.pipeline.policies.onnx_export import OnnxExporter
+from headrace.stages.environment.gymnasium.group import GymnasiumGroup
+from headrace.stages.policy import PolicyDesign
+from headrace.stages.policy.memories import nothing_recalled
 
 MEMORY = {"memory": {"memory_size": 6, "sequence_length": 4}}
 

@@ -18,10 +18,10 @@ from typing import Any
 import msgpack
 from queue_conformance import numbered
 
-from queues.links import LinkEnd, child_options_of
-from queues.messages import Message
-from queues.shared_receiver import SharedReceiver
-from queues.shared_sender import SharedSender
+from headrace.queues.links import LinkEnd, child_options_of
+from headrace.queues.messages import Message
+from headrace.queues.shared_receiver import SharedReceiver
+from headrace.queues.shared_sender import SharedSender
 
 _ROOT = Path(__file__).parent.parent
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from virtual_time import until_blocked
 
-from queues.ends import Inlet, Outlet
-from queues.errors import QueueClosed, QueueEmpty, QueueFull
-from queues.messages import Barrier, Message, TrajectoryBatch
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
+from headrace.queues.messages import Barrier, Message, TrajectoryBatch
 
 Ends = tuple[Outlet[Message], Inlet[Message]]
 Make = Callable[[int], AbstractAsyncContextManager[Ends]]

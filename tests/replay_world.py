@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.observations import ObservationLayout
-from stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (2,)), ObservationSpec("i", (2, 2, 1), "uint8")), ActionSpec(1, (3,)))
 MEMORY_SIZE = 2

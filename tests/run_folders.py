@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.run_folder.checkpoint import MANIFEST, newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import MANIFEST, newest_checkpoint
 
 
 def read_whole_checkpoint(run_folder: Path) -> dict[str, Any]:

@@ -19,9 +19,9 @@ import yaml
 from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole
 from run_folders import streams
 
-from config import RunConfig
-from pipeline.run import RunOptions, RunResult, run
-from pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
+from headrace.config import RunConfig
+from headrace.pipeline.run import RunOptions, RunResult, run
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
 
 COMMAND = Path(__file__).parents[1] / "bin" / "run-pipeline"
 MARK = "HEADRACE_TEST_RUN"
@@ -136,9 +136,9 @@ class Command:
         """The host processes that are running: process ids by host name."""
         lines = {pid: _read(f"/proc/{pid}/cmdline").split(b"\0") for pid in self.processes()}
         return {
-            words[words.index(b"pipeline.hosts.child") + 1].decode(): pid
+            words[words.index(b"headrace.pipeline.hosts.child") + 1].decode(): pid
             for pid, words in lines.items()
-            if b"pipeline.hosts.child" in words
+            if b"headrace.pipeline.hosts.child" in words
         }
 
     def processes(self) -> list[int]:

@@ -16,10 +16,10 @@ from typing import Any
 
 from queue_conformance import assert_equal_batches, number_of, numbered
 
-from pipeline.control.messages import CreditsReturned, LogLine, OpenEdge
-from pipeline.hosts.runtime import Host
-from queues.errors import QueueClosed
-from queues.messages import Barrier, Message, TrajectoryBatch
+from headrace.pipeline.control.messages import CreditsReturned, LogLine, OpenEdge
+from headrace.pipeline.hosts.runtime import Host
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Barrier, Message, TrajectoryBatch
 
 ANSWERS = "scripted host"
 CLOSED = "closed"

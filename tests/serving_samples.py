@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from onnx_samples import design_for, live_policy, update_for
 
-from config import BehaviorSettings
-from pipeline.policies.export import export_policy
-from pipeline.serving.loaded import load_models
-from pipeline.serving.service import PolicyService
-from queues.specs import ActionSpec, ObservationSpec
+from headrace.config import BehaviorSettings
+from headrace.pipeline.policies.export import export_policy
+from headrace.pipeline.serving.loaded import load_models
+from headrace.pipeline.serving.service import PolicyService
+from headrace.queues.specs import ActionSpec, ObservationSpec
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 PICTURE = ObservationSpec("eye", (3, 20, 20), "uint8")

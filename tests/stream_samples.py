@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from queues import codec
-from queues.messages import Array, Barrier, Message, PolicyUpdate, StepBatch, TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from queues.stream_format import FRAME, TRAILER, StreamHeader, unpack_arrays, unpack_payload
-from queues.stream_writer import StreamWriter
+from headrace.queues import codec
+from headrace.queues.messages import Array, Barrier, Message, PolicyUpdate, StepBatch, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.stream_format import FRAME, TRAILER, StreamHeader, unpack_arrays, unpack_payload
+from headrace.queues.stream_writer import StreamWriter
 
 SPEC = BehaviorSpec(
     "Ball?team=0",

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from headrace.place import PARTS
+
 ROOT = Path(__file__).resolve().parents[1]
-LAYERS = ("config", "queues", "stages", "pipeline", "headrace")
-"""Each may import those before it."""
+LAYERS = (*PARTS, "headrace")
+"""Folders, each of which may import those before it; all but the last are packages below `headrace`."""
 
 CAN_RUN_CODE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "_pickle", "shelve"}
 """Readers of formats that can run code while they are read."""
@@ -59,7 +61,7 @@ HEAVY_ALLOWED = {
 
 @cache
 def modules() -> Sequence[tuple[str, ast.Module]]:
-    """Every module of the packages: its path from the root, and its syntax tree."""
+    """Every module of ours: its path from the root, and its syntax tree."""
     paths = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
     return [
         (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"), str(path))) for path in paths
@@ -97,17 +99,39 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
+def below(name: str) -> str:
+    """What a name of ours is below `headrace`, with the folder first; empty for others, and for what lies below all."""
+    first, _, rest = name.partition(".")
+    if first != "headrace" or top(rest) == "place":
+        return ""
+    return rest if top(rest) in PARTS else name
+
+
 def test_every_layer_is_looked_at():
     assert {top(path.replace("/", ".")) for path, _ in modules()} == set(LAYERS)
 
 
+OUTSIDE = {"tests", "benchmarks", "examples"}
+
+
 def test_imports_point_one_way():
-    upward = []
+    upward, judged = [], 0
     for path, tree in modules():
         layer = LAYERS.index(path.partition("/")[0])
-        above = {*LAYERS[layer + 1 :], "tests", "benchmarks", "examples"}
-        upward += [f"{path}:{line}: {what}" for what, line in imports(tree) if top(what) in above]
+        for what, line in imports(tree):
+            judged += bool(below(what))
+            if top(what) in OUTSIDE or top(below(what)) in LAYERS[layer + 1 :]:
+                upward.append(f"{path}:{line}: {what}")
     assert not upward, f"a package may import those before it: {', '.join(LAYERS)}"
+    assert judged > len(modules()), "imports of ours were looked at"
+
+
+def test_our_packages_are_imported_by_one_name():
+    """A folder on `sys.path` may be anybody's: `config` is the user's, and ours is `headrace.config`."""
+    bare = [
+        f"{path}:{line}: {what}" for path, tree in modules() for what, line in imports(tree) if top(what) in LAYERS[:-1]
+    ]
+    assert not bare
 
 
 def test_imports_are_absolute():
@@ -160,7 +184,7 @@ def test_stages_do_not_know_each_others_insides():
         found += [
             f"{path}:{line}: {what}"
             for what, line in imports(tree)
-            if top(what) == "stages" and what.split(".")[1] in strange and what.split(".")[2] != "protocol"
+            if (names := below(what).split("."))[0] == "stages" and names[1] in strange and names[2] != "protocol"
         ]
     assert not found
 
@@ -184,6 +208,8 @@ def _handed_on(path: str, tree: ast.Module) -> tuple[set[str], set[str]]:
                 given |= {alias.asname or alias.name for alias in names}
             case ast.Assign([ast.Name("__all__")], value):
                 offered = set(ast.literal_eval(value))
+            case ast.If(ast.Compare(ast.Name("__name__")), [ast.Raise()]):  # who imports it by another name
+                pass
             case _:
                 raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)}")
     return given, offered
@@ -191,8 +217,8 @@ def _handed_on(path: str, tree: ast.Module) -> tuple[set[str], set[str]]:
 
 PLAIN_RUN = """
 import sys
-from config import RunConfig
-from pipeline.run import run
+from headrace.config import RunConfig
+from headrace.pipeline.run import run
 from run_configs import INLINE, cartpole
 
 first = {}
@@ -225,7 +251,7 @@ def test_a_run_without_unity_imports_no_grpc_nor_sympy_and_protobuf_for_its_file
     importers = ast.literal_eval(done.stdout.splitlines()[-1])
     assert "grpc" not in importers
     assert "sympy" not in importers, "torch imports it at the first use of what needs it"
-    assert importers["google.protobuf"].startswith(("tensorboard.", "stages.policy.onnx.")), importers
+    assert importers["google.protobuf"].startswith(("tensorboard.", "headrace.stages.policy.onnx.")), importers
 
 
 def imported_by(module: str) -> set[str]:
@@ -240,4 +266,5 @@ def imported_by(module: str) -> set[str]:
 
 
 def test_the_command_imports_next_to_nothing_before_the_first_learner_is_started():
-    assert not imported_by("pipeline.cli") & {"argparse", "asyncio", "config", "numpy", "pydantic", "queues", "yaml"}
+    late = {"argparse", "asyncio", "headrace.config", "headrace.queues", "numpy", "pydantic", "yaml"}
+    assert not imported_by("headrace.pipeline.cli") & late

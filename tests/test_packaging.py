@@ -188,7 +188,7 @@ def test_a_wheel_states_licence_and_command(wheel):
     with zipfile.ZipFile(wheel) as archive:
         texts = {Path(name).name: archive.read(name).decode() for name in archive.namelist() if ".dist-info/" in name}
     for command in ("run-pipeline", "mlagents-learn"):
-        assert f"{command} = pipeline.cli:main" in texts["entry_points.txt"]
+        assert f"{command} = headrace.pipeline.cli:main" in texts["entry_points.txt"]
     assert texts["LICENSE"] == (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert re.search(r"^License(-Expression)?: Apache-2.0$", texts["METADATA"], flags=re.MULTILINE)
     assert "Requires-Python: >=3.11" in texts["METADATA"]

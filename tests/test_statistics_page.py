@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from trainer_samples import CONTINUOUS, HYBRID, VECTOR, Reported, context_of, demonstrations, experience
 
-from queues.specs import BehaviorSpec
-from stages.policy.design import design_of
-from stages.trainer.factory import make_trainer
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.design import design_of
+from headrace.stages.trainer.factory import make_trainer
 
 ROOT = Path(__file__).parents[1]
 KINDS = (
@@ -107,5 +107,7 @@ def test_each_statistic_that_stands_in_the_sources_is_explained():
 
 def test_each_statistic_that_is_explained_can_be_written(reported):
     known = reported | written_in_the_sources() | OTHERS
-    epochs = {name for name in documented() if name.startswith("Epoch/")}  # made of a table, in stages.trainer.epochs
+    epochs = {
+        name for name in documented() if name.startswith("Epoch/")
+    }  # made of a table, in headrace.stages.trainer.epochs
     assert {name for name in documented() - epochs if not any(fits(name, other) for other in known)} == set()

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from config import BehaviorSettings
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from queues.stream_format import StreamHeader
-from queues.stream_writer import StreamWriter
-from stages.policy import design_of, make_policy
-from stages.trainer import Trainer, TrainerContext
-from stages.trainer.factory import make_trainer
+from headrace.config import BehaviorSettings
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_writer import StreamWriter
+from headrace.stages.policy import design_of, make_policy
+from headrace.stages.trainer import Trainer, TrainerContext
+from headrace.stages.trainer.factory import make_trainer
 
 VECTOR = ObservationSpec("vector", (3,))
 IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")

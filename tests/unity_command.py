@@ -8,7 +8,7 @@ from run_configs import changed
 from run_folders import read_whole_checkpoint
 from unity_runs import BUILD, free_port
 
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 
 def unity(tmp_path, *arguments, num_envs=2, **changes):

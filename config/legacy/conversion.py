@@ -6,18 +6,24 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from config.errors import KeyPath, Mistake
-from config.legacy import flat_keys, outdated_keys
-from config.legacy.curricula import convert_curriculum, curricula_in, is_curriculum, read_curricula, skip_lessons
-from config.legacy.flat_block import convert_block
-from config.legacy.flat_file import DEFAULT, convert_sections
-from config.legacy.inheritance import in_order
-from config.legacy.old_values import Notes, OldValue, Place, Target
-from config.legacy.rllib import convert_rllib, is_rllib
-from config.legacy.samplers import convert_samplers, is_samplers, read_samplers
-from config.run_config import RunConfig
-from config.schema_lookup import fields_of, is_inside
-from config.yaml_reader import Document, last_of_repeated
+from headrace.config.errors import KeyPath, Mistake
+from headrace.config.legacy import flat_keys, outdated_keys
+from headrace.config.legacy.curricula import (
+    convert_curriculum,
+    curricula_in,
+    is_curriculum,
+    read_curricula,
+    skip_lessons,
+)
+from headrace.config.legacy.flat_block import convert_block
+from headrace.config.legacy.flat_file import DEFAULT, convert_sections
+from headrace.config.legacy.inheritance import in_order
+from headrace.config.legacy.old_values import Notes, OldValue, Place, Target
+from headrace.config.legacy.rllib import convert_rllib, is_rllib
+from headrace.config.legacy.samplers import convert_samplers, is_samplers, read_samplers
+from headrace.config.run_config import RunConfig
+from headrace.config.schema_lookup import fields_of, is_inside
+from headrace.config.yaml_reader import Document, last_of_repeated
 
 _PARAMETERS = "environment_parameters"
 _OLD_KEYS = ("curriculum", "parameter_randomization", *outdated_keys.HARDWARE)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from config.errors import ConfigError, KeyPath, Mistake
-from config.legacy.old_values import Notes, OldValue, Place, Target, integral, truth
-from config.yaml_reader import last_of_repeated, read_file
+from headrace.config.errors import ConfigError, KeyPath, Mistake
+from headrace.config.legacy.old_values import Notes, OldValue, Place, Target, integral, truth
+from headrace.config.yaml_reader import last_of_repeated, read_file
 
 T = TypeVar("T")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from config.errors import suggest
-from config.legacy import flat_keys
-from config.legacy.imitation import convert_bc
-from config.legacy.old_values import Notes, OldValue, Target, above_zero, integral, truth
-from config.legacy.signals import PACES, convert_cloning, convert_self_play, convert_signals, pace
+from headrace.config.errors import suggest
+from headrace.config.legacy import flat_keys
+from headrace.config.legacy.imitation import convert_bc
+from headrace.config.legacy.old_values import Notes, OldValue, Target, above_zero, integral, truth
+from headrace.config.legacy.signals import PACES, convert_cloning, convert_self_play, convert_signals, pace
 
 Flat = Mapping[str, OldValue]
 """A flat block, merged over `default`: old values by key."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from config.error_messages import show
-from config.errors import suggest
-from config.legacy import flat_keys
-from config.legacy.flat_block import convert_block, lacks
-from config.legacy.inheritance import in_order, own_part
-from config.legacy.old_values import Notes, OldValue, Target
+from headrace.config.error_messages import show
+from headrace.config.errors import suggest
+from headrace.config.legacy import flat_keys
+from headrace.config.legacy.flat_block import convert_block, lacks
+from headrace.config.legacy.inheritance import in_order, own_part
+from headrace.config.legacy.old_values import Notes, OldValue, Target
 
 DEFAULT = "default"
 _COUNTED_BY_ENVIRONMENT = {"max_steps": 50000, "summary_freq": 1000}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from config.legacy import flat_keys
-from config.legacy.old_values import OldValue, Target, above_zero, integral, is_number
+from headrace.config.legacy import flat_keys
+from headrace.config.legacy.old_values import OldValue, Target, above_zero, integral, is_number
 
 _HYPER = "hyperparameters"
 

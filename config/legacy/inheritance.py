@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from config.behaviors import BehaviorSettings
-from config.errors import KeyPath
-from config.legacy.old_values import is_number
-from config.schema_lookup import fields_of, models_at
+from headrace.config.behaviors import BehaviorSettings
+from headrace.config.errors import KeyPath
+from headrace.config.legacy.old_values import is_number
+from headrace.config.schema_lookup import fields_of, models_at
 
 _PACE, _SIGNALS_PACE = "steps_per_update", "reward_signal_steps_per_update"
 _SAVE, _TURN, _SAVES_IN_A_TURN = "save_steps", "team_change", 5

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from config.errors import KeyPath, Mistake, dotted
-from config.yaml_reader import Document
+from headrace.config.errors import KeyPath, Mistake, dotted
+from headrace.config.yaml_reader import Document
 
 
 @dataclass(frozen=True, slots=True)

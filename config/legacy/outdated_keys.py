@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from config.environment_parameters import Lesson
-from config.legacy import flat_keys
-from config.legacy.old_values import Notes, OldValue, Target, truth
-from config.legacy.signals import convert_cloning, convert_self_play
+from headrace.config.environment_parameters import Lesson
+from headrace.config.legacy import flat_keys
+from headrace.config.legacy.old_values import Notes, OldValue, Target, truth
+from headrace.config.legacy.signals import convert_cloning, convert_self_play
 
 _SIZED = ("curiosity", "gail", "rnd")
 HARDWARE = ("cpu", "multi_gpu")

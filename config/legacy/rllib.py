@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from config.legacy.old_values import OldValue, Target, integral, is_number
+from headrace.config.legacy.old_values import OldValue, Target, integral, is_number
 
 _ALGORITHMS = {"PPO": "ppo", "SAC": "sac", "IMPALA": "impala", "APPO": "impala"}
 _STEPS_OF_AN_UPDATE = 4000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from config.errors import ConfigError, Mistake, suggest
-from config.legacy.old_values import OldValue, Target
-from config.yaml_reader import last_of_repeated, read_file
+from headrace.config.errors import ConfigError, Mistake, suggest
+from headrace.config.legacy.old_values import OldValue, Target
+from headrace.config.yaml_reader import last_of_repeated, read_file
 
 _INTERVALS = ("resampling-interval", "resampling_interval", "episode-length")
 """The last is the name in the first versions that had samplers."""

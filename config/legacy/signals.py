@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from config.legacy.old_values import Notes, OldValue, Target, integral, truth
+from headrace.config.legacy.old_values import Notes, OldValue, Target, integral, truth
 
 SIGNALS = ("extrinsic", "curiosity", "gail")
 PACES = ("reward_signal_num_update", "reward_signal_steps_per_update")

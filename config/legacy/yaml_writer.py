@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from config.errors import KeyPath
-from config.fields import to_number
+from headrace.config.errors import KeyPath
+from headrace.config.fields import to_number
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./ ()+\\-]*(?<! )")
 _OTHERWISE = re.compile(

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from stages import Stage, TrajectoryBatch
+from headrace import Stage, TrajectoryBatch
 
 LAMPS = 3
 SHINES = (2, 5, 8)

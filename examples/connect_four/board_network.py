@@ -11,8 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from config import NetworkSettings
-from queues.specs import ObservationSpec
+from headrace import NetworkSettings, ObservationSpec
 
 ROWS, COLUMNS, REACH = 6, 7, 3
 SIDE = 2 * REACH + 1

@@ -10,9 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.protocol import AgentSteps, StepResult
+from headrace import ActionBatch, ActionSpec, AgentSteps, BehaviorSpec, ObservationSpec, StepResult
 
 WAIT, PUSH, GO = range(3)
 

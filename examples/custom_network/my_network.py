@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from config import NetworkSettings
-from queues.specs import ObservationSpec
+from headrace import NetworkSettings, ObservationSpec
 
 
 class ResidualNetwork(nn.Module):

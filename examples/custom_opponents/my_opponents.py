@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stages.ghost import Candidate
+from headrace import Candidate
 
 
 class Rivals:

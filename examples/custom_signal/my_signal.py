@@ -11,10 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import RewardSignalSettings
-from stages.errors import StageError
-from stages.trainer import TrainerContext
-from stages.trainer.rewards import RewardSignal, Transitions
+from headrace import RewardSignal, RewardSignalSettings, StageError, TrainerContext, Transitions
 
 
 class Visits(RewardSignal):

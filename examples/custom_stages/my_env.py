@@ -11,7 +11,7 @@ def long_pole(length: float = 1.0, max_steps: int = 500) -> gymnasium.Env[Any, A
     """CartPole with a pole of another length: one single environment, of which the pipeline makes `num_envs`.
 
     A factory may also return a `gymnasium.vector.VectorEnv` (of `num_envs`, if it has that parameter) or an object
-    with the interface of `stages.environment.protocol.EnvironmentGroup`.
+    with the interface of `headrace.EnvironmentGroup`.
 
     Args:
         length: half the pole's length, in metres; CartPole-v1 has 0.5.

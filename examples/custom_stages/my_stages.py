@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from stages import Stage, StageContext, TrajectoryBatch
+from headrace import Stage, StageContext, TrajectoryBatch
 
 
 class ClipReward(Stage[TrajectoryBatch, TrajectoryBatch]):

@@ -13,12 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from queues.messages import PolicyUpdate, TrajectoryBatch
-from stages import StageError
-from stages.policy import design_of, policy_layout
-from stages.policy.network import ActorCritic, Inputs
-from stages.trainer import Trainer, TrainerContext
-from stages.trainer.adam import Adam
+from headrace import PolicyUpdate, StageError, Trainer, TrainerContext, TrajectoryBatch
+from headrace.training import ActorCritic, Adam, Inputs, design_of, policy_layout
 
 Arrays = dict[str, Any]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipeline.reporting.statistics import Summary
+from headrace import Summary
 
 
 class JsonLines:

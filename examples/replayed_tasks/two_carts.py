@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from stages.policy import ActingPolicy
+from headrace import ActingPolicy
 
 LONGEST = 200
 """Steps at which an episode is cut: the highest return."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from config import BehaviorSettings, Curriculum, EnvironmentParameter, RunConfig
-from config.environment_kinds import UNITY, load_entry
-from config.trainers import declared_kind
-from pipeline.common.graph import GHOST, decides_centrally, offline_demonstrations, placements_after, route, shard_names
+from headrace.config import BehaviorSettings, Curriculum, EnvironmentParameter, RunConfig
+from headrace.config.environment_kinds import UNITY, load_entry
+from headrace.config.trainers import declared_kind
+from headrace.pipeline.common.graph import (
+    GHOST,
+    decides_centrally,
+    offline_demonstrations,
+    placements_after,
+    route,
+    shard_names,
+)
 
 ACTOR_STAGES = ("environment", "agent_processor")
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from config import EnvSettings, Override
-from pipeline.command.options import Option, each_behavior
+from headrace.config import EnvSettings, Override
+from headrace.pipeline.command.options import Option, each_behavior
 
 _OLD = "is an option of older versions of ML-Agents"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from config import EACH, Override
+from headrace.config import EACH, Override
 
 _OPTIONAL = ("environment", "default_settings")
 """Sections that a file may lack: an option does not create them."""

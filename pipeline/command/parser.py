@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.command.old_options import add_old_options
-from pipeline.command.options import OPTIONS
-from pipeline.common.versions import version_of
+from headrace.pipeline.command.old_options import add_old_options
+from headrace.pipeline.command.options import OPTIONS
+from headrace.pipeline.common.versions import version_of
 
 OURS = "run-pipeline"
 ML_AGENTS = "mlagents-learn"

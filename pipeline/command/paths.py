@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.common.errors import CommandError
+from headrace.pipeline.common.errors import CommandError
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
 _OLD_NAME = "trainer_config.yaml"

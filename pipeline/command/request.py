@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config import Override, RunConfig
-from pipeline.command.old_options import translations
-from pipeline.command.options import current_overrides
-from pipeline.command.paths import classify_paths, old_configuration
-from pipeline.common.errors import CommandError
+from headrace.config import Override, RunConfig
+from headrace.pipeline.command.old_options import translations
+from headrace.pipeline.command.options import current_overrides
+from headrace.pipeline.command.paths import classify_paths, old_configuration
+from headrace.pipeline.common.errors import CommandError
 
 
 @dataclass(frozen=True, slots=True)

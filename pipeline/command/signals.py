@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from pipeline.command.parser import program
-from pipeline.common.loop_watch import LoopWatch
-from pipeline.common.signals import default_in_forks
+from headrace.pipeline.command.parser import program
+from headrace.pipeline.common.loop_watch import LoopWatch
+from headrace.pipeline.common.signals import default_in_forks
 
 log = logging.getLogger(__name__)
 

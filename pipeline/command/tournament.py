@@ -8,13 +8,13 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from config import Override, RunConfig, load_config
-from pipeline.command.request import Request
-from pipeline.command.signals import first_stops_second_cancels
-from pipeline.common.errors import CommandError
-from pipeline.common.loop_watch import LoopWatch
-from pipeline.common.seeds import choose_seed
-from pipeline.policies.tournament import (
+from headrace.config import Override, RunConfig, load_config
+from headrace.pipeline.command.request import Request
+from headrace.pipeline.command.signals import first_stops_second_cancels
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.common.loop_watch import LoopWatch
+from headrace.pipeline.common.seeds import choose_seed
+from headrace.pipeline.policies.tournament import (
     USUAL_GAMES,
     TournamentTable,
     entrants_of,
@@ -22,7 +22,7 @@ from pipeline.policies.tournament import (
     run_folder_of,
     standings_table,
 )
-from pipeline.run_folder.folder import CONFIGURATION
+from headrace.pipeline.run_folder.folder import CONFIGURATION
 
 log = logging.getLogger(__name__)
 

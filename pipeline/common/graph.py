@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
-from config import RunConfig, StagePlacement
-from config.host_kinds import joined_directly
+from headrace.config import RunConfig, StagePlacement
+from headrace.config.host_kinds import joined_directly
 
 MAIN = "main"
 """Name of main as a host of stages."""

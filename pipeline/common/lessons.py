@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from config import CompletionCriteria, Curriculum, EnvironmentParameter
-from config.environment_parameters import Lesson, ParameterValue
-from stages.environment.parameters import EnvironmentParameters
+from headrace.config import CompletionCriteria, Curriculum, EnvironmentParameter
+from headrace.config.environment_parameters import Lesson, ParameterValue
+from headrace.stages.environment.parameters import EnvironmentParameters
 
 
 def lessons_of(parameter: EnvironmentParameter) -> tuple[Lesson, ...]:

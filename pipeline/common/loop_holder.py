@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from stages.activity import activities, activity_in, most_silent
-from stages.error_text import innermost_of_user
+from headrace.stages.activity import activities, activity_in, most_silent
+from headrace.stages.error_text import innermost_of_user
 
 MOST_CALLS = 12
 """Calls of a stack in a message: the innermost."""

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from config.supervision import PAUSE_S, STARTING_FACTOR, MainSilence
-from pipeline.common.loop_holder import describe_holder, stage_holds
+from headrace.config.supervision import PAUSE_S, STARTING_FACTOR, MainSilence
+from headrace.pipeline.common.loop_holder import describe_holder, stage_holds
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import msgpack
 
-from pipeline.control.messages import ControlMessage
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.ends import Inlet, Outlet
-from queues.errors import QueueClosed
+from headrace.pipeline.control.messages import ControlMessage
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.errors import QueueClosed
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in ControlMessage.__args__}
 

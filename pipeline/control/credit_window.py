@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from queues.messages import FREE
+from headrace.queues.messages import FREE
 
 TRAINER = "trainer"
 """The stage by whose name a trainer returns credits."""

@@ -26,8 +26,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pipeline.control.credit_window import TRAINER, CreditWindow
-from queues.messages import FREE
+from headrace.pipeline.control.credit_window import TRAINER, CreditWindow
+from headrace.queues.messages import FREE
 
 
 class FlowError(ValueError):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.control.credits import CreditRequest, Grant
-from queues.messages import Assignment
-from stages.environment.parameters import EnvironmentParameters
-from stages.trainer.report import TrainerReport
+from headrace.pipeline.control.credits import CreditRequest, Grant
+from headrace.queues.messages import Assignment
+from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.trainer.report import TrainerReport
 
 # Up: from a host to main. --------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Scored:
     """An actor's score of what it has played since the last one."""
 
     played: Mapping[str, Any]
-    """`stages.evaluation.scores.Played` by behaviour id."""
+    """`headrace.stages.evaluation.scores.Played` by behaviour id."""
     complete: bool
     """True if its share of the episodes that count has ended."""
 
@@ -148,7 +148,7 @@ class EpochEnded:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A policy was played deterministically on environments of its own; see `stages.evaluation.EvaluationResult`."""
+    """A policy was played deterministically on environments of its own; see `EvaluationResult`."""
 
     behavior: str
     """The behaviour name."""
@@ -193,7 +193,7 @@ class HostFinished:
 
 @dataclass(frozen=True, slots=True)
 class ShowAnnounced:
-    """What an exhibition shows and may do, as it is now; see `pipeline.hosts.exhibition`."""
+    """What an exhibition shows and may do, as it is now; see `headrace.pipeline.hosts.exhibition`."""
 
     values: Mapping[str, Any]
 

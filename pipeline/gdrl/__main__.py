@@ -1,9 +1,9 @@
-"""`python -m pipeline.gdrl`: the command, also where another package has taken its name."""
+"""`python -m headrace.pipeline.gdrl`: the command, also where another package has taken its name."""
 
 from __future__ import annotations
 
 import sys
 
-from pipeline.gdrl.command import main
+from headrace.pipeline.gdrl.command import main
 
 sys.exit(main())

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from pipeline.actions import train
-from pipeline.common.errors import CommandError
-from pipeline.gdrl.experiment import configuration_of, folder_of
-from pipeline.gdrl.flags import read_flags
-from pipeline.gdrl.saved_models import save
-from pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.actions import train
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.gdrl.experiment import configuration_of, folder_of
+from headrace.pipeline.gdrl.flags import read_flags
+from headrace.pipeline.gdrl.saved_models import save
+from headrace.pipeline.reporting.progress import ProgressSnapshot
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
-    from config import ConfigError
+    from headrace.config import ConfigError
 
     asked, passed = read_flags(arguments)
     try:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from config import RunConfig, load_config
-from pipeline.common.errors import CommandError
-from pipeline.gdrl.saved_models import same_checkpoint, unpack
-from pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
-from pipeline.run_folder.folder import CONFIGURATION
+from headrace.config import RunConfig, load_config
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.gdrl.saved_models import same_checkpoint, unpack
+from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
+from headrace.pipeline.run_folder.folder import CONFIGURATION
 
 TIMESTEPS = 1_000_000
 _CHECKPOINTS = 50_000

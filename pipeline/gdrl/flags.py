@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pipeline.command.parser import OURS
+from headrace.pipeline.command.parser import OURS
 
 TRAINERS = ("sb3", "sf", "rllib")
 DESCRIPTION = f"""\

@@ -6,10 +6,10 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from pipeline.common.errors import CommandError
-from pipeline.run_folder.atomic_files import free_name
-from pipeline.run_folder.folder import CONFIGURATION
-from pipeline.run_folder.lock import LOCK
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.run_folder.atomic_files import free_name
+from headrace.pipeline.run_folder.folder import CONFIGURATION
+from headrace.pipeline.run_folder.lock import LOCK
 
 _LEFT_OUT = ("run_logs", "streams")
 _MANIFEST = "checkpoints/manifest.json"

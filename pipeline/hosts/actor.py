@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from config import RunConfig
-from config.persons import persons_in
-from config.unity import EnvSettings
-from pipeline.common.graph import decides_centrally, placements_after
-from pipeline.common.seeds import derive_seed
-from pipeline.control.channel import ControlEnd
-from pipeline.control.credits import CreditRequest, Grant
-from pipeline.control.messages import (
+from headrace.config import RunConfig
+from headrace.config.persons import persons_in
+from headrace.config.unity import EnvSettings
+from headrace.pipeline.common.graph import decides_centrally, placements_after
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.credits import CreditRequest, Grant
+from headrace.pipeline.control.messages import (
     BeginCheckpoint,
     BehaviorSeen,
     DirectShow,
@@ -27,36 +27,36 @@ from pipeline.control.messages import (
     SourceEnded,
     Stop,
 )
-from pipeline.hosts.brain_steps import BrainSteps, LearnedAlone
-from pipeline.hosts.central_decisions import CentralDecisions
-from pipeline.hosts.custom_stages import build_stages
-from pipeline.hosts.hosted_game import HostedGame
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.router import Router
-from pipeline.hosts.runtime import ACTOR, Host, contained
-from pipeline.hosts.sizes import agents_of, kind_of_trainer, rows_per_batch
-from pipeline.hosts.stages import LOCAL_BOUND, chain
-from pipeline.hosts.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
-from pipeline.policies.brains import brain_maker
-from pipeline.policies.inference import asked_policies, policy_maker
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.ends import Inlet
-from queues.messages import Assignment, PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.actor.actor import Actor, ActorPort
-from stages.actor.credit_gate import CreditGate
-from stages.agent import AgentProcessor
-from stages.environment.factory import EnvironmentRequest, make_group
-from stages.environment.lineup import Lineups, no_behavior
-from stages.environment.parameters import EnvironmentParameters
-from stages.environment.protocol import EnvironmentGroup
-from stages.environment.stage import EnvironmentStage
-from stages.evaluation.scores import ScoreKeeper
-from stages.loop import run_source
-from stages.policy.protocol import ActingPolicy
-from stages.restarts import RestartBudget
-from stages.trainer.pacing import longest_piece
+from headrace.pipeline.hosts.brain_steps import BrainSteps, LearnedAlone
+from headrace.pipeline.hosts.central_decisions import CentralDecisions
+from headrace.pipeline.hosts.custom_stages import build_stages
+from headrace.pipeline.hosts.hosted_game import HostedGame
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.router import Router
+from headrace.pipeline.hosts.runtime import ACTOR, Host, contained
+from headrace.pipeline.hosts.sizes import agents_of, kind_of_trainer, rows_per_batch
+from headrace.pipeline.hosts.stages import LOCAL_BOUND, chain
+from headrace.pipeline.hosts.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
+from headrace.pipeline.policies.brains import brain_maker
+from headrace.pipeline.policies.inference import asked_policies, policy_maker
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.ends import Inlet
+from headrace.queues.messages import Assignment, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.actor.actor import Actor, ActorPort
+from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environment.factory import EnvironmentRequest, make_group
+from headrace.stages.environment.lineup import Lineups, no_behavior
+from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.evaluation.scores import ScoreKeeper
+from headrace.stages.loop import run_source
+from headrace.stages.policy.protocol import ActingPolicy
+from headrace.stages.restarts import RestartBudget
+from headrace.stages.trainer.pacing import longest_piece
 
 BRAINS = "brains"
 """Of the seed of their random numbers."""
@@ -126,7 +126,7 @@ class ActorHost(Host):
         if self._game is not None:
             return self._game.make
         if inference and settings.video is not None:
-            from stages.exhibition.recorder import GameRecorder  # Pillow only where pictures are made
+            from headrace.stages.exhibition.recorder import GameRecorder  # Pillow only where pictures are made
 
             return GameRecorder(request, Path(settings.video), self.plan.run_id, settings.wanted).make
         return partial(make_group, request)

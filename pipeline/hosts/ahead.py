@@ -17,9 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.common.threads import usable_cores, use_one_thread
-from pipeline.hosts.leftovers import host_mark
-from pipeline.hosts.sweeper import VARIABLE
+from headrace.pipeline.common.imports import let_child_find_us
+from headrace.pipeline.common.threads import usable_cores, use_one_thread
+from headrace.pipeline.hosts.leftovers import host_mark
+from headrace.pipeline.hosts.sweeper import VARIABLE
 
 _NO_RUN = re.compile(
     r"(-h|--(help|version|validate|convert|to-demo|export-onnx|plot|tournament|view|serve|inference|env))\b"
@@ -67,9 +68,9 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> Unborn:
         process = subprocess.Popen(
             [
                 sys.executable,
-                "-P",  # the working directory does not come first, where a `pipeline` of the user's may lie
+                "-P",  # the working directory does not come first, where a `random.py` of the user's may lie
                 "-m",
-                "pipeline.hosts.child",
+                "headrace.pipeline.hosts.child",
                 name,  # for people: so that a list of processes says which one it is
                 *modules,
             ],
@@ -121,7 +122,7 @@ def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
         return None
     named = _TRAINER.search(text)
     trainer = "ppo" if named is None else named[1]
-    return f"learner-{first[1]}", learner_imports(f"stages.trainer.{trainer}")
+    return f"learner-{first[1]}", learner_imports(f"headrace.stages.trainer.{trainer}")
 
 
 def learner_imports(*own: str) -> list[str]:
@@ -130,14 +131,12 @@ def learner_imports(*own: str) -> list[str]:
     Args:
         own: the module of its trainer, if that is ours.
     """
-    return ["torch", "pipeline.hosts.learner", *own]
+    return ["torch", "headrace.pipeline.hosts.learner", *own]
 
 
 def child_environment() -> dict[str, str]:
     """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
     environment = dict(os.environ)
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    let_child_find_us(environment)
     use_one_thread(environment)
     return environment

@@ -19,15 +19,16 @@ from typing import Any
 
 import msgpack
 
-from pipeline.control.channel import SocketControl
-from pipeline.hosts.control_log import log_to_main
-from pipeline.hosts.freed_memory import keep_freed_memory
-from pipeline.hosts.lifeline import HostLifeline, die_with
-from pipeline.hosts.links import ProcessEdges
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.serve import serve
-from queues.handing import take_over
-from queues.platform import Ticket, open_socket
+from headrace.pipeline.common.imports import follow_path_of_main
+from headrace.pipeline.control.channel import SocketControl
+from headrace.pipeline.hosts.control_log import log_to_main
+from headrace.pipeline.hosts.freed_memory import keep_freed_memory
+from headrace.pipeline.hosts.lifeline import HostLifeline, die_with
+from headrace.pipeline.hosts.links import ProcessEdges
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.serve import serve
+from headrace.queues.handing import take_over
+from headrace.queues.platform import Ticket, open_socket
 
 NOTICE = struct.Struct("<IB")
 """A host has ended: its number, and its status."""
@@ -79,7 +80,7 @@ def be_born() -> int:
     except (ValueError, EOFError):  # cut short: main has died while it wrote
         return 1
     die_with(birth["parent"])
-    sys.path[:] = birth["path"]  # so that what main can import can be imported here
+    follow_path_of_main(birth["path"])
     lifeline = HostLifeline(open_socket(birth["lifeline"]))
     if birth["plan"]["role"] in ("learner", "follower"):
         import torch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from config import RunConfig
-from queues.ends import ItemSink
-from queues.messages import Barrier, TrajectoryBatch
+from headrace.config import RunConfig
+from headrace.queues.ends import ItemSink
+from headrace.queues.messages import Barrier, TrajectoryBatch
 
 
 class BrainSteps:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from queues.ends import ItemSource, Outlet
-from queues.errors import QueueClosed
-from queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion
-from stages.environment.asking import UnansweredError
+from headrace.queues.ends import ItemSource, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion
+from headrace.stages.environment.asking import UnansweredError
 
 _NUMBERS_OF_ONE = 2**40
 """Numbers of requests of one incarnation of an actor: an answer that is meant for a dead one fits none of the next."""
 
 
 class CentralDecisions:
-    """Asks one thing at a time; see `stages.environment.asking.Oracle`.
+    """Asks one thing at a time; see `headrace.stages.environment.asking.Oracle`.
 
     Args:
         source: the actor's incarnation.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 
-from pipeline.common.imports import import_early, uncollected
-from pipeline.common.signals import default_in_forks
+from headrace.pipeline.common.imports import import_early, uncollected
+from headrace.pipeline.common.signals import default_in_forks
 
 
 def leave_signals_to_main() -> None:
@@ -23,7 +23,7 @@ def main() -> int:
     """Import what the host will need, read the birth message and serve; the exit status."""
     leave_signals_to_main()
     with uncollected():
-        from pipeline.hosts.births import be_born
+        from headrace.pipeline.hosts.births import be_born
 
         import_early(sys.argv[2:])
     return be_born()

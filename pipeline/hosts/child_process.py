@@ -18,15 +18,15 @@ from typing import Any
 
 import msgpack
 
-from config import RunConfig
-from config.host_kinds import HOST_KINDS
-from config.trainers import TRAINERS
-from pipeline.common.graph import actor_names, learner_name, offline_demonstrations
-from pipeline.common.threads import usable_cores
-from pipeline.hosts.ahead import dismiss_ahead, learner_imports, spawn, take_ahead
-from pipeline.hosts.leftovers import end_group, new_mark, watch_host
-from queues.handing import hand_over
-from queues.platform import Segment
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.trainers import TRAINERS
+from headrace.pipeline.common.graph import actor_names, learner_name, offline_demonstrations
+from headrace.pipeline.common.threads import usable_cores
+from headrace.pipeline.hosts.ahead import dismiss_ahead, learner_imports, spawn, take_ahead
+from headrace.pipeline.hosts.leftovers import end_group, new_mark, watch_host
+from headrace.queues.handing import hand_over
+from headrace.queues.platform import Segment
 
 _early: dict[str, ChildProcess] = {}
 """Children that are nobody yet, by the name of the host that each is meant for; a run takes its own by name, and of two
@@ -165,7 +165,7 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
     if hosts.actors.kind == "process":
         replays = config.replay is not None or offline_demonstrations(config)
         for name in actor_names(config):
-            yield name, ["pipeline.hosts.replay" if replays else "pipeline.hosts.actor"]
+            yield name, ["headrace.pipeline.hosts.replay" if replays else "headrace.pipeline.hosts.actor"]
 
 
 def learner_processes(config: RunConfig) -> dict[str, str]:

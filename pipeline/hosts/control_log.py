@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from contextvars import ContextVar
 
-from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import LogLine
-from pipeline.hosts.plan import HostPlan
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import LogLine
+from headrace.pipeline.hosts.plan import HostPlan
 
 _CHANNEL: ContextVar[ControlEnd | None] = ContextVar("channel of the host's log", default=None)
 

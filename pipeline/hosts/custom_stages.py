@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from config import STAGE_GROUP, RunConfig, StagePlacement
-from config.errors import KeyPath
-from pipeline.hosts.stages import PlacedStage
-from stages.errors import LoadError, blaming
-from stages.plugins import check_arguments, construct, find_class
-from stages.stage import Stage
+from headrace.config import STAGE_GROUP, RunConfig, StagePlacement
+from headrace.config.errors import KeyPath
+from headrace.pipeline.hosts.stages import PlacedStage
+from headrace.stages.errors import LoadError, blaming
+from headrace.stages.plugins import check_arguments, construct, find_class
+from headrace.stages.stage import Stage
 
 
 def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]:
@@ -62,6 +62,6 @@ def _find(placement: StagePlacement, config: RunConfig) -> tuple[type[Stage[Any,
     with blaming(*key, "use"):
         made = find_class(where, placement.use, config.source_folder, STAGE_GROUP)
         if not issubclass(made, Stage):
-            raise LoadError(f"{where}: {placement.use} is not a class derived from stages.Stage, got {made!r}")
+            raise LoadError(f"{where}: {placement.use} is not a class derived from headrace.Stage, got {made!r}")
     with blaming(*key, "with"):
         return made, check_arguments(where, placement.use, made, placement.with_)

@@ -7,28 +7,28 @@ import logging
 from functools import partial
 from typing import Any
 
-from pipeline.common.lessons import final_parameters
-from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import Evaluated, OpenEdge, Stop
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.runtime import Host
-from pipeline.hosts.waiting_policies import WaitingPolicies
-from pipeline.policies.brains import lone_brain
-from pipeline.policies.export import export_policy, read_export
-from pipeline.policies.inference import policy_maker
-from pipeline.policies.onnx_export import OnnxExporter
-from pipeline.run_folder.folder import folder_name
-from queues.messages import PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.environment.factory import EnvironmentRequest, make_group
-from stages.environment.parameters import EpisodeParameters, connect_parameters
-from stages.environment.protocol import EnvironmentGroup
-from stages.errors import EnvironmentEnded, StageError
-from stages.evaluation import EvaluationResult, EvaluationStage
-from stages.evaluation.opponents import make_opponents
-from stages.loop import Nowhere, StageFailure, StageRunner
-from stages.policy.design import design_of
+from headrace.pipeline.common.lessons import final_parameters
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.runtime import Host
+from headrace.pipeline.hosts.waiting_policies import WaitingPolicies
+from headrace.pipeline.policies.brains import lone_brain
+from headrace.pipeline.policies.export import export_policy, read_export
+from headrace.pipeline.policies.inference import policy_maker
+from headrace.pipeline.policies.onnx_export import OnnxExporter
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.factory import EnvironmentRequest, make_group
+from headrace.stages.environment.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.errors import EnvironmentEnded, StageError
+from headrace.stages.evaluation import EvaluationResult, EvaluationStage
+from headrace.stages.evaluation.opponents import make_opponents
+from headrace.stages.loop import Nowhere, StageFailure, StageRunner
+from headrace.stages.policy.design import design_of
 
 NAME = "evaluation"
 LAST_SHARE = 0.75

@@ -12,33 +12,33 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from config.keys import KeyMapSettings
-from pipeline.common.lessons import final_parameters
-from pipeline.common.seeds import derive_seed
-from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import DirectShow, KeysHeld, OpenEdge, ShowAnnounced, Stop
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.runtime import Host
-from pipeline.hosts.shown import described_show, described_side, picture_taken
-from pipeline.policies.demo_files import SUFFIX, write_demos
-from pipeline.policies.run_players import RunPlayers
-from queues.ends import Inlet
-from queues.errors import StreamError
-from queues.messages import ActionBatch, PolicyUpdate
-from queues.specs import BehaviorSpec
-from queues.stream_writer import next_stream_path
-from stages.environment.factory import EnvironmentRequest
-from stages.environment.parameters import EpisodeParameters, connect_parameters
-from stages.environment.protocol import EnvironmentGroup, StepResult
-from stages.error_text import describe_error
-from stages.errors import StageError
-from stages.exhibition import Cast, Casting, Show
-from stages.exhibition.demonstration import EDGE, Demonstration
-from stages.exhibition.film import FilmedGroup
-from stages.exhibition.keys import keys_of
-from stages.exhibition.making import make_shown_group
-from stages.exhibition.projector import Shown
+from headrace.config.keys import KeyMapSettings
+from headrace.pipeline.common.lessons import final_parameters
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import DirectShow, KeysHeld, OpenEdge, ShowAnnounced, Stop
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.runtime import Host
+from headrace.pipeline.hosts.shown import described_show, described_side, picture_taken
+from headrace.pipeline.policies.demo_files import SUFFIX, write_demos
+from headrace.pipeline.policies.run_players import RunPlayers
+from headrace.queues.ends import Inlet
+from headrace.queues.errors import StreamError
+from headrace.queues.messages import ActionBatch, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.queues.stream_writer import next_stream_path
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environment.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environment.protocol import EnvironmentGroup, StepResult
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError
+from headrace.stages.exhibition import Cast, Casting, Show
+from headrace.stages.exhibition.demonstration import EDGE, Demonstration
+from headrace.stages.exhibition.film import FilmedGroup
+from headrace.stages.exhibition.keys import keys_of
+from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.projector import Shown
 
 NAME = "exhibition"
 DEMONSTRATIONS = "demonstrations"

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.common.graph import TRAINER
-from pipeline.control.messages import FollowerReady, OpenEdge
-from pipeline.hosts.device import choose_device
-from pipeline.hosts.followers import check_agreement, device_of_replica, in_thread, is_loss, own_address
-from pipeline.hosts.training import TrainerHost
-from stages.loop import Nowhere, StageRunner
-from stages.stage import NoStatistics
+from headrace.pipeline.common.graph import TRAINER
+from headrace.pipeline.control.messages import FollowerReady, OpenEdge
+from headrace.pipeline.hosts.device import choose_device
+from headrace.pipeline.hosts.followers import check_agreement, device_of_replica, in_thread, is_loss, own_address
+from headrace.pipeline.hosts.training import TrainerHost
+from headrace.stages.loop import Nowhere, StageRunner
+from headrace.stages.stage import NoStatistics
 
 
 class FollowerHost(TrainerHost):
@@ -27,7 +27,7 @@ class FollowerHost(TrainerHost):
                 raise
 
     async def _follow(self) -> None:
-        from stages.trainer.joined_replicas import JoinedReplicas, connect
+        from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect
 
         (address, port), rank = self.plan.rendezvous, self.plan.replica
         here = own_address(address, port)

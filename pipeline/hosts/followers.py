@@ -1,7 +1,7 @@
 """A learner's followers: hosts with the other replicas of its trainer, which it starts, feeds and watches over.
 
 A trainer depends on the order of its inlet alone. So what the learner takes in goes to all followers first, in the same
-order, and they do what it does without being told; only sums over rows are exchanged (`stages.trainer.replicas`).
+order, and they do what it does without being told; only sums over rows are exchanged (`stages/trainer/replicas.py`).
 A follower that is lost is the loss of its learner; one that fails by an exception fails the run.
 """
 
@@ -18,23 +18,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from config import RunConfig
-from config.host_kinds import HOST_KINDS
-from pipeline.common.graph import shard_names
-from pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostFactory, HostHandle
-from pipeline.hosts.runtime import root_cause
-from queues.ends import ItemSink, ItemSource, Outlet
-from queues.errors import QueueClosed
-from queues.messages import Barrier, TrajectoryBatch
-from queues.slabs import pieces
-from stages.errors import StageError
-from stages.loading import load_attribute
-from stages.loop import StageFailure
-from stages.trainer.protocol import Trainer
-from stages.trainer.replicas import ReplicaLostError, Replicas
-from stages.trainer.stage import TrainerStage
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.graph import shard_names
+from headrace.pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostFactory, HostHandle
+from headrace.pipeline.hosts.runtime import root_cause
+from headrace.queues.ends import ItemSink, ItemSource, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.slabs import pieces
+from headrace.stages.errors import StageError
+from headrace.stages.loading import load_attribute
+from headrace.stages.loop import StageFailure
+from headrace.stages.trainer.protocol import Trainer
+from headrace.stages.trainer.replicas import ReplicaLostError, Replicas
+from headrace.stages.trainer.stage import TrainerStage
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Followers:
     async def _beside(
         self, train: Callable[[Replicas, str, Followers], Awaitable[None]], tasks: asyncio.TaskGroup
     ) -> str:
-        from stages.trainer.joined_replicas import JoinedReplicas, listen
+        from headrace.stages.trainer.joined_replicas import JoinedReplicas, listen
 
         address = self._address()
         store = listen(self._size, address)
@@ -219,7 +219,7 @@ class Followers:
         return "127.0.0.1"
 
     def _slab_bytes(self) -> int:
-        from pipeline.hosts.links import default_slab_bytes
+        from headrace.pipeline.hosts.links import default_slab_bytes
 
         return self._config.pipeline.queues.slab_bytes or default_slab_bytes()
 

@@ -7,21 +7,21 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from config import RunConfig
-from config.brains import PLAYER, brains_of_team
-from config.keys import KeyMapSettings
-from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import DirectShow, KeysHeld, ShowAnnounced
-from pipeline.hosts.shown import described_show, described_side, picture_taken
-from queues.specs import BehaviorSpec
-from stages.environment.factory import EnvironmentRequest
-from stages.environment.protocol import EnvironmentGroup
-from stages.exhibition.film import FilmedGroup
-from stages.exhibition.keys import keys_of
-from stages.exhibition.making import make_shown_group
-from stages.exhibition.own_game import KEY, PAUSED, OwnGame
-from stages.exhibition.projector import Shown
-from stages.exhibition.seats import Seats
+from headrace.config import RunConfig
+from headrace.config.brains import PLAYER, brains_of_team
+from headrace.config.keys import KeyMapSettings
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import DirectShow, KeysHeld, ShowAnnounced
+from headrace.pipeline.hosts.shown import described_show, described_side, picture_taken
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.exhibition.film import FilmedGroup
+from headrace.stages.exhibition.keys import keys_of
+from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.own_game import KEY, PAUSED, OwnGame
+from headrace.stages.exhibition.projector import Shown
+from headrace.stages.exhibition.seats import Seats
 
 log = logging.getLogger(__name__)
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.common.graph import INFERENCE, actor_names
-from pipeline.common.seeds import derive_seed
-from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import DecideFor, HostFailed, OpenEdge, PolicyKept, Stop
-from pipeline.hosts.device import choose_device
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.runtime import Host, contained
-from pipeline.policies.inference import policy_maker
-from queues.ends import Inlet, Outlet
-from queues.errors import QueueClosed
-from queues.messages import DecisionRequest, PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.inference import CentralDecider
-from stages.timings import ACTING
+from headrace.pipeline.common.graph import INFERENCE, actor_names
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import DecideFor, HostFailed, OpenEdge, PolicyKept, Stop
+from headrace.pipeline.hosts.device import choose_device
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.runtime import Host, contained
+from headrace.pipeline.policies.inference import policy_maker
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import DecisionRequest, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.inference import CentralDecider
+from headrace.stages.timings import ACTING
 
 PATIENCE = 0.5
 """Share of the time that the last decision took for which the first who asks waits for the others: so a decision comes

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from config import RunConfig
-from pipeline.common.loop_holder import describe_holder
-from pipeline.control.channel import ControlEnd, local_pair
-from pipeline.control.messages import OpenEdge
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import Feed, HostHandle
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.ends import Inlet, Outlet
+from headrace.config import RunConfig
+from headrace.pipeline.common.loop_holder import describe_holder
+from headrace.pipeline.control.channel import ControlEnd, local_pair
+from headrace.pipeline.control.messages import OpenEdge
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import Feed, HostHandle
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.ends import Inlet, Outlet
 
 
 class LocalEdges:
@@ -119,7 +119,7 @@ class InlineHosts:
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> InlineHost:
         """Start a host; its feed may be of any kind."""
-        from pipeline.hosts.serve import serve
+        from headrace.pipeline.hosts.serve import serve
 
         inlet = await feed.open() if feed is not None else None
         control, theirs = local_pair(plan.name)

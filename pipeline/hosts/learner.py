@@ -8,9 +8,9 @@ from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
-from pipeline.common.graph import TRAINER
-from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import (
+from headrace.pipeline.common.graph import TRAINER
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import (
     EpochEnded,
     Exported,
     FollowerLost,
@@ -22,24 +22,24 @@ from pipeline.control.messages import (
     SetHyperparameter,
     Stop,
 )
-from pipeline.hosts.device import choose_device, choose_precision
-from pipeline.hosts.followers import Followers, check_agreement
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.stream_taps import InletTap, recorded_here
-from pipeline.hosts.training import TrainerHost
-from pipeline.policies.export import export_policy
-from pipeline.policies.onnx_export import OnnxExporter
-from pipeline.run_folder.checkpoint import unfinished_folder
-from pipeline.run_folder.file_guard import FileGuard
-from pipeline.run_folder.folder import folder_name
-from queues.ends import ItemSink, ItemSource, Outlet
-from stages.errors import StageError
-from stages.loop import StageHooks, StageRunner
-from stages.trainer.epochs import EpochStatistics
-from stages.trainer.replicas import ALONE, Replicas
-from stages.trainer.report import TrainerPort, TrainerReport
-from stages.trainer.stage import TrainerStage
+from headrace.pipeline.hosts.device import choose_device, choose_precision
+from headrace.pipeline.hosts.followers import Followers, check_agreement
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.stream_taps import InletTap, recorded_here
+from headrace.pipeline.hosts.training import TrainerHost
+from headrace.pipeline.policies.export import export_policy
+from headrace.pipeline.policies.onnx_export import OnnxExporter
+from headrace.pipeline.run_folder.checkpoint import unfinished_folder
+from headrace.pipeline.run_folder.file_guard import FileGuard
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.ends import ItemSink, ItemSource, Outlet
+from headrace.stages.errors import StageError
+from headrace.stages.loop import StageHooks, StageRunner
+from headrace.stages.trainer.epochs import EpochStatistics
+from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.report import TrainerPort, TrainerReport
+from headrace.stages.trainer.stage import TrainerStage
 
 SOON_S = 2e-3
 """Within this time arrivals are reported that actors may wait for."""

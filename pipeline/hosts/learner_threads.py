@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from config import RunConfig
-from config.host_kinds import HOST_KINDS
-from pipeline.common.graph import actor_names
-from pipeline.common.threads import usable_cores
-from pipeline.hosts.child_process import learners_of, most_learner_processes
-from stages.trainer.thread_choice import ThreadChoice, candidates_for
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.graph import actor_names
+from headrace.pipeline.common.threads import usable_cores
+from headrace.pipeline.hosts.child_process import learners_of, most_learner_processes
+from headrace.stages.trainer.thread_choice import ThreadChoice, candidates_for
 
 
 def thread_choice(config: RunConfig, behavior: str, device: str, log: logging.Logger) -> ThreadChoice | None:

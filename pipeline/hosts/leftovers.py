@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.hosts import sweeper
+from headrace.pipeline.hosts import sweeper
 
 _numbers = itertools.count()
 
@@ -38,7 +38,7 @@ def mark_of(pid: int) -> str:
 @functools.cache
 def sweeps() -> bool:
     """Return True if there is a sweeper; elsewhere main ends a dead host's process group, and nothing more."""
-    from queues.platform import plain  # not above: the first child is marked before much is imported
+    from headrace.queues.platform import plain  # not above: the first child is marked before much is imported
 
     if sys.platform != "linux" or plain():
         return False

@@ -15,8 +15,8 @@ import sys
 import threading
 from contextlib import suppress
 
-from pipeline.common.loop_holder import describe_holder, own_frames
-from pipeline.hosts.leftovers import end_group
+from headrace.pipeline.common.loop_holder import describe_holder, own_frames
+from headrace.pipeline.hosts.leftovers import end_group
 
 ANSWER_S = 2.0
 """Seconds in which a host answers, unless it is stopped, or a C call holds Python's lock."""

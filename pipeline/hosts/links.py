@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from queues.ends import Inlet, Outlet
-from queues.links import LinkEnd, make_link
-from queues.platform import plain
-from queues.shared_receiver import SharedReceiver
-from queues.shared_sender import SharedSender
-from queues.slabs import LinkSpec
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.links import LinkEnd, make_link
+from headrace.queues.platform import plain
+from headrace.queues.shared_receiver import SharedReceiver
+from headrace.queues.shared_sender import SharedSender
+from headrace.queues.slabs import LinkSpec
 
 SPARE_SLABS = 2
 """Slabs beyond a queue's bound: batches that the consumer holds while it works."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from config import RunConfig
+from headrace.config import RunConfig
+from headrace.config.tables import import_plugins, plugin_modules
 
 HostRole = Literal["actor", "replay", "learner", "follower", "replay_shard", "inference", "evaluation", "exhibition"]
 
@@ -46,12 +47,16 @@ class HostPlan:
     host_class: str = ""
     """`module:Class` of a `Host` in the place of the role's own; what every kind of host must do is tested by one."""
 
+    plugins: Sequence[str] = field(default_factory=plugin_modules)
+    """Modules that have added kinds to tables, which the configuration may name."""
+
     def to_plain(self) -> dict[str, Any]:
         """For msgpack."""
         return asdict(self)
 
     def load_config(self) -> RunConfig:
         """The run's configuration."""
+        import_plugins(self.plugins)
         return RunConfig.from_plain(self.config, Path(self.config_path) if self.config_path else None)
 
     @property

@@ -1,8 +1,8 @@
 """Process hosts: a host in a process of its own, or learners in processes that they share, without fork or pickle.
 
-The child is `python -m pipeline.hosts.child` (`child_process`); its plan, its control sockets and its links reach it
-with one msgpack message on its standard input. It ends when it has no work left, when main's end of the control channel
-closes, or at once when main is gone (`lifeline`): so nothing stays behind when main is killed.
+The child is `python -m headrace.pipeline.hosts.child` (`child_process`); its plan, its control sockets and its links
+reach it with one msgpack message on its standard input. It ends when it has no work left, when main's end of the
+control channel closes, or at once when main is gone (`lifeline`): so nothing stays behind when main is killed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from config import RunConfig
-from pipeline.common.errors import RunError
-from pipeline.common.graph import actor_names, decides_centrally, learner_name
-from pipeline.control.channel import SocketControl
-from pipeline.control.messages import OpenEdge
-from pipeline.hosts.child_process import ChildProcess, learner_processes, most_learner_processes, take_child
-from pipeline.hosts.lifeline import MainLifeline
-from pipeline.hosts.links import HostLinks, policy_link, trajectory_link
-from pipeline.hosts.plan import HostPlan, HostRole
-from pipeline.hosts.protocol import Feed, HostHandle
-from pipeline.hosts.shared_process import Lodger, SharedProcess
-from queues.ends import Inlet, Outlet
-from queues.links import LinkEnd
-from queues.platform import Segment, write_ticket
-from queues.shared_receiver import SharedReceiver
-from queues.shared_sender import SharedSender
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.graph import actor_names, decides_centrally, learner_name
+from headrace.pipeline.control.channel import SocketControl
+from headrace.pipeline.control.messages import OpenEdge
+from headrace.pipeline.hosts.child_process import ChildProcess, learner_processes, most_learner_processes, take_child
+from headrace.pipeline.hosts.lifeline import MainLifeline
+from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_link
+from headrace.pipeline.hosts.plan import HostPlan, HostRole
+from headrace.pipeline.hosts.protocol import Feed, HostHandle
+from headrace.pipeline.hosts.shared_process import Lodger, SharedProcess
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.links import LinkEnd
+from headrace.queues.platform import Segment, write_ticket
+from headrace.queues.shared_receiver import SharedReceiver
+from headrace.queues.shared_sender import SharedSender
 
 if sys.platform != "win32":
     import resource  # here, for at the limit nothing can be imported

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from config import RunConfig
-from pipeline.control.channel import ControlEnd
-from pipeline.hosts.plan import HostPlan
-from queues.ends import Inlet, Outlet
+from headrace.config import RunConfig
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.queues.ends import Inlet, Outlet
 
 
 class HostHandle(Protocol):

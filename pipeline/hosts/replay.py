@@ -10,27 +10,27 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
-from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, OpenEdge, SourceEnded, Stop
-from pipeline.hosts.custom_stages import build_stages
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.router import Router
-from pipeline.hosts.runtime import Host
-from pipeline.hosts.sizes import rows_per_batch
-from pipeline.hosts.stages import LOCAL_BOUND, chain
-from pipeline.hosts.stream_taps import AGENT_PROCESSOR
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.ends import ItemSink
-from queues.messages import Barrier
-from queues.specs import BehaviorSpec
-from stages.environment.announced_specs import announced_specs
-from stages.environment.factory import EnvironmentRequest
-from stages.loop import run_source
-from stages.replay.source import ReplaySource
-from stages.trainer.imitation.loading import needs_spec
-from stages.trainer.imitation.source import DemonstrationSource
+from headrace.pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, OpenEdge, SourceEnded, Stop
+from headrace.pipeline.hosts.custom_stages import build_stages
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.router import Router
+from headrace.pipeline.hosts.runtime import Host
+from headrace.pipeline.hosts.sizes import rows_per_batch
+from headrace.pipeline.hosts.stages import LOCAL_BOUND, chain
+from headrace.pipeline.hosts.stream_taps import AGENT_PROCESSOR
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.ends import ItemSink
+from headrace.queues.messages import Barrier
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.announced_specs import announced_specs
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.loop import run_source
+from headrace.stages.replay.source import ReplaySource
+from headrace.stages.trainer.imitation.loading import needs_spec
+from headrace.stages.trainer.imitation.source import DemonstrationSource
 
 
 class ReplayHost(Host):

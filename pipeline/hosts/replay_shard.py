@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from config import SACHyperparameters
-from pipeline.common.graph import REPLAY_SHARD, TRAINER, learner_name, part_name, saved_shards
-from pipeline.common.seeds import derive_seed
-from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import HostFailed, OpenEdge, PartFailed
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.runtime import Host
-from pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
-from queues.ends import ItemSource, Outlet
-from queues.specs import BehaviorSpec
-from stages.loop import StageHooks, StageRunner
-from stages.policy.observations import ObservationLayout
-from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
-from stages.trainer.sac.dealing import deal
-from stages.trainer.sac.replay_memory import ReplayMemory
-from stages.trainer.sac.replay_shard import ReplayShard
-from stages.trainer.sac.sharded_replay import shard_capacity
+from headrace.config import SACHyperparameters
+from headrace.pipeline.common.graph import REPLAY_SHARD, TRAINER, learner_name, part_name, saved_shards
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import HostFailed, OpenEdge, PartFailed
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.runtime import Host
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
+from headrace.queues.ends import ItemSource, Outlet
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.loop import StageHooks, StageRunner
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.sac.dealing import deal
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.stages.trainer.sac.replay_shard import ReplayShard
+from headrace.stages.trainer.sac.sharded_replay import shard_capacity
 
 
 class ReplayShardHost(Host):

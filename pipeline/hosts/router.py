@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from queues.ends import Outlet
-from queues.messages import Barrier, TrajectoryBatch
-from stages.errors import StageError
+from headrace.queues.ends import Outlet
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.stages.errors import StageError
 
 
 class Router:

@@ -12,21 +12,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
-from config import ConfigError
-from pipeline.common.errors import RunError
-from pipeline.common.process_usage import read_usage
-from pipeline.control.channel import ControlEnd
-from pipeline.control.messages import HostFailed, HostFinished, OpenEdge, StatisticsReport
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.stages import StageHost
-from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
-from queues.ends import Inlet, Outlet, QueueStatistics
-from queues.errors import QueueClosed, SpecError
-from stages.error_text import describe_error, raised_in_user_code
-from stages.errors import StageError, is_failure
-from stages.loop import StageFailure
+from headrace.config import ConfigError
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.process_usage import read_usage
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, StatisticsReport
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
+from headrace.queues.ends import Inlet, Outlet, QueueStatistics
+from headrace.queues.errors import QueueClosed, SpecError
+from headrace.stages.error_text import describe_error, raised_in_user_code
+from headrace.stages.errors import StageError, is_failure
+from headrace.stages.loop import StageFailure
 
 ACTOR = "actor"
 """Name of the actor's stage."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.control.channel import ControlEnd
-from pipeline.hosts.plan import HostPlan, HostRole
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.runtime import Host, describe_failure
-from stages.errors import is_failure
-from stages.loading import load_attribute
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.hosts.plan import HostPlan, HostRole
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.runtime import Host, describe_failure
+from headrace.stages.errors import is_failure
+from headrace.stages.loading import load_attribute
 
 ROLES: dict[HostRole, str] = {
-    "actor": "pipeline.hosts.actor:ActorHost",
-    "replay": "pipeline.hosts.replay:ReplayHost",
-    "learner": "pipeline.hosts.learner:LearnerHost",
-    "follower": "pipeline.hosts.follower:FollowerHost",
-    "replay_shard": "pipeline.hosts.replay_shard:ReplayShardHost",
-    "inference": "pipeline.hosts.inference:InferenceHost",
-    "evaluation": "pipeline.hosts.evaluation:EvaluationHost",
-    "exhibition": "pipeline.hosts.exhibition:ExhibitionHost",
+    "actor": "headrace.pipeline.hosts.actor:ActorHost",
+    "replay": "headrace.pipeline.hosts.replay:ReplayHost",
+    "learner": "headrace.pipeline.hosts.learner:LearnerHost",
+    "follower": "headrace.pipeline.hosts.follower:FollowerHost",
+    "replay_shard": "headrace.pipeline.hosts.replay_shard:ReplayShardHost",
+    "inference": "headrace.pipeline.hosts.inference:InferenceHost",
+    "evaluation": "headrace.pipeline.hosts.evaluation:EvaluationHost",
+    "exhibition": "headrace.pipeline.hosts.exhibition:ExhibitionHost",
 }
 """The classes of hosts; one is loaded in the host alone: a learner needs no environment library, an actor no torch."""
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from queues.ends import ItemSink, ItemSource
-from queues.errors import QueueClosed
+from headrace.queues.ends import ItemSink, ItemSource
+from headrace.queues.errors import QueueClosed
 
 if TYPE_CHECKING:
-    from stages.trainer.sac.sharded_replay import ShardedReplay
+    from headrace.stages.trainer.sac.sharded_replay import ShardedReplay
 
 
 class ShardEdges:

@@ -8,10 +8,10 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.hosts.births import NOTICE
-from pipeline.hosts.child_process import ChildProcess
-from pipeline.hosts.lifeline import MainLifeline
-from queues.platform import Segment, write_ticket
+from headrace.pipeline.hosts.births import NOTICE
+from headrace.pipeline.hosts.child_process import ChildProcess
+from headrace.pipeline.hosts.lifeline import MainLifeline
+from headrace.queues.platform import Segment, write_ticket
 
 LAST_WORDS_S = 1.0
 """Seconds in which the line of a dead process ends, unless what it has forked holds it."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from config.keys import KeyMapSettings
-from pipeline.control.messages import PictureTaken
-from queues.specs import BehaviorSpec
-from stages.exhibition.keys import buttons
-from stages.exhibition.projector import Shown
-from stages.exhibition.standings import Standings
-from stages.games.scene import Display
+from headrace.config.keys import KeyMapSettings
+from headrace.pipeline.control.messages import PictureTaken
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.exhibition.keys import buttons
+from headrace.stages.exhibition.projector import Shown
+from headrace.stages.exhibition.standings import Standings
+from headrace.stages.games.scene import Display
 
 
 def picture_taken(number: int, shown: Shown, standings: Standings, recorded: int = 0) -> PictureTaken:

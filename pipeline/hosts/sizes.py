@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from config import RunConfig, TrainerKind
-from stages.trainer.pacing import USUAL_BUFFER_SIZE, rows_per_update
-from stages.trainer_lookup import trainer_kind
+from headrace.config import RunConfig, TrainerKind
+from headrace.stages.trainer.pacing import USUAL_BUFFER_SIZE, rows_per_update
+from headrace.stages.trainer_lookup import trainer_kind
 
 
 def kind_of_trainer(config: RunConfig, behavior: str) -> TrainerKind:

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.graph import part_name
-from pipeline.common.seeds import derive_seed
-from pipeline.control.messages import ControlMessage, CreditsReturned, PartFailed
-from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.run_folder.checkpoint import Checkpoint, write_part
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.ends import ItemSink, ItemSource
-from queues.messages import Message
-from stages.activity import Activity, most_silent
-from stages.loop import StageHooks, StageRunner
-from stages.stage import Stage, StageContext
-from stages.timings import Timings
+from headrace.pipeline.common.graph import part_name
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.messages import ControlMessage, CreditsReturned, PartFailed
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, write_part
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.ends import ItemSink, ItemSource
+from headrace.queues.messages import Message
+from headrace.stages.activity import Activity, most_silent
+from headrace.stages.loop import StageHooks, StageRunner
+from headrace.stages.stage import Stage, StageContext
+from headrace.stages.timings import Timings
 
 LOCAL_BOUND = 2
 """Batches between two stages of one host: one being made while one is worked on."""
@@ -82,7 +82,7 @@ class StageHost:
             seed=derive_seed(self._seed, stage, *self._replica),
             run_folder=self._run_folder,
             statistics=self.statistics,
-            log=logging.getLogger(f"stages.{stage}"),
+            log=logging.getLogger(f"headrace.stages.{stage}"),
             activity=activity,
             timings=self.timings,
         )

@@ -6,20 +6,20 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from config import RunConfig
-from pipeline.common.graph import TRAINER, teacher_of
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.sizes import kind_of_trainer
-from pipeline.policies.inference import policy_file
-from pipeline.policies.model_files import is_onnx
-from queues.columns import Column
-from queues.ends import ItemSink, ItemSource
-from queues.messages import Barrier, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from queues.stream_format import StreamHeader
-from queues.stream_writer import StreamWriter, next_stream_path
-from stages.policy.design import design_of
-from stages.replay.recorder import GuardedRecorder, Recorder
+from headrace.config import RunConfig
+from headrace.pipeline.common.graph import TRAINER, teacher_of
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.sizes import kind_of_trainer
+from headrace.pipeline.policies.inference import policy_file
+from headrace.pipeline.policies.model_files import is_onnx
+from headrace.queues.columns import Column
+from headrace.queues.ends import ItemSink, ItemSource
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_writer import StreamWriter, next_stream_path
+from headrace.stages.policy.design import design_of
+from headrace.stages.replay.recorder import GuardedRecorder, Recorder
 
 AGENT_PROCESSOR = "agent_processor"
 

@@ -7,36 +7,36 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from config import RunConfig
-from pipeline.common.graph import TRAINER, learner_name, part_name, shard_names, teacher_of
-from pipeline.common.lessons import kept_returns
-from pipeline.common.seeds import derive_seed
-from pipeline.control.channel import ControlEnd
-from pipeline.hosts.device import choose_precision
-from pipeline.hosts.learner_threads import thread_choice
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import HostEdges
-from pipeline.hosts.runtime import Host
-from pipeline.hosts.shard_edges import ShardEdges
-from pipeline.hosts.sizes import agents_of, kind_of_trainer
-from pipeline.policies.ml_agents import left_checkpoint
-from pipeline.policies.warm_start import initial_policy, resume_from_ml_agents, warm_start
-from queues.ends import ItemSource
-from queues.messages import Barrier, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign, design_of
-from stages.replay.recording import recorded_agents
-from stages.stage import Statistics
-from stages.trainer.deliveries import Deliveries
-from stages.trainer.factory import make_trainer
-from stages.trainer.protocol import Trainer, TrainerContext
-from stages.trainer.replicas import Replicas
-from stages.trainer.report import TrainerPort
-from stages.trainer.stage import TrainerStage
+from headrace.config import RunConfig
+from headrace.pipeline.common.graph import TRAINER, learner_name, part_name, shard_names, teacher_of
+from headrace.pipeline.common.lessons import kept_returns
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.hosts.device import choose_precision
+from headrace.pipeline.hosts.learner_threads import thread_choice
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.runtime import Host
+from headrace.pipeline.hosts.shard_edges import ShardEdges
+from headrace.pipeline.hosts.sizes import agents_of, kind_of_trainer
+from headrace.pipeline.policies.ml_agents import left_checkpoint
+from headrace.pipeline.policies.warm_start import initial_policy, resume_from_ml_agents, warm_start
+from headrace.queues.ends import ItemSource
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign, design_of
+from headrace.stages.replay.recording import recorded_agents
+from headrace.stages.stage import Statistics
+from headrace.stages.trainer.deliveries import Deliveries
+from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
+from headrace.stages.trainer.replicas import Replicas
+from headrace.stages.trainer.report import TrainerPort
+from headrace.stages.trainer.stage import TrainerStage
 
 if TYPE_CHECKING:
-    from stages.trainer.sac.sharded_replay import ShardedReplay
+    from headrace.stages.trainer.sac.sharded_replay import ShardedReplay
 
 
 class TrainerHost(Host):
@@ -156,6 +156,6 @@ def _stage_class(sharded: bool) -> type[TrainerStage]:
     """Return the class of the stage; SAC's is imported where it is needed alone."""
     if not sharded:
         return TrainerStage
-    from stages.trainer.sac.sharded_stage import ShardedTrainerStage
+    from headrace.stages.trainer.sac.sharded_stage import ShardedTrainerStage
 
     return ShardedTrainerStage

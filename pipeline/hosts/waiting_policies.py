@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from queues.ends import Inlet
-from queues.messages import PolicyUpdate
+from headrace.queues.ends import Inlet
+from headrace.queues.messages import PolicyUpdate
 
 
 class WaitingPolicies:

@@ -17,8 +17,10 @@ from typing import Any
 
 import msgpack
 
-from config import RunConfig
-from pipeline.common.threads import use_one_thread
+from headrace.config import RunConfig
+from headrace.config.tables import plugin_modules
+from headrace.pipeline.common.imports import let_child_find_us
+from headrace.pipeline.common.threads import use_one_thread
 
 _GRACE_S = 5.0
 """After the time limit, at which the child writes its stack and ends, and for its start before."""
@@ -49,6 +51,7 @@ def call_alone(function: str, config: RunConfig, timeout_s: float, *arguments: A
         path = config.path
         asked = {
             "path": sys.path,
+            "plugins": plugin_modules(),
             "folder": folder,
             "timeout_s": timeout_s,
             "config": config.to_plain(),
@@ -68,14 +71,15 @@ def call_alone(function: str, config: RunConfig, timeout_s: float, *arguments: A
 def _run(asked: bytes, timeout_s: float) -> int | None:
     """Run the child; its exit status, None if it took too long. Its whole process group is ended."""
     quiet = {**os.environ, "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}  # no window
+    let_child_find_us(quiet)
     use_one_thread(quiet)
     child = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.main.alone_child"],
+        [sys.executable, "-P", "-m", "headrace.pipeline.main.alone_child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,  # whatever an environment prints is not ours
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        env={**quiet, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=quiet,
     )
     try:
         child.communicate(asked, timeout_s)

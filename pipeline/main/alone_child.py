@@ -9,19 +9,22 @@ from pathlib import Path
 
 import msgpack
 
-from config import RunConfig
-from config.environment_kinds import load_entry
+from headrace.config import RunConfig
+from headrace.config.environment_kinds import load_entry
+from headrace.config.tables import import_plugins
+from headrace.pipeline.common.imports import follow_path_of_main
 
 
 def main() -> None:
     """Call the function; ends the process at once, with whatever threads that has left."""
     asked = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
-    sys.path[:] = asked["path"]
+    follow_path_of_main(asked["path"])
     folder = Path(asked["folder"])
     stacks = (folder / "stacks").open("w", encoding="utf-8")
     faulthandler.enable(stacks, all_threads=False)  # for a segmentation fault
     # Then it ends itself, also where nobody is left to end it.
     faulthandler.dump_traceback_later(asked["timeout_s"], exit=True, file=stacks)
+    import_plugins(asked["plugins"])
     config = RunConfig.from_plain(asked["config"], Path(asked["config_path"]) if asked["config_path"] else None)
     answer = load_entry(asked["function"])(config, *asked["arguments"])
     faulthandler.cancel_dump_traceback_later()

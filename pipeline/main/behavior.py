@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from config import BehaviorSettings
-from pipeline.hosts.protocol import HostHandle
-from pipeline.main.trajectory_path import TrajectoryPath
-from pipeline.run_folder.training_status import ExportEntry
-from queues.specs import BehaviorSpec
-from stages.trainer.report import TrainerReport
+from headrace.config import BehaviorSettings
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.trajectory_path import TrajectoryPath
+from headrace.pipeline.run_folder.training_status import ExportEntry
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.trainer.report import TrainerReport
 
 
 @dataclass

@@ -12,28 +12,28 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from config import BehaviorSettings
-from pipeline.common.errors import RunError
-from pipeline.common.graph import GHOST
-from pipeline.common.seeds import derive_seed
-from pipeline.hosts.child_process import dismiss_early
-from pipeline.hosts.stages import LOCAL_BOUND, Runner, StageHost
-from pipeline.main.behavior import BehaviorState
-from pipeline.main.broadcast import Broadcaster
-from pipeline.main.evaluation import Evaluation
-from pipeline.main.launcher import ActorSlot, Launcher
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.self_play import SelfPlay
-from pipeline.main.trajectory_path import TrajectoryPath, drain
-from pipeline.policies.inference import CountingStage, policy_file
-from pipeline.policies.model_files import read_policy_update
-from pipeline.reporting.reporter import Reporter
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.ghost import BrainLeague
-from stages.loop import Nowhere, StageRunner
-from stages.trainer.report import TrainerReport
+from headrace.config import BehaviorSettings
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.graph import GHOST
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.hosts.child_process import dismiss_early
+from headrace.pipeline.hosts.stages import LOCAL_BOUND, Runner, StageHost
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.broadcast import Broadcaster
+from headrace.pipeline.main.evaluation import Evaluation
+from headrace.pipeline.main.launcher import ActorSlot, Launcher
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.self_play import SelfPlay
+from headrace.pipeline.main.trajectory_path import TrajectoryPath, drain
+from headrace.pipeline.policies.inference import CountingStage, policy_file
+from headrace.pipeline.policies.model_files import read_policy_update
+from headrace.pipeline.reporting.reporter import Reporter
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.ghost import BrainLeague
+from headrace.stages.loop import Nowhere, StageRunner
+from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

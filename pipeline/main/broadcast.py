@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from pipeline.control.credits import Grant
-from pipeline.control.messages import ControlMessage
-from pipeline.hosts.protocol import HostHandle
-from pipeline.main.central_inference import CentralInference
-from pipeline.main.launcher import ActorSlot, Launcher
-from queues.errors import QueueClosed
-from queues.messages import PolicyUpdate
-from stages.publisher import PolicyPublisher, PublisherPort
+from headrace.pipeline.control.credits import Grant
+from headrace.pipeline.control.messages import ControlMessage
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.central_inference import CentralInference
+from headrace.pipeline.main.launcher import ActorSlot, Launcher
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.publisher import PolicyPublisher, PublisherPort
 
 
 class Broadcaster:

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.control.messages import DecideFor, PolicyKept, Stop
-from pipeline.hosts.protocol import HostHandle
-from pipeline.hosts.stages import Runner
-from pipeline.main.launcher import ActorSlot, Launcher
-from queues.ends import Inlet, Outlet
-from queues.errors import QueueClosed
-from queues.messages import PolicyUpdate
-from queues.specs import BehaviorSpec
+from headrace.pipeline.control.messages import DecideFor, PolicyKept, Stop
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.hosts.stages import Runner
+from headrace.pipeline.main.launcher import ActorSlot, Launcher
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
 
 
 class CentralInference:

@@ -12,18 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.graph import MAIN, learner_name, saved_shards
-from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
-from pipeline.hosts.protocol import HostHandle
-from pipeline.hosts.stages import StageHost
-from pipeline.main.behavior import BehaviorState
-from pipeline.main.run_plan import RunPlan
-from pipeline.policies.onnx_export import copy_final_model
-from pipeline.reporting.timers import Timers
-from pipeline.run_folder.checkpoint import newest_checkpoint
-from pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
-from pipeline.run_folder.file_guard import FileGuard
-from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
+from headrace.pipeline.common.graph import MAIN, learner_name, saved_shards
+from headrace.pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.policies.onnx_export import copy_final_model
+from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
+from headrace.pipeline.run_folder.file_guard import FileGuard
+from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 log = logging.getLogger(__name__)
 

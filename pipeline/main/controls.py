@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from config.hyperparameters import Hyperparameters
-from config.trainers import declared_kind
-from pipeline.control.messages import Hold, LearnerReady, SetHyperparameter
-from pipeline.hosts.protocol import HostHandle
-from pipeline.main.behavior import BehaviorState
-from pipeline.main.broadcast import Broadcaster
-from pipeline.main.checkpointing import Checkpointing
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.shutdown import Shutdown
+from headrace.config.hyperparameters import Hyperparameters
+from headrace.config.trainers import declared_kind
+from headrace.pipeline.control.messages import Hold, LearnerReady, SetHyperparameter
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.broadcast import Broadcaster
+from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 

@@ -18,41 +18,41 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any
 
-from pipeline.common.graph import INFERENCE, MAIN, actor_names, decides_centrally
-from pipeline.common.process_usage import ProcessUsage
-from pipeline.control import messages as control
-from pipeline.control.credits import CreditRequest
-from pipeline.hosts.protocol import HostHandle
-from pipeline.hosts.runtime import describe_failure, plain_statistics
-from pipeline.hosts.stages import StageHost
-from pipeline.main.behavior_start import BehaviorStarter
-from pipeline.main.broadcast import Broadcaster
-from pipeline.main.central_inference import CentralInference
-from pipeline.main.checkpointing import Checkpointing
-from pipeline.main.controls import RunControls
-from pipeline.main.curricula import MeasuredProgress
-from pipeline.main.early_end import EarlyEnd
-from pipeline.main.evaluation import Evaluation
-from pipeline.main.flow_control import FlowControl
-from pipeline.main.host_ends import HostEnds
-from pipeline.main.launcher import ActorSlot, Launcher
-from pipeline.main.lost_learners import LostLearners
-from pipeline.main.own_game import OwnGameLink
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.running_hosts import RunningHosts
-from pipeline.main.scores import ScoreBoard
-from pipeline.main.shutdown import SOURCES_SHARE, Shutdown
-from pipeline.main.silence import SilenceWatch
-from pipeline.main.supervision import Supervisor
-from pipeline.reporting.progress import Progress, ProgressSnapshot
-from pipeline.reporting.reporter import Reporter
-from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.reporting.timers import Timers
-from pipeline.reporting.writers import open_writers
-from pipeline.run_folder.training_status import ExportEntry
-from queues.specs import BehaviorSpec
-from stages.errors import is_failure
-from stages.trainer.report import TrainerReport
+from headrace.pipeline.common.graph import INFERENCE, MAIN, actor_names, decides_centrally
+from headrace.pipeline.common.process_usage import ProcessUsage
+from headrace.pipeline.control import messages as control
+from headrace.pipeline.control.credits import CreditRequest
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.hosts.runtime import describe_failure, plain_statistics
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.main.behavior_start import BehaviorStarter
+from headrace.pipeline.main.broadcast import Broadcaster
+from headrace.pipeline.main.central_inference import CentralInference
+from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.controls import RunControls
+from headrace.pipeline.main.curricula import MeasuredProgress
+from headrace.pipeline.main.early_end import EarlyEnd
+from headrace.pipeline.main.evaluation import Evaluation
+from headrace.pipeline.main.flow_control import FlowControl
+from headrace.pipeline.main.host_ends import HostEnds
+from headrace.pipeline.main.launcher import ActorSlot, Launcher
+from headrace.pipeline.main.lost_learners import LostLearners
+from headrace.pipeline.main.own_game import OwnGameLink
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.scores import ScoreBoard
+from headrace.pipeline.main.shutdown import SOURCES_SHARE, Shutdown
+from headrace.pipeline.main.silence import SilenceWatch
+from headrace.pipeline.main.supervision import Supervisor
+from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.reporting.reporter import Reporter
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.reporting.writers import open_writers
+from headrace.pipeline.run_folder.training_status import ExportEntry
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import is_failure
+from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Curricula: decides which value or sampler each environment parameter has, and when the next lesson begins.
 
 Main decides, as it alone receives the reports of all trainers. Samplers are drawn from in the actors
-(`stages.environment.parameters`). Pure: no clock, no messages sent.
+(`headrace.stages.environment.parameters`). Pure: no clock, no messages sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from config import (
+from headrace.config import (
     CompletionCriteria,
     ConstantSampler,
     Curriculum,
@@ -22,10 +22,10 @@ from config import (
     MultiRangeSampler,
     UniformSampler,
 )
-from config.environment_parameters import ParameterValue
-from pipeline.common.lessons import all_criteria, kept_returns, lessons_of, plain_value
-from stages.environment.parameters import EnvironmentParameters
-from stages.trainer.report import TrainerReport
+from headrace.config.environment_parameters import ParameterValue
+from headrace.pipeline.common.lessons import all_criteria, kept_returns, lessons_of, plain_value
+from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from pipeline.control.messages import LearnNoMore
-from pipeline.main.behavior import BehaviorState
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.shutdown import Shutdown
+from headrace.pipeline.control.messages import LearnNoMore
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import signal
 
-from config import RunConfig
-from pipeline.common.graph import offline_demonstrations
-from pipeline.main.alone import Unanswered, call_alone
-from pipeline.main.named_code import in_place
-from stages.environment.trial import Remark
-from stages.loading import users_folders
+from headrace.config import RunConfig
+from headrace.pipeline.common.graph import offline_demonstrations
+from headrace.pipeline.main.alone import Unanswered, call_alone
+from headrace.pipeline.main.named_code import in_place
+from headrace.stages.environment.trial import Remark
+from headrace.stages.loading import users_folders
 
 _SKIP = "--no-env-check skips this check"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
@@ -24,7 +24,7 @@ def try_environments(config: RunConfig) -> tuple[list[str], list[str]]:
     if config.environment_kind.trial is None or config.replay is not None or offline_demonstrations(config):
         return [], []
     timeout_s = config.env_settings.timeout_wait
-    answer = call_alone("stages.environment.trial:try_kind", config, timeout_s)
+    answer = call_alone("headrace.stages.environment.trial:try_kind", config, timeout_s)
     if isinstance(answer, Unanswered):
         remarks = [_unanswered(answer.status, timeout_s, _where(answer.stacks, config))]
     else:

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from pipeline.control.messages import Evaluated, Stop
-from pipeline.hosts.protocol import HostHandle
-from pipeline.main.launcher import Launcher
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.supervision import Supervisor
-from queues.ends import Outlet
-from queues.errors import QueueClosed
-from queues.messages import PolicyUpdate
-from stages.error_text import describe_error
+from headrace.pipeline.control.messages import Evaluated, Stop
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.launcher import Launcher
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.supervision import Supervisor
+from headrace.queues.ends import Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.error_text import describe_error
 
 log = logging.getLogger(__name__)
 

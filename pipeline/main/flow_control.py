@@ -1,21 +1,21 @@
 """Flow control in main: the windows of behaviours, the actors' credits, and a warning where a trainer gets no steps.
 
-`pipeline.control.credits` is the account, `policy_lag` the size of its windows, `starvation` the warning. Here is which
-message changes what in them; each change may free credits, which go to the actors that have asked for some.
+`pipeline/control/credits.py` is the account, `policy_lag` the size of its windows, `starvation` the warning. Here is
+which message changes what in them; each change may free credits, which go to the actors that have asked for some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pipeline.common.graph import teacher_of
-from pipeline.control.credits import CreditLedger, CreditRequest, Grant
-from pipeline.control.messages import CreditsReturned, LearnerReady
-from pipeline.main.broadcast import Broadcaster
-from pipeline.main.policy_lag import PolicyLags
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.starvation import StarvationWatch
-from stages.trainer.report import TrainerReport
+from headrace.pipeline.common.graph import teacher_of
+from headrace.pipeline.control.credits import CreditLedger, CreditRequest, Grant
+from headrace.pipeline.control.messages import CreditsReturned, LearnerReady
+from headrace.pipeline.main.broadcast import Broadcaster
+from headrace.pipeline.main.policy_lag import PolicyLags
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.starvation import StarvationWatch
+from headrace.stages.trainer.report import TrainerReport
 
 
 class FlowControl:

@@ -7,14 +7,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from pipeline.control.messages import FollowerLost, HostFailed
-from pipeline.hosts.protocol import HostHandle
-from pipeline.main.evaluation import Evaluation
-from pipeline.main.launcher import ActorSlot, Launcher
-from pipeline.main.lost_learners import LostLearners
-from pipeline.main.running_hosts import RunningHosts
-from pipeline.main.shutdown import Shutdown
-from pipeline.main.supervision import Supervisor
+from headrace.pipeline.control.messages import FollowerLost, HostFailed
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.evaluation import Evaluation
+from headrace.pipeline.main.launcher import ActorSlot, Launcher
+from headrace.pipeline.main.lost_learners import LostLearners
+from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.shutdown import Shutdown
+from headrace.pipeline.main.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline.common.graph import INFERENCE, learner_name, shard_names
-from pipeline.hosts.protocol import Feed, HostHandle
-from pipeline.hosts.stages import Runner
-from pipeline.main.behavior import BehaviorState
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.running_hosts import RunningHosts
-from pipeline.main.trajectory_path import carry
-from queues.ends import Inlet, Outlet
+from headrace.pipeline.common.graph import INFERENCE, learner_name, shard_names
+from headrace.pipeline.hosts.protocol import Feed, HostHandle
+from headrace.pipeline.hosts.stages import Runner
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.trajectory_path import carry
+from headrace.queues.ends import Inlet, Outlet
 
 
 @dataclass

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 
-from pipeline.common.graph import learner_name
-from pipeline.control.messages import LearnerReady, LearnerReplaced
-from pipeline.hosts.protocol import HostHandle
-from pipeline.main.behavior_start import BehaviorStarter
-from pipeline.main.checkpointing import Checkpointing
-from pipeline.main.flow_control import FlowControl
-from pipeline.main.launcher import Launcher
-from pipeline.main.run_plan import RunPlan
-from pipeline.reporting.reporter import Reporter
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.common.graph import learner_name
+from headrace.pipeline.control.messages import LearnerReady, LearnerReplaced
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.behavior_start import BehaviorStarter
+from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.flow_control import FlowControl
+from headrace.pipeline.main.launcher import Launcher
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.reporting.reporter import Reporter
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 log = logging.getLogger(__name__)
 

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from config import BehaviorSettings, RunConfig
-from config.environment_kinds import load_entry
-from config.errors import KeyPath, dotted
-from config.reward_signals import OwnSignalSettings
-from config.trainers import TRAINERS
-from pipeline.common.graph import offline_demonstrations
-from pipeline.hosts.custom_stages import check_stages
-from pipeline.main.self_play import check_samplers
-from pipeline.policies.brains import check_brains
-from pipeline.reporting.writers import check_writers
-from stages.errors import StageError
-from stages.evaluation.opponents import check_opponents
+from headrace.config import BehaviorSettings, RunConfig
+from headrace.config.environment_kinds import load_entry
+from headrace.config.errors import KeyPath, dotted
+from headrace.config.reward_signals import OwnSignalSettings
+from headrace.config.trainers import TRAINERS
+from headrace.pipeline.common.graph import offline_demonstrations
+from headrace.pipeline.hosts.custom_stages import check_stages
+from headrace.pipeline.main.self_play import check_samplers
+from headrace.pipeline.policies.brains import check_brains
+from headrace.pipeline.reporting.writers import check_writers
+from headrace.stages.errors import StageError
+from headrace.stages.evaluation.opponents import check_opponents
 
 
 def names_of_main(config: RunConfig) -> list[str]:
@@ -58,16 +58,18 @@ def _of_environment(config: RunConfig) -> Iterator[Callable[[], Any]]:
 def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
     for path, settings in config.blocks():
         if settings.trainer_type not in TRAINERS:
-            from stages.trainer.factory import find_trainer
+            from headrace.stages.trainer.factory import find_trainer
 
             yield partial(find_trainer, settings.trainer_type, config.source_folder, path)
         for name, signal in settings.signals.items():
             if isinstance(signal, OwnSignalSettings):
-                from stages.trainer.rewards.factory import find_signal  # with torch, which a signal needs anyway
+                from headrace.stages.trainer.rewards.factory import (
+                    find_signal,  # with torch, which a signal needs anyway
+                )
 
                 yield partial(find_signal, signal, config.source_folder, (*path, "reward_signals", name))
         for key, reference in _networks(settings):
-            from stages.policy.network.custom import find_network  # with torch, which it needs anyway
+            from headrace.stages.policy.network.custom import find_network  # with torch, which it needs anyway
 
             where: KeyPath = (*path, *key, "network")
             asked = f"{dotted(where)} {reference!r}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.control.messages import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
-from pipeline.hosts.protocol import HostHandle
-from pipeline.main.broadcast import Broadcaster
+from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.broadcast import Broadcaster
 
 
 class OwnGameLink:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from config.host_kinds import HOST_KINDS
-from config.pipeline import PipelineSettings
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.pipeline import PipelineSettings
 
 log = logging.getLogger(__name__)
 

@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from config import RunConfig
-from config.environment_kinds import load_entry
-from config.errors import dotted
-from config.host_kinds import HOST_KINDS
-from config.persons import persons_in
-from pipeline.common.errors import RunError, RunFolderError
-from pipeline.common.graph import offline_demonstrations
-from pipeline.main.named_code import names_of_main
-from pipeline.policies.export import NEWEST
-from pipeline.policies.inference import plays_given_models
-from pipeline.policies.ml_agents import left_checkpoint, left_steps
-from pipeline.policies.warm_start import initial_policy
-from pipeline.run_folder.checkpoint import holds_checkpoint
-from pipeline.run_folder.folder import check_there_is_a_run, unusable
-from queues.errors import StreamError
-from stages.errors import StageError
+from headrace.config import RunConfig
+from headrace.config.environment_kinds import load_entry
+from headrace.config.errors import dotted
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.persons import persons_in
+from headrace.pipeline.common.errors import RunError, RunFolderError
+from headrace.pipeline.common.graph import offline_demonstrations
+from headrace.pipeline.main.named_code import names_of_main
+from headrace.pipeline.policies.export import NEWEST
+from headrace.pipeline.policies.inference import plays_given_models
+from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
+from headrace.pipeline.policies.warm_start import initial_policy
+from headrace.pipeline.run_folder.checkpoint import holds_checkpoint
+from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
+from headrace.queues.errors import StreamError
+from headrace.stages.errors import StageError
 
 
 def check_run(config: RunConfig) -> None:
@@ -90,7 +90,7 @@ def _check_demonstrations(config: RunConfig) -> None:
 
 
 def _check_demonstration(path: str, behavior: str, folder: Path | None) -> None:
-    from stages.trainer.imitation.loading import check_there
+    from headrace.stages.trainer.imitation.loading import check_there
 
     try:
         check_there(path, behavior, folder)
@@ -138,7 +138,7 @@ def _check_persons(config: RunConfig) -> None:
     found = persons_in(config)
     if not found:
         return
-    from stages.exhibition.making import why_not_shown
+    from headrace.stages.exhibition.making import why_not_shown
 
     where = f"{dotted(found[0][0])}.brain: 'player'"
     if refused := why_not_shown(config):
@@ -174,7 +174,7 @@ def _check_streams(config: RunConfig) -> None:
     """Check that the recordings are there and readable."""
     if config.replay is None:
         return
-    from stages.replay.recording import recorded_edge
+    from headrace.stages.replay.recording import recorded_edge
 
     try:
         recorded_edge(config.replay.streams)

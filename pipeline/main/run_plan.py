@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from config import RunConfig
-from config.host_kinds import HOST_KINDS
-from pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
-from pipeline.hosts.plan import HostPlan, HostRole
-from pipeline.main.curricula import Curricula
-from pipeline.policies.ml_agents import left_checkpoint
-from pipeline.run_folder.checkpoint import Checkpoint
-from pipeline.run_folder.folder import RunFolder, folder_name
-from stages.replay.recording import recorded_behaviors, recorded_edge
-from stages.replay.source import TRAINER_EDGE
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
+from headrace.pipeline.hosts.plan import HostPlan, HostRole
+from headrace.pipeline.main.curricula import Curricula
+from headrace.pipeline.policies.ml_agents import left_checkpoint
+from headrace.pipeline.run_folder.checkpoint import Checkpoint
+from headrace.pipeline.run_folder.folder import RunFolder, folder_name
+from headrace.stages.replay.recording import recorded_behaviors, recorded_edge
+from headrace.stages.replay.source import TRAINER_EDGE
 
 
 @dataclass(frozen=True)

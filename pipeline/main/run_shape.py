@@ -15,14 +15,14 @@ from typing import Any
 
 import yaml
 
-from config import RunConfig
-from pipeline.common.graph import decides_centrally, offline_demonstrations, placements_after
-from pipeline.common.threads import usable_cores
-from pipeline.hosts.sizes import kind_of_trainer
-from pipeline.main.alone import Unanswered, call_alone
-from pipeline.run_folder.folder import CONFIGURATION
-from stages.errors import StageError
-from stages.trainer.pacing import rows_per_update
+from headrace.config import RunConfig
+from headrace.pipeline.common.graph import decides_centrally, offline_demonstrations, placements_after
+from headrace.pipeline.common.threads import usable_cores
+from headrace.pipeline.hosts.sizes import kind_of_trainer
+from headrace.pipeline.main.alone import Unanswered, call_alone
+from headrace.pipeline.run_folder.folder import CONFIGURATION
+from headrace.stages.errors import StageError
+from headrace.stages.trainer.pacing import rows_per_update
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ def _has_player(config: RunConfig) -> bool:
 
 def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
     """Seconds of a tick by the number of instances; empty if the environment gives no answer, as the run will say."""
-    function = "stages.environment.stepping_time:measure_stepping"
+    function = "headrace.stages.environment.stepping_time:measure_stepping"
     answer = call_alone(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
     if isinstance(answer, Unanswered):
         log.debug("the time of the environment's steps could not be measured: %s", answer)

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from config import RunConfig
-from config.host_kinds import HOST_KINDS
-from pipeline.common.process_usage import ProcessUsage
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.protocol import Feed, HostFactory, HostHandle
-from stages.loading import load_attribute
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.process_usage import ProcessUsage
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import Feed, HostFactory, HostHandle
+from headrace.stages.loading import load_attribute
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from config import BehaviorSettings, RunConfig
-from pipeline.common.errors import RunFolderError
-from pipeline.common.graph import actor_names
-from pipeline.control.messages import Scored
-from pipeline.run_folder.atomic_files import write_atomic
-from pipeline.run_folder.folder import RunFolder
-from queues.specs import behavior_name, behavior_team
-from stages.evaluation.scores import Played, Score, ScoreSums, score_table
+from headrace.config import BehaviorSettings, RunConfig
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.common.graph import actor_names
+from headrace.pipeline.control.messages import Scored
+from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.queues.specs import behavior_name, behavior_team
+from headrace.stages.evaluation.scores import Played, Score, ScoreSums, score_table
 
 log = logging.getLogger(__name__)
 

@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from config import RunConfig, SelfPlaySettings
-from config.errors import KeyPath, dotted
-from config.self_play import OPPONENT_SAMPLERS
-from pipeline.common.errors import RunError
-from pipeline.common.graph import GHOST, MAIN, part_name
-from pipeline.hosts.stages import StageHost
-from pipeline.run_folder.atomic_files import write_atomic
-from pipeline.run_folder.checkpoint import Checkpoint
-from pipeline.run_folder.folder import folder_name
-from queues.messages import Matchup
-from queues.specs import behavior_name
-from stages.errors import LoadError, blaming
-from stages.ghost import GhostController, GhostPolicies, GhostStage, OpponentSampler
-from stages.loop import StageHooks
-from stages.plugins import check_arguments, construct, find_class
-from stages.publisher import PolicyPublisher
-from stages.trainer.report import TrainerReport
+from headrace.config import RunConfig, SelfPlaySettings
+from headrace.config.errors import KeyPath, dotted
+from headrace.config.self_play import OPPONENT_SAMPLERS
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.graph import GHOST, MAIN, part_name
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.checkpoint import Checkpoint
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.messages import Matchup
+from headrace.queues.specs import behavior_name
+from headrace.stages.errors import LoadError, blaming
+from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage, OpponentSampler
+from headrace.stages.loop import StageHooks
+from headrace.stages.plugins import check_arguments, construct, find_class
+from headrace.stages.publisher import PolicyPublisher
+from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class SelfPlay:
 
 def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path) -> None:
     """Write `league.json` of each behaviour, and `league.png` where it has snapshots."""
-    from stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
+    from headrace.stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
 
     for behavior, report in reports.items():
         folder = run_folder / folder_name(behavior)

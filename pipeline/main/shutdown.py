@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from pipeline.common.graph import learner_name
-from pipeline.control.messages import HostFailed, Stop
-from pipeline.main.behavior import BehaviorState
-from pipeline.main.broadcast import Broadcaster
-from pipeline.main.checkpointing import Checkpointing
-from pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.common.graph import learner_name
+from headrace.pipeline.control.messages import HostFailed, Stop
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.broadcast import Broadcaster
+from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.running_hosts import RunningHosts
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from pipeline.common.graph import MAIN
-from pipeline.common.loop_holder import describe_holder
-from pipeline.control.messages import HostFailed
-from pipeline.hosts.protocol import HostHandle
-from pipeline.hosts.stages import StageHost
-from pipeline.main.running_hosts import RunningHosts
-from pipeline.main.supervision import Role, Silence, Supervisor
+from headrace.pipeline.common.graph import MAIN
+from headrace.pipeline.common.loop_holder import describe_holder
+from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.supervision import Role, Silence, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ SHARE_OF_SHARDS = 0.8
 class SilenceWatch:
     """Watches over the hosts and main's own stages.
 
-    Who holds main's event loop is named elsewhere (`pipeline.common.loop_watch`), as nothing here runs then.
+    Who holds main's event loop is named elsewhere (`headrace.pipeline.common.loop_watch`), as nothing here runs then.
 
     Args:
         supervisor: knows who has been silent for too long.

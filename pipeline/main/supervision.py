@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from config import EnvSettings
-from config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
-from stages.restarts import RestartBudget
+from headrace.config import EnvSettings
+from headrace.config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from headrace.stages.restarts import RestartBudget
 
 Role = Literal["actors", "learners", "main"]
 """A section of `pipeline.supervision`."""

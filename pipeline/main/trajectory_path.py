@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from config import RunConfig
-from pipeline.common.graph import Route, main_stage_name, placements_after
-from pipeline.hosts.custom_stages import build_stage
-from pipeline.hosts.stages import PlacedStage, Runner, StageHost, chain
-from pipeline.main.self_play import SelfPlay
-from queues.ends import Inlet, ItemSource, Outlet
-from queues.errors import QueueClosed
-from queues.messages import PolicyUpdate, TrajectoryBatch
-from stages.error_text import describe_error
-from stages.errors import is_failure
-from stages.ghost.stage import GhostStage
-from stages.loop import SAVING, StageFailure, StageRunner, describe_item
-from stages.publisher import PolicyPublisher
-from stages.trainer.report import TrainerReport
+from headrace.config import RunConfig
+from headrace.pipeline.common.graph import Route, main_stage_name, placements_after
+from headrace.pipeline.hosts.custom_stages import build_stage
+from headrace.pipeline.hosts.stages import PlacedStage, Runner, StageHost, chain
+from headrace.pipeline.main.self_play import SelfPlay
+from headrace.queues.ends import Inlet, ItemSource, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import is_failure
+from headrace.stages.ghost.stage import GhostStage
+from headrace.stages.loop import SAVING, StageFailure, StageRunner, describe_item
+from headrace.stages.publisher import PolicyPublisher
+from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

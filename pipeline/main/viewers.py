@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from config import RunConfig
-from config.persons import persons_in
-from pipeline.common.errors import RunError
-from stages.environment.windows import no_screen
-from stages.errors import StageError
+from headrace.config import RunConfig
+from headrace.config.persons import persons_in
+from headrace.pipeline.common.errors import RunError
+from headrace.stages.environment.windows import no_screen
+from headrace.stages.errors import StageError
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def for_viewers(config: RunConfig) -> RunConfig:
         raise RunError(
             f"{asked}: brain 'player' plays on the live page, which shows the game; leave one of the two out"
         )
-    from stages.exhibition.making import for_one_film, for_one_window
+    from headrace.stages.exhibition.making import for_one_film, for_one_window
 
     try:
         arranged = for_one_window(config) if settings.watch else for_one_film(config)

@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
-from pipeline.monitor.feed import to_json
-from pipeline.monitor.runs import ShownRun
-from pipeline.web.files import file_routes
+from headrace.pipeline.monitor.feed import to_json
+from headrace.pipeline.monitor.runs import ShownRun
+from headrace.pipeline.web.files import file_routes
 
 PAGE = {
     "/": "index.html",

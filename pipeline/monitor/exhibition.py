@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from config import RunConfig
-from pipeline.control.messages import (
+from headrace.config import RunConfig
+from headrace.pipeline.control.messages import (
     DirectShow,
     HostFailed,
     KeysHeld,
@@ -22,12 +22,12 @@ from pipeline.control.messages import (
     ShowAnnounced,
     Stop,
 )
-from pipeline.hosts.process import ProcessHost
-from pipeline.monitor.shown_game import ShownGame
-from queues.ends import Outlet
-from queues.errors import QueueClosed
-from queues.messages import PolicyUpdate
-from stages.error_text import describe_error
+from headrace.pipeline.hosts.process import ProcessHost
+from headrace.pipeline.monitor.shown_game import ShownGame
+from headrace.queues.ends import Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.error_text import describe_error
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def exhibition_of(
     config: RunConfig, start: StartProcess, newest: Callable[[], Mapping[str, PolicyUpdate]]
 ) -> Exhibition:
     """Return the exhibition of a run, which refuses where its environments can't be shown."""
-    from stages.exhibition.making import why_not_shown
+    from headrace.stages.exhibition.making import why_not_shown
 
     replayed = config.replay is not None and config.environment is None
     refused = "the run learns from recordings, so there is no game to watch" if replayed else why_not_shown(config)

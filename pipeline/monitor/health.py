@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from pipeline.monitor.live_run import LiveRun
-from pipeline.web.refusals import refusal
+from headrace.pipeline.monitor.live_run import LiveRun
+from headrace.pipeline.web.refusals import refusal
 
 _OF_BEHAVIORS = {
     "max_steps": "Steps at which it ends",

@@ -10,7 +10,7 @@ MOST_CELLS = 40
 
 
 def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `stages.ghost.league.report` with its results as a matrix.
+    """Return a `headrace.stages.ghost.league.report` with its results as a matrix.
 
     Rows are spans of the learner's snapshots, or brains where nobody learns; columns are spans of an opponent's
     snapshots and brains; a cell is [won, drawn, lost] or None.

@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from config import RunConfig
-from pipeline.monitor.league_matrix import league_for_page
-from pipeline.monitor.log_tail import LogTail
-from pipeline.monitor.processes import Processes
-from pipeline.reporting.history import History
+from headrace.config import RunConfig
+from headrace.pipeline.monitor.league_matrix import league_for_page
+from headrace.pipeline.monitor.log_tail import LogTail
+from headrace.pipeline.monitor.processes import Processes
+from headrace.pipeline.reporting.history import History
 
 LATE_S = 60.0
 """After so long without a state, main is held by something."""

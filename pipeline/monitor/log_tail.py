@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.reporting.console import OUR_LOGGERS
+from headrace.pipeline.reporting.console import OURS
 
 MOST_LINES = 400
 _LONGEST = 4000
@@ -43,11 +43,9 @@ class LogTail(logging.Handler):
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Keep what is logged within."""
-        loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
-        for logger in loggers:
-            logger.addHandler(self)
+        logger = logging.getLogger(OURS)
+        logger.addHandler(self)
         try:
             yield
         finally:
-            for logger in loggers:
-                logger.removeHandler(self)
+            logger.removeHandler(self)

@@ -12,31 +12,31 @@ from typing import Any
 
 from aiohttp import web
 
-from config.listen import endpoint_of, reaches_others
-from config.monitor import MonitorSettings
-from config.persons import persons_in
-from pipeline.control.messages import DirectShow, KeysHeld
-from pipeline.hosts.process import ProcessHosts
-from pipeline.main.coordinator import Coordinator
-from pipeline.main.run_plan import RunPlan
-from pipeline.monitor.api import OPEN, page_routes, run_routes
-from pipeline.monitor.control import Control
-from pipeline.monitor.exhibition import exhibition_of
-from pipeline.monitor.feed import StateFeed
-from pipeline.monitor.health import health_routes
-from pipeline.monitor.live_run import LiveRun
-from pipeline.monitor.log_tail import LogTail
-from pipeline.monitor.own_game import OwnGameShow
-from pipeline.monitor.server import PageServer
-from pipeline.monitor.shown_game import ShownGame
-from pipeline.monitor.state import leagues_of, state_of
-from pipeline.monitor.watching import watching
-from pipeline.reporting.event_files import read_events
-from pipeline.reporting.history import History, HistoryWriter
-from pipeline.reporting.progress import ProgressSnapshot
-from pipeline.run_folder.folder import folder_name
-from pipeline.web.guards import carries_token, make_token
-from pipeline.web.site import SiteOptions
+from headrace.config.listen import endpoint_of, reaches_others
+from headrace.config.monitor import MonitorSettings
+from headrace.config.persons import persons_in
+from headrace.pipeline.control.messages import DirectShow, KeysHeld
+from headrace.pipeline.hosts.process import ProcessHosts
+from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.monitor.api import OPEN, page_routes, run_routes
+from headrace.pipeline.monitor.control import Control
+from headrace.pipeline.monitor.exhibition import exhibition_of
+from headrace.pipeline.monitor.feed import StateFeed
+from headrace.pipeline.monitor.health import health_routes
+from headrace.pipeline.monitor.live_run import LiveRun
+from headrace.pipeline.monitor.log_tail import LogTail
+from headrace.pipeline.monitor.own_game import OwnGameShow
+from headrace.pipeline.monitor.server import PageServer
+from headrace.pipeline.monitor.shown_game import ShownGame
+from headrace.pipeline.monitor.state import leagues_of, state_of
+from headrace.pipeline.monitor.watching import watching
+from headrace.pipeline.reporting.event_files import read_events
+from headrace.pipeline.reporting.history import History, HistoryWriter
+from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.web.guards import carries_token, make_token
+from headrace.pipeline.web.site import SiteOptions
 
 log = logging.getLogger(__name__)
 

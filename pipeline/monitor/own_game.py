@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.control.messages import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
-from pipeline.monitor.shown_game import ShownGame
+from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
+from headrace.pipeline.monitor.shown_game import ShownGame
 
 
 class OwnGameShow(ShownGame):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypedDict
 
-from config.host_kinds import HOST_KINDS
-from pipeline.common.process_usage import ProcessUsage, read_usage
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.process_usage import ProcessUsage, read_usage
 
 _SHORT_S = 0.5
 """Over less time, the share of a core would be an accident of the clock's ticks."""

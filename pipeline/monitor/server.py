@@ -14,8 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
-from pipeline.common.errors import RunError
-from pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.web.site import Site, SiteOptions
 
 log = logging.getLogger(__name__)
 

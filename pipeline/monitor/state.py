@@ -6,12 +6,12 @@ import os
 import time
 from typing import Any, Literal
 
-from pipeline.common.graph import learner_name
-from pipeline.main.coordinator import Coordinator
-from pipeline.main.run_plan import RunPlan
-from pipeline.monitor.wiring import edges, host_of, main_host
-from pipeline.reporting.progress import ProgressSnapshot
-from queues.specs import behavior_name, behavior_team
+from headrace.pipeline.common.graph import learner_name
+from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.monitor.wiring import edges, host_of, main_host
+from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.queues.specs import behavior_name, behavior_team
 
 Status = Literal["starting", "running", "paused", "ending", "failed", "ended"]
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import yaml
 
-from config.listen import endpoint_of, reaches_others
-from pipeline.common.errors import CommandError
-from pipeline.monitor.api import OPEN, page_routes, run_routes
-from pipeline.monitor.league_matrix import league_for_page
-from pipeline.reporting.event_files import read_events
-from pipeline.reporting.history import History
-from pipeline.run_folder.finding import find_run
-from pipeline.run_folder.folder import CONFIGURATION, folder_name
-from pipeline.web.guards import make_token
-from pipeline.web.site import Site, SiteOptions
+from headrace.config.listen import endpoint_of, reaches_others
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.monitor.api import OPEN, page_routes, run_routes
+from headrace.pipeline.monitor.league_matrix import league_for_page
+from headrace.pipeline.reporting.event_files import read_events
+from headrace.pipeline.reporting.history import History
+from headrace.pipeline.run_folder.finding import find_run
+from headrace.pipeline.run_folder.folder import CONFIGURATION, folder_name
+from headrace.pipeline.web.guards import make_token
+from headrace.pipeline.web.site import Site, SiteOptions
 
 _REWARD = "Environment/Cumulative Reward"
 

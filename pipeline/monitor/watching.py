@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from aiohttp import WSMsgType, hdrs, web
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from pipeline.monitor.shown_game import ShownGame
+from headrace.pipeline.monitor.shown_game import ShownGame
 
 MOST_VIEWERS = 50
 MOST_BYTES = 4096

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from config import RunConfig
-from pipeline.common.graph import (
+from headrace.config import RunConfig
+from headrace.pipeline.common.graph import (
     GHOST,
     INFERENCE,
     MAIN,
@@ -18,9 +18,9 @@ from pipeline.common.graph import (
     route,
     shard_name,
 )
-from pipeline.hosts.protocol import HostHandle
-from pipeline.reporting.progress import QueueProgress
-from queues.specs import behavior_name
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.reporting.progress import QueueProgress
+from headrace.queues.specs import behavior_name
 
 ENVIRONMENT, PROCESSOR, PUBLISHER = "environment", "agent_processor", "policy_publisher"
 RELAY = "requests"

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from config import BehaviorSettings, RunConfig
-from config.brains import BrainSettings, brains_of_team, fills
-from config.errors import KeyPath
-from queues.specs import BehaviorSpec
-from stages.brains import StandIn, check_brain, make_brain
-from stages.brains.protocol import BrainRequest, BrainShare
-from stages.errors import LoadError, StageError
-from stages.policy.design import design_of
-from stages.policy.protocol import ActingPolicy
+from headrace.config import BehaviorSettings, RunConfig
+from headrace.config.brains import BrainSettings, brains_of_team, fills
+from headrace.config.errors import KeyPath
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains import StandIn, check_brain, make_brain
+from headrace.stages.brains.protocol import BrainRequest, BrainShare
+from headrace.stages.errors import LoadError, StageError
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.protocol import ActingPolicy
 
 
 def brain_maker(

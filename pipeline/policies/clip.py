@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from config import RunConfig
-from pipeline.policies.export import load_acting_policy
-from pipeline.run_folder.folder import folder_name
+from headrace.config import RunConfig
+from headrace.pipeline.policies.export import load_acting_policy
+from headrace.pipeline.run_folder.folder import folder_name
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +40,10 @@ def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export
     if settings.action_repeat is not None:
         log.info("The final policy is not filmed: in a clip no action is held for several steps.")
         return
-    from stages.games.policy_player import PolicyPlayer
-    from stages.games.volley import ScriptedPlayer, VolleyGroup
-    from stages.games.volley.clip import write_clip
-    from stages.games.volley.group import ACTIONS
+    from headrace.stages.games.policy_player import PolicyPlayer
+    from headrace.stages.games.volley import ScriptedPlayer, VolleyGroup
+    from headrace.stages.games.volley.clip import write_clip
+    from headrace.stages.games.volley.group import ACTIONS
 
     policy = load_acting_policy(export, config.source_folder)
     path = run_folder / folder_name(behavior) / "clip.gif"

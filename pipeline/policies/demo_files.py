@@ -6,12 +6,12 @@ import glob
 import logging
 from pathlib import Path
 
-from queues.errors import StreamError
-from queues.stream_reader import StreamReader
-from stages.errors import StageError
-from stages.trainer.imitation import Demonstrations, load_recorded
-from stages.trainer.imitation.minari_sets import PREFIX
-from stages.trainer.imitation.unity_demos import write_unity_demo
+from headrace.queues.errors import StreamError
+from headrace.queues.stream_reader import StreamReader
+from headrace.stages.errors import StageError
+from headrace.stages.trainer.imitation import Demonstrations, load_recorded
+from headrace.stages.trainer.imitation.minari_sets import PREFIX
+from headrace.stages.trainer.imitation.unity_demos import write_unity_demo
 
 log = logging.getLogger(__name__)
 

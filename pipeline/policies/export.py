@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from config import BehaviorSettings, NetworkSettings
-from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from pipeline.run_folder.folder import folder_name
-from queues.messages import PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.error_text import error_summary
-from stages.policy.design import PolicyDesign, design_of
-from stages.policy.factory import make_policy
-from stages.policy.protocol import ActingPolicy
+from headrace.config import BehaviorSettings, NetworkSettings
+from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.error_text import error_summary
+from headrace.stages.policy.design import PolicyDesign, design_of
+from headrace.stages.policy.factory import make_policy
+from headrace.stages.policy.protocol import ActingPolicy
 
 _UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error)
 """What `zipfile` raises for damaged archives; `ValueError` is ours, too."""
@@ -121,14 +121,14 @@ def _serialize(
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
     """Return the exports of a behaviour that have a step in their names, oldest first."""
     name = folder_name(behavior)
-    found = [p for p in folder.glob(f"{glob.escape(name)}-*{suffix}") if p.stem.removeprefix(f"{name}-").isdigit()]
+    found = [p for p in folder.glob(f"{glob.escape(name)}-*{suffix}") if p.stem.removeprefix(f"{name}-").isdecimal()]
     return sorted(found, key=step_in_name)
 
 
 def step_in_name(path: Path) -> int:
     """Return the step in an export's name, 0 where it has none."""
     step = path.stem.rpartition("-")[2]
-    return int(step) if step.isdigit() else 0
+    return int(step) if step.isdecimal() else 0
 
 
 def is_export(path: Path) -> bool:

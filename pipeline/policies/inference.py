@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from config import RunConfig
-from pipeline.common.errors import RunError
-from pipeline.policies.model_files import acting_policy, is_onnx, newest_policy
-from queues.messages import Columns, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.environment.asking import AskedPolicies
-from stages.policy.design import PolicyDesign, design_of
-from stages.policy.factory import make_policy
-from stages.policy.protocol import ActingPolicy
-from stages.stage import Stage, StageContext
-from stages.trainer.report import TrainerReport
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.model_files import acting_policy, is_onnx, newest_policy
+from headrace.queues.messages import Columns, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.asking import AskedPolicies
+from headrace.stages.policy.design import PolicyDesign, design_of
+from headrace.stages.policy.factory import make_policy
+from headrace.stages.policy.protocol import ActingPolicy
+from headrace.stages.stage import Stage, StageContext
+from headrace.stages.trainer.report import TrainerReport
 
 
 class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):

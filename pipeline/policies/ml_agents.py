@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from config import NetworkSettings
-from pipeline.common.errors import RunError
-from pipeline.policies.export import NEWEST, check_tensors, exports_by_step, is_export, read_tensors
-from pipeline.policies.ml_agents_networks import (
+from headrace.config import NetworkSettings
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.export import NEWEST, check_tensors, exports_by_step, is_export, read_tensors
+from headrace.pipeline.policies.ml_agents_networks import (
     COEFFICIENTS,
     MLAgentsNetwork,
     Named,
@@ -27,14 +27,14 @@ from pipeline.policies.ml_agents_networks import (
     normalizer_of,
     parameters_of,
 )
-from pipeline.run_folder.folder import folder_name
-from queues.messages import Array, PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.error_text import error_summary
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
-from stages.policy.observations import ObservationLayout
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.messages import Array, PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.error_text import error_summary
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
+from headrace.stages.policy.observations import ObservationLayout
 
 _TRAINERS = {"Optimizer:q_network": "sac", "Optimizer:adam": "poca", "Optimizer:value_optimizer": "ppo"}
 """A module that tells a trainer's checkpoints; the first that a file has counts."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import Array
-from stages.errors import StageError
+from headrace.queues.messages import Array
+from headrace.stages.errors import StageError
 
 Named = Mapping[str, Array]
 """The parameters of a module by ML-Agents' names, or one of Adam's moments of each."""

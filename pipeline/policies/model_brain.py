@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.errors import RunError
-from pipeline.policies.model_files import find_model, find_models, read_model
-from queues.messages import Array, PolicyUpdate
-from stages.brains.protocol import BrainRequest
-from stages.errors import LoadError, blaming
-from stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.model_files import find_model, find_models, read_model
+from headrace.queues.messages import Array, PolicyUpdate
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.errors import LoadError, blaming
+from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 
 class ModelBrain:

@@ -16,21 +16,21 @@ from pathlib import Path
 
 import numpy as np
 
-from config import NetworkSettings
-from config.errors import suggest
-from pipeline.common.errors import RunError
-from pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export, step_in_name
-from pipeline.policies.ml_agents import MLAgentsCheckpoint
-from pipeline.policies.onnx_export import SUFFIX
-from pipeline.run_folder.folder import RESERVED, folder_name
-from queues.messages import PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.error_text import describe_error
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.factory import make_policy
-from stages.policy.memories import nothing_recalled
-from stages.policy.protocol import ActingPolicy
+from headrace.config import NetworkSettings
+from headrace.config.errors import suggest
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export, step_in_name
+from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
+from headrace.pipeline.policies.onnx_export import SUFFIX
+from headrace.pipeline.run_folder.folder import RESERVED, folder_name
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.factory import make_policy
+from headrace.stages.policy.memories import nothing_recalled
+from headrace.stages.policy.protocol import ActingPolicy
 
 BEST, LAST = "best", "last"
 _SUFFIXES = (".pt", SUFFIX)
@@ -189,7 +189,7 @@ def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> Acti
     """
     if not is_onnx(path):
         return make_policy(design, device)
-    from stages.policy.onnx import OnnxPolicy
+    from headrace.stages.policy.onnx import OnnxPolicy
 
     return OnnxPolicy(path, design)
 
@@ -288,7 +288,7 @@ def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
     if whole.exists() or "@" not in reference:
         return whole, ""
     path, _, choice = reference.rpartition("@")
-    if choice not in (BEST, LAST) and not choice.isdigit():
+    if choice not in (BEST, LAST) and not choice.isdecimal():
         raise RunError(f"{reference}: '@{choice}' is none of @{BEST}, @{LAST} and a step, such as @500000")
     return _beside(path, folder), choice
 
@@ -326,7 +326,7 @@ def _behavior_of(path: Path) -> str:
 
 
 def _stated(file: ModelFile) -> tuple[BehaviorSpec, int]:
-    from stages.policy.onnx.stated import stated_notes
+    from headrace.stages.policy.onnx.stated import stated_notes
 
     return stated_notes(file.path, file.behavior)
 

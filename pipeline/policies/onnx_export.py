@@ -12,14 +12,14 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.common.errors import RunError
-from pipeline.policies.export import exports_by_step, read_export
-from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from pipeline.run_folder.folder import folder_name
-from pipeline.run_folder.training_status import ExportEntry
-from queues.messages import PolicyUpdate
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.export import exports_by_step, read_export
+from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.training_status import ExportEntry
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class OnnxExporter:
         """Write a policy beside its `.pt` file; None, and a warning, if that can't be done."""
         path = exported.with_suffix(SUFFIX)
         try:
-            from stages.policy.onnx.model import onnx_model, remark
+            from headrace.stages.policy.onnx.model import onnx_model, remark
 
             model = onnx_model(design, policy)
             write_atomic(path, model, files=self._files)
@@ -66,7 +66,7 @@ class OnnxExporter:
     def _compare(self, path: Path, model: bytes, design: PolicyDesign, policy: PolicyUpdate) -> None:
         if (self._checked and not self._checks_all) or find_spec("onnxruntime") is None:
             return
-        from stages.policy.onnx.check import difference
+        from headrace.stages.policy.onnx.check import difference
 
         self._checked = True
         try:

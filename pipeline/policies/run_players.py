@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from config import RunConfig
-from config.brains import kind_of
-from pipeline.common.errors import RunError
-from pipeline.policies.brains import lone_brain, named_brains
-from pipeline.policies.export import exports_by_step, step_in_name
-from pipeline.policies.inference import policy_file, policy_maker
-from pipeline.policies.model_files import read_policy_update
-from pipeline.run_folder.folder import folder_name
-from queues.messages import ActionBatch, PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.brains import make_brain
-from stages.brains.protocol import BrainRequest
-from stages.environment.protocol import AgentSteps
-from stages.errors import StageError
-from stages.evaluation.players import SEED, GreedyPlayer, Player
-from stages.exhibition.cast import NEWEST
+from headrace.config import RunConfig
+from headrace.config.brains import kind_of
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.brains import lone_brain, named_brains
+from headrace.pipeline.policies.export import exports_by_step, step_in_name
+from headrace.pipeline.policies.inference import policy_file, policy_maker
+from headrace.pipeline.policies.model_files import read_policy_update
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.messages import ActionBatch, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains import make_brain
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.errors import StageError
+from headrace.stages.evaluation.players import SEED, GreedyPlayer, Player
+from headrace.stages.exhibition.cast import NEWEST
 
 _NAMED = ("best", "opponent")
 _STEP = "step "

@@ -13,26 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from config import RunConfig
-from config.brains import LEARNING, PLAYER, kind_of
-from pipeline.common.errors import RunError
-from pipeline.common.lessons import final_parameters
-from pipeline.policies.export import exports_by_step, step_in_name
-from pipeline.policies.model_files import behaviors_in
-from pipeline.run_folder.atomic_files import write_atomic
-from pipeline.run_folder.folder import CONFIGURATION
-from queues.specs import BehaviorSpec
-from stages.brains import make_brain
-from stages.brains.protocol import BrainRequest
-from stages.environment.factory import EnvironmentRequest, make_group
-from stages.environment.parameters import EpisodeParameters, connect_parameters
-from stages.environment.protocol import EnvironmentGroup
-from stages.errors import BrokenEnvironmentError, StageError
-from stages.evaluation.players import DrawingPlayer, GreedyPlayer, Player
-from stages.evaluation.scores import aligned
-from stages.evaluation.tournament import PairResult, Tournament, matrix, single_games
-from stages.ghost.policy_history import Record
-from stages.ghost.rating import SkillRating, fitted_ratings, skill
+from headrace.config import RunConfig
+from headrace.config.brains import LEARNING, PLAYER, kind_of
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.lessons import final_parameters
+from headrace.pipeline.policies.export import exports_by_step, step_in_name
+from headrace.pipeline.policies.model_files import behaviors_in
+from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.folder import CONFIGURATION
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains import make_brain
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.environment.factory import EnvironmentRequest, make_group
+from headrace.stages.environment.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.evaluation.players import DrawingPlayer, GreedyPlayer, Player
+from headrace.stages.evaluation.scores import aligned
+from headrace.stages.evaluation.tournament import PairResult, Tournament, matrix, single_games
+from headrace.stages.ghost.policy_history import Record
+from headrace.stages.ghost.rating import SkillRating, fitted_ratings, skill
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class TournamentTable:
         Raises:
             OSError: if they can't be written.
         """
-        from stages.ghost.league_plot import draw_matrix  # Pillow only where pictures are made
+        from headrace.stages.ghost.league_plot import draw_matrix  # Pillow only where pictures are made
 
         standings = self.standings()
         order = [self._players.index(each.name) for each in standings]

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from config import BehaviorSettings, RunConfig
-from pipeline.common.errors import RunError
-from pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export
-from pipeline.policies.ml_agents import MLAgentsCheckpoint
-from pipeline.policies.model_files import check_spec
-from pipeline.run_folder.folder import folder_name
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
-from stages.policy.design import design_of
-from stages.trainer.protocol import Trainer
+from headrace.config import BehaviorSettings, RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export
+from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
+from headrace.pipeline.policies.model_files import check_spec
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import design_of
+from headrace.stages.trainer.protocol import Trainer
 
 log = logging.getLogger(__name__)
 

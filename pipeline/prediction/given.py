@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config.errors import suggest
-from pipeline.common.errors import PredictError
-from pipeline.prediction.own_terms import OwnTerms
-from queues.messages import Array, Floats
-from stages.environment.spaces.actions import ActionMapping, action_masks, flat_mask
-from stages.environment.spaces.own_space import (
+from headrace.config.errors import suggest
+from headrace.pipeline.common.errors import PredictError
+from headrace.pipeline.prediction.own_terms import OwnTerms
+from headrace.queues.messages import Array, Floats
+from headrace.stages.environment.spaces.actions import ActionMapping, action_masks, flat_mask
+from headrace.stages.environment.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
     ComposedSpace,
@@ -25,7 +25,7 @@ from stages.environment.spaces.own_space import (
     SequenceSpace,
     leaves,
 )
-from stages.errors import StageError
+from headrace.stages.errors import StageError
 
 MASK = "action_mask"
 """A key of observations, beside those of the space, that holds masks, as PettingZoo has it."""

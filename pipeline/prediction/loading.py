@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from pipeline.common.errors import RunError
-from pipeline.policies.model_files import BEST, LAST, check_decides, find_model, read_model
-from pipeline.prediction.own_terms import own_terms
-from pipeline.prediction.policy import LoadedPolicy
-from queues.specs import behavior_name
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.model_files import BEST, LAST, check_decides, find_model, read_model
+from headrace.pipeline.prediction.own_terms import own_terms
+from headrace.pipeline.prediction.policy import LoadedPolicy
+from headrace.queues.specs import behavior_name
 
 
 def load_policy(
@@ -39,7 +39,7 @@ def load_policy(
         )
     reference = os.fspath(run_or_file)
     if checkpoint is not None:
-        if checkpoint not in (BEST, LAST) and not str(checkpoint).isdigit():
+        if checkpoint not in (BEST, LAST) and not str(checkpoint).isdecimal():
             raise RunError(f"checkpoint: expected {BEST!r}, {LAST!r} or a step, got {checkpoint!r}")
         reference = f"{reference}@{checkpoint}"
     name = None if behavior is None else behavior_name(behavior)

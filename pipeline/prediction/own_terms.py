@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from config import ObservationSettings
-from pipeline.common.errors import RunError
-from queues.specs import STEP_MUL, ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.spaces.actions import action_mapping
-from stages.environment.spaces.observations import ObservationPart, observation_parts
-from stages.environment.spaces.own_space import (
+from headrace.config import ObservationSettings
+from headrace.pipeline.common.errors import RunError
+from headrace.queues.specs import STEP_MUL, ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.spaces.actions import action_mapping
+from headrace.stages.environment.spaces.observations import ObservationPart, observation_parts
+from headrace.stages.environment.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
     ComposedSpace,
@@ -23,7 +23,7 @@ from stages.environment.spaces.own_space import (
     from_plain,
     leaves,
 )
-from stages.errors import StageError
+from headrace.stages.errors import StageError
 
 CONTINUOUS, DISCRETE = "continuous", "discrete"
 """Keys of an action in named columns."""

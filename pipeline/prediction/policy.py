@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.errors import PredictError
-from pipeline.prediction.given import MASK, ObservationReader, read_masks, read_starts, read_state
-from pipeline.prediction.own_terms import OwnTerms
-from queues.messages import ActionBatch, Floats
-from queues.specs import STEP_MUL, BehaviorSpec
-from stages.environment.spaces.actions import ActionMapping, action_mapping
-from stages.errors import StageError
-from stages.policy.memories import nothing_recalled
-from stages.policy.protocol import ActingPolicy, Recall
+from headrace.pipeline.common.errors import PredictError
+from headrace.pipeline.prediction.given import MASK, ObservationReader, read_masks, read_starts, read_state
+from headrace.pipeline.prediction.own_terms import OwnTerms
+from headrace.queues.messages import ActionBatch, Floats
+from headrace.queues.specs import STEP_MUL, BehaviorSpec
+from headrace.stages.environment.spaces.actions import ActionMapping, action_mapping
+from headrace.stages.errors import StageError
+from headrace.stages.policy.memories import nothing_recalled
+from headrace.stages.policy.protocol import ActingPolicy, Recall
 
 
 class Prediction(NamedTuple):
@@ -37,7 +37,7 @@ class LoadedPolicy:
         behavior: the name of the behaviour that it acts for.
         step: steps that it had learned from; 0 where its file does not say.
         file: the file that was read.
-        observation_space: what `predict` takes, a description of the space (`stages.environment.spaces.own_space`).
+        observation_space: what `predict` takes, a description of the space (`stages/environment/spaces/own_space.py`).
         action_space: what it returns.
         state_size: numbers of a state; 0 without memory.
         action_repeat: environment steps that each action is meant to be held for; where the policy chooses, the most;

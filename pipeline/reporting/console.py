@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TextIO
 
-from pipeline.reporting.statistics import PIPELINE, Summary
+from headrace.pipeline.reporting.statistics import PIPELINE, Summary
 
 log = logging.getLogger(__name__)
 
-OUR_LOGGERS = ("config", "queues", "stages", "pipeline")
+OURS = "headrace"
+"""The logger that all of ours pass their records to."""
 DETAIL = "detail"
 """Attribute of a record that is for the log's file: `extra={DETAIL: True}`."""
 PLAIN_FORMAT = "[%(levelname)s] %(message)s"
@@ -91,13 +92,12 @@ def configure_logging(debug: bool = False, stream: TextIO | None = None, details
     handler.setFormatter(LevelledLines(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
     if logging.lastResort is not None:  # by which the warnings of other libraries are written
         logging.lastResort.setFormatter(LevelledLines(PLAIN_FORMAT))
-    for name in OUR_LOGGERS:
-        logger = logging.getLogger(name)
-        for earlier in [old for old in logger.handlers if isinstance(old, ConsoleHandler)]:
-            logger.removeHandler(earlier)
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG if debug else logging.INFO)
-        logger.propagate = False  # a root handler of some library would write every line twice
+    logger = logging.getLogger(OURS)
+    for earlier in [old for old in logger.handlers if isinstance(old, ConsoleHandler)]:
+        logger.removeHandler(earlier)
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if debug else logging.INFO)
+    logger.propagate = False  # a root handler of some library would write every line twice
     return handler
 
 

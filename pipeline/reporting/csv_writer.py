@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 
-from pipeline.reporting.statistics import HIDDEN, Summary
-from pipeline.run_folder.atomic_files import write_atomic
-from pipeline.run_folder.folder import folder_name
+from headrace.pipeline.reporting.statistics import HIDDEN, Summary
+from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.folder import folder_name
 
 FILE = "statistics.csv"
 _FIRST = ("step", "time")
@@ -87,7 +87,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
     """Read the rows of a file; one that a crash has cut short is left out."""
     text = path.read_text(encoding="utf-8")
     whole = io.StringIO(text[: text.rfind("\n") + 1], newline="")
-    return [row for row in csv.DictReader(whole) if row["step"].lstrip("-").isdigit() and None not in row.values()]
+    return [row for row in csv.DictReader(whole) if row["step"].lstrip("-").isdecimal() and None not in row.values()]
 
 
 def _table(columns: Sequence[str], rows: Iterable[Mapping[str, str]], header: bool) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.reporting.history import History
+from headrace.pipeline.reporting.history import History
 
 _LENGTH = struct.Struct("<Q")
 _HEAD, _TAIL = 12, 4

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pipeline.reporting.statistics import HIDDEN, Summary
+from headrace.pipeline.reporting.statistics import HIDDEN, Summary
 
 MOST_POINTS = 1024
 """Of a curve. One that has as many is halved."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.reporting.background import BackgroundJobs
-from pipeline.reporting.statistics import HIDDEN, Summary
-from pipeline.reporting.tracked_run import tracked_id
+from headrace.pipeline.reporting.background import BackgroundJobs
+from headrace.pipeline.reporting.statistics import HIDDEN, Summary
+from headrace.pipeline.reporting.tracked_run import tracked_id
 
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 _MOST_CHARACTERS = 500

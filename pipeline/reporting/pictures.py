@@ -14,13 +14,13 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from pipeline.reporting.console import ELO, GROUP_REWARD, HELD_OUT, REWARD
-from pipeline.reporting.event_files import read_events
-from pipeline.reporting.history import History
-from pipeline.reporting.statistics import PIPELINE
-from pipeline.run_folder.atomic_files import write_atomic
-from pipeline.run_folder.folder import CONFIGURATION, folder_name
-from stages.error_text import describe_error
+from headrace.pipeline.reporting.console import ELO, GROUP_REWARD, HELD_OUT, REWARD
+from headrace.pipeline.reporting.event_files import read_events
+from headrace.pipeline.reporting.history import History
+from headrace.pipeline.reporting.statistics import PIPELINE
+from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.folder import CONFIGURATION, folder_name
+from headrace.stages.error_text import describe_error
 
 log = logging.getLogger(__name__)
 

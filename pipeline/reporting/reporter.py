@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from pipeline.control.messages import EpochEnded, Evaluated
-from pipeline.reporting.console import EPISODE_LENGTH, REWARD, ConsoleWriter
-from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
-from pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
-from stages.trainer.report import TrainerReport
+from headrace.pipeline.control.messages import EpochEnded, Evaluated
+from headrace.pipeline.reporting.console import EPISODE_LENGTH, REWARD, ConsoleWriter
+from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
+from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
+from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.common.errors import RunError, RunFailed
-from pipeline.reporting.console import OUR_LOGGERS, ConsoleHandler, LevelledLines
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.reporting.console import OURS, ConsoleHandler, LevelledLines
 
 FILE = "run.log"
 _FORMAT = "%(asctime)s [%(levelname)s] %(message)s"
@@ -34,15 +34,13 @@ def logged_to(folder: Path, append: bool) -> Iterator[None]:
         return
     handler = ConsoleHandler(file, str(path))
     handler.setFormatter(LevelledLines(_FORMAT, "%Y-%m-%d %H:%M:%S"))
-    loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
-    for logger in loggers:
-        logger.addHandler(handler)
+    logger = logging.getLogger(OURS)
+    logger.addHandler(handler)
     try:
         yield
     except (RunError, RunFailed) as error:  # which the command prints after the run
         handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, str(error), (), None))
         raise
     finally:
-        for logger in loggers:
-            logger.removeHandler(handler)
+        logger.removeHandler(handler)
         handler.close_stream()

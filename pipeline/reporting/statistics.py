@@ -185,7 +185,7 @@ class StatisticsCollector:
         self._not_finite: set[tuple[str, str]] = set()
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
-        """Report a value; see `stages.stage.Statistics`.
+        """Report a value; see `headrace.stages.stage.Statistics`.
 
         Raises:
             ValueError: if `how` is not one of `HOWS`.

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.reporting.console import hyperparameters_text
-from pipeline.reporting.statistics import HIDDEN, Summary
-from pipeline.run_folder.folder import folder_name
+from headrace.pipeline.reporting.console import hyperparameters_text
+from headrace.pipeline.reporting.statistics import HIDDEN, Summary
+from headrace.pipeline.run_folder.folder import folder_name
 
 HISTOGRAM_BINS = 30
 

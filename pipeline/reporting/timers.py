@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pipeline.common.versions import version_of
-from pipeline.reporting.statistics import Summary
-from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from stages.timings import ACTING, LEARNING, STEPPING
-from stages.unity.versions import COMMUNICATION_VERSION
+from headrace.pipeline.common.versions import version_of
+from headrace.pipeline.reporting.statistics import Summary
+from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from headrace.stages.timings import ACTING, LEARNING, STEPPING
+from headrace.stages.unity.versions import COMMUNICATION_VERSION
 
 FORMAT_VERSION = "0.1.0"
 
@@ -130,7 +130,7 @@ class Timers:
         return _RunningTimer(parent.child(name), self._clock)
 
     def add_work(self, work: Mapping[str, tuple[float, int]]) -> None:
-        """Add work of another host: seconds and count, by the names of `stages.timings`."""
+        """Add work of another host: seconds and count, by the names of `headrace.stages.timings`."""
         for kind, (seconds, count) in work.items():
             node = self._root
             for name in _PLACES[kind]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.atomic_files import write_atomic
 
 
 def tracked_id(run_folder: Path, service: str, resume: bool, make: Callable[[], str]) -> tuple[str, bool]:

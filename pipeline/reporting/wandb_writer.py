@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.reporting.statistics import HIDDEN, Summary
-from pipeline.reporting.tracked_run import tracked_id
-from stages.errors import StageError
+from headrace.pipeline.reporting.statistics import HIDDEN, Summary
+from headrace.pipeline.reporting.tracked_run import tracked_id
+from headrace.stages.errors import StageError
 
 _INIT_S, _FINISH_S = 30.0, 60.0
 

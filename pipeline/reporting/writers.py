@@ -9,16 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from config import RunConfig
-from config.statistics_writers import STATISTICS_WRITERS
-from pipeline.common.errors import RunError
-from pipeline.reporting.statistics import StatisticsWriter, Summary
-from pipeline.reporting.tensorboard_writer import TensorboardWriter
-from pipeline.reporting.timers import GaugeWriter, Timers
-from pipeline.run_folder.file_guard import FileGuard
-from stages.error_text import describe_error
-from stages.errors import LoadError, blaming, is_failure
-from stages.plugins import check_arguments, construct, find_class
+from headrace.config import RunConfig
+from headrace.config.statistics_writers import STATISTICS_WRITERS
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.reporting.statistics import StatisticsWriter, Summary
+from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
+from headrace.pipeline.reporting.timers import GaugeWriter, Timers
+from headrace.pipeline.run_folder.file_guard import FileGuard
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import LoadError, blaming, is_failure
+from headrace.stages.plugins import check_arguments, construct, find_class
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def _find(config: RunConfig, index: int, run_folder: Path, resume: bool) -> tupl
         if missing:
             raise LoadError(
                 f"{where}: {settings.use} is no statistics writer: it has no {', '.join(missing)}; "
-                "see pipeline.reporting.statistics.StatisticsWriter"
+                "see headrace.StatisticsWriter"
             )
     with blaming(*key, "with"):
         return made, check_arguments(

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from config import ConfigError, RunConfig
-from config.errors import KeyPath, dotted
+from headrace.config import ConfigError, RunConfig
+from headrace.config.errors import KeyPath, dotted
 
 _SHOWN = 12
 _PASSING = ("checkpoint_settings", "debug", "default_settings", "monitor")

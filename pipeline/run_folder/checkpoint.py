@@ -24,8 +24,8 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from pipeline.control.messages import PartSaved
-from pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from headrace.pipeline.control.messages import PartSaved
+from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 
 log = logging.getLogger(__name__)
 

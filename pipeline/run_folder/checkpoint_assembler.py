@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.control.messages import PartSaved
-from pipeline.run_folder.atomic_files import REAL, FileOperations
-from pipeline.run_folder.checkpoint import (
+from headrace.pipeline.control.messages import PartSaved
+from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations
+from headrace.pipeline.run_folder.checkpoint import (
     MANIFEST,
     PART_SUFFIX,
     checkpoint_folder,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.common.errors import CommandError
-from pipeline.run_folder.folder import CONFIGURATION
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.run_folder.folder import CONFIGURATION
 
 
 def find_run(name: str, results: str, option: str) -> Path:

@@ -29,11 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from config.errors import suggest
-from pipeline.common.errors import RunFolderError
-from pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
-from pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
-from pipeline.run_folder.training_status import TrainingStatus
+from headrace.config.errors import suggest
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
+from headrace.pipeline.run_folder.training_status import TrainingStatus
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from pipeline.common.errors import RunFolderError
-from pipeline.run_folder.atomic_files import FileOperations
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.run_folder.atomic_files import FileOperations
 
 LOCK = ".lock"
 GUARD = ".lock.guard"

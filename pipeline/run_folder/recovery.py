@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from pipeline.run_folder.atomic_files import REAL, FileOperations, free_name, write_atomic
-from pipeline.run_folder.checkpoint import (
+from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, free_name, write_atomic
+from headrace.pipeline.run_folder.checkpoint import (
     MANIFEST,
     MENDING,
     Checkpoint,

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config.errors import suggest
-from pipeline.serving.refused import RequestRefused, Why
-from queues.messages import Array
-from queues.specs import BehaviorSpec, ObservationSpec
+from headrace.config.errors import suggest
+from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
 
 MOST_AGENTS = 1024
 """Agents of one request."""

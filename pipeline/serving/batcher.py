@@ -15,13 +15,13 @@ from functools import partial
 
 import numpy as np
 
-from pipeline.serving.asked import Asked
-from pipeline.serving.loaded import LoadedModel, ServedModel
-from pipeline.serving.refused import RequestRefused, Why
-from queues.messages import ActionBatch, Array
-from stages.error_text import describe_error
-from stages.errors import NotFiniteError
-from stages.policy.protocol import Decision, Recall
+from headrace.pipeline.serving.asked import Asked
+from headrace.pipeline.serving.loaded import LoadedModel, ServedModel
+from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.protocol import Decision, Recall
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,21 @@ import grpc.aio
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from pipeline.serving import messages
-from pipeline.serving.asked import Asked, by_spec, make_asked, observation_array, observation_from_values, unfit
-from pipeline.serving.refused import RequestRefused, Why
-from pipeline.serving.service import PolicyService
-from pipeline.web.guards import has_token
-from queues.messages import Array
-from queues.specs import BehaviorSpec, ObservationSpec
-from stages.listening import add_grpc_port, find_port
+from headrace.pipeline.serving import messages
+from headrace.pipeline.serving.asked import (
+    Asked,
+    by_spec,
+    make_asked,
+    observation_array,
+    observation_from_values,
+    unfit,
+)
+from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.service import PolicyService
+from headrace.pipeline.web.guards import has_token
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.listening import add_grpc_port, find_port
 
 _SILENCE_MS = 20_000
 """Time after which a connection without a word of HTTP/2 is closed."""

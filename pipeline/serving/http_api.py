@@ -10,14 +10,14 @@ import msgpack
 from aiohttp import hdrs, web
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipeline.serving.asked import MOST_AGENTS, read_asked
-from pipeline.serving.batcher import ActionAnswer
-from pipeline.serving.metrics import CONTENT_TYPE
-from pipeline.serving.refused import RequestRefused, Why
-from pipeline.serving.schema import schema
-from pipeline.serving.service import PolicyService
-from pipeline.web.bodies import MSGPACK, checked, read_plain
-from pipeline.web.refusals import refusal
+from headrace.pipeline.serving.asked import MOST_AGENTS, read_asked
+from headrace.pipeline.serving.batcher import ActionAnswer
+from headrace.pipeline.serving.metrics import CONTENT_TYPE
+from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.schema import schema
+from headrace.pipeline.serving.service import PolicyService
+from headrace.pipeline.web.bodies import MSGPACK, checked, read_plain
+from headrace.pipeline.web.refusals import refusal
 
 OPEN = frozenset({"/healthz"})
 """Paths that need no token."""

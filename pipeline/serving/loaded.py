@@ -9,14 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.errors import CommandError, RunError
-from pipeline.policies.model_files import ModelFile, check_decides, check_spec, find_model, find_models, read_model
-from queues.specs import BehaviorSpec
-from stages.error_text import describe_error
-from stages.errors import StageError
-from stages.policy.memories import nothing_recalled
-from stages.policy.numpy_policy import NumpyPolicy
-from stages.policy.protocol import ActingPolicy, Recall
+from headrace.pipeline.common.errors import CommandError, RunError
+from headrace.pipeline.policies.model_files import (
+    ModelFile,
+    check_decides,
+    check_spec,
+    find_model,
+    find_models,
+    read_model,
+)
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError
+from headrace.stages.policy.memories import nothing_recalled
+from headrace.stages.policy.numpy_policy import NumpyPolicy
+from headrace.stages.policy.protocol import ActingPolicy, Recall
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +70,7 @@ class ServedModel:
 
     Args:
         name: by which requests name it.
-        reference: a model reference (`pipeline.policies.model_files`).
+        reference: a model reference (`headrace.pipeline.policies.model_files`).
         behavior: the behaviour that it names there.
 
     Raises:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from stages.proto_messages import ProtoMessages
+from headrace.stages.proto_messages import ProtoMessages
 
 SERVICE = "headrace.v1.PolicyServer"
 
 _message = ProtoMessages(
-    files("pipeline.serving").joinpath("proto/policy_server.binpb").read_bytes(), "headrace.v1"
+    files("headrace.pipeline.serving").joinpath("proto/policy_server.binpb").read_bytes(), "headrace.v1"
 ).message
 
 ListModelsRequest = _message("ListModelsRequest")

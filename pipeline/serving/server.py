@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from config.listen import LAST_PORT, endpoint_of, reaches_others
-from pipeline.common.errors import CommandError
-from pipeline.serving.grpc_server import GrpcServer
-from pipeline.serving.http_api import OPEN, serving_routes
-from pipeline.serving.loaded import ServedModel, load_models
-from pipeline.serving.service import PolicyService
-from pipeline.web.guards import make_token
-from pipeline.web.site import TRIED_PORTS, Site, SiteOptions
+from headrace.config.listen import LAST_PORT, endpoint_of, reaches_others
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.serving.grpc_server import GrpcServer
+from headrace.pipeline.serving.http_api import OPEN, serving_routes
+from headrace.pipeline.serving.loaded import ServedModel, load_models
+from headrace.pipeline.serving.service import PolicyService
+from headrace.pipeline.web.guards import make_token
+from headrace.pipeline.web.site import TRIED_PORTS, Site, SiteOptions
 
 USUAL_PORT = 8480
 MOST_BODY_BYTES = 8 * 1024 * 1024
@@ -38,7 +38,7 @@ class ServingOptions:
     references: Sequence[str]
     """Model references, with names or without (`load_models`)."""
     endpoint: str = ""
-    """`config.listen.Endpoint` of the HTTP server; that of gRPC has the next port."""
+    """`headrace.config.listen.Endpoint` of the HTTP server; that of gRPC has the next port."""
     deterministic: bool = False
     """The mean and the most likely choice, for requests that do not say."""
     seed: int | None = None

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from config.errors import suggest
-from pipeline.serving.asked import Asked, unfit
-from pipeline.serving.batcher import ActionAnswer, Batcher, BatchLimits
-from pipeline.serving.loaded import ServedModel, keep_fresh
-from pipeline.serving.metrics import Tally
-from pipeline.serving.refused import RequestRefused, Why
-from pipeline.serving.sessions import SessionLimits, Sessions, Turn
-from queues.specs import BehaviorSpec
+from headrace.config.errors import suggest
+from headrace.pipeline.serving.asked import Asked, unfit
+from headrace.pipeline.serving.batcher import ActionAnswer, Batcher, BatchLimits
+from headrace.pipeline.serving.loaded import ServedModel, keep_fresh
+from headrace.pipeline.serving.metrics import Tally
+from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.sessions import SessionLimits, Sessions, Turn
+from headrace.queues.specs import BehaviorSpec
 
 LOOK_S = 1.0
 """Seconds between two looks for newer models."""

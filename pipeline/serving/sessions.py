@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.serving.asked import MOST_AGENTS, Asked, unfit
-from pipeline.serving.refused import RequestRefused, Why
-from stages.policy.protocol import Recall
+from headrace.pipeline.serving.asked import MOST_AGENTS, Asked, unfit
+from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.stages.policy.protocol import Recall
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from config.listen import LOCALHOST, reaches_others
+from headrace.config.listen import LOCALHOST, reaches_others
 
 TOKEN_VARIABLE = "HEADRACE_TOKEN"
 """Environment variable with a token of the user's own."""

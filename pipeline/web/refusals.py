@@ -7,7 +7,7 @@ import logging
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from stages.error_text import describe_error
+from headrace.stages.error_text import describe_error
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from config.listen import endpoint_of, reaches_others
-from pipeline.web.guards import check_host, check_origin, check_token, header_adder
-from pipeline.web.refusals import answer_errors
-from stages.listening import find_port
+from headrace.config.listen import endpoint_of, reaches_others
+from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
+from headrace.pipeline.web.refusals import answer_errors
+from headrace.stages.listening import find_port
 
 _quiet = logging.getLogger(f"{__name__}.connections")
 _quiet.setLevel(logging.CRITICAL)
@@ -30,7 +30,7 @@ class SiteOptions:
     """What a site allows."""
 
     endpoint: str = ""
-    """`config.listen.Endpoint`; empty: localhost, at the usual port."""
+    """`headrace.config.listen.Endpoint`; empty: localhost, at the usual port."""
     usual_port: int = 8470
     """Where the endpoint names none: the first that is free from it on."""
     token: str = ""

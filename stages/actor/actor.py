@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.actor.credit_account import CreditAccount
-from stages.actor.credit_gate import CreditGate
-from stages.actor.resets import Resets
-from stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
-from stages.agent import AgentProcessor
-from stages.environment.asking import UnansweredError
-from stages.environment.parameters import EnvironmentParameters
-from stages.environment.stage import EnvironmentStage
-from stages.errors import BrokenEnvironmentError, EnvironmentEnded
-from stages.restarts import RestartBudget
-from stages.stage import Source, StageContext
-from stages.timings import ACTING, STEPPING
+from headrace.queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.actor.credit_account import CreditAccount
+from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.actor.resets import Resets
+from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environment.asking import UnansweredError
+from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded
+from headrace.stages.restarts import RestartBudget
+from headrace.stages.stage import Source, StageContext
+from headrace.stages.timings import ACTING, STEPPING
 
 Item = TrajectoryBatch | Barrier
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from queues.specs import behavior_name
-from stages.actor.credit_gate import CreditGate
-from stages.agent import AgentProcessor
-from stages.environment.stage import EnvironmentStage
+from headrace.queues.specs import behavior_name
+from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environment.stage import EnvironmentStage
 
 
 class CreditAccount:

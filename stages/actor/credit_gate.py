@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from queues.messages import FREE
+from headrace.queues.messages import FREE
 
 
 class CreditGate:

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from stages.agent import AgentProcessor
-from stages.environment.parameters import EnvironmentParameters
-from stages.environment.stage import EnvironmentStage
-from stages.errors import BrokenEnvironmentError, StageError
-from stages.restarts import RestartBudget
-from stages.stage import StageContext
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.restarts import RestartBudget
+from headrace.stages.stage import StageContext
 
 _LESSON, _TURN = 1, 2
 """Reasons for a reset in mid-play, a part of its seed: a lesson that requires it, or another team's turn to learn."""

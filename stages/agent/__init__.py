@@ -1,5 +1,5 @@
 """The agent processor: from steps to trajectories."""
 
-from stages.agent.processor import AgentProcessor
+from headrace.stages.agent.processor import AgentProcessor
 
 __all__ = ["AgentProcessor"]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, Floats
-from stages.agent.groups import Groups
-from stages.agent.outbox import ClosedTrajectories
-from stages.slots import Numbers, Where, enlarged
+from headrace.queues.messages import Array, Floats
+from headrace.stages.agent.groups import Groups
+from headrace.stages.agent.outbox import ClosedTrajectories
+from headrace.stages.slots import Numbers, Where, enlarged
 
 Stamps = Sequence[Array]
 """The stamps of decisions: episode ids; of the assignment the generation, opponent, learning or not; and where the

@@ -7,14 +7,14 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.errors import ShapeError
-from queues.messages import Array, Floats, StepBatch, TrajectoryBatch
-from stages.agent.agent_state import LEARNING, AgentState, Stamps, as_bytes, count_true
-from stages.agent.groups import Groups
-from stages.agent.outbox import EndedEpisodes, Outbox
-from stages.agent.pages import PageColumn, Pages
-from stages.agent.roll import Deciding, Roll
-from stages.slots import Numbers, Where, pick
+from headrace.queues.errors import ShapeError
+from headrace.queues.messages import Array, Floats, StepBatch, TrajectoryBatch
+from headrace.stages.agent.agent_state import LEARNING, AgentState, Stamps, as_bytes, count_true
+from headrace.stages.agent.groups import Groups
+from headrace.stages.agent.outbox import EndedEpisodes, Outbox
+from headrace.stages.agent.pages import PageColumn, Pages
+from headrace.stages.agent.roll import Deciding, Roll
+from headrace.stages.slots import Numbers, Where, pick
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Columns
-from stages.slots import Numbers, enlarged
+from headrace.queues.messages import Columns
+from headrace.stages.slots import Numbers, enlarged
 
 
 class Groups:

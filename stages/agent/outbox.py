@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.columns import GROUP_TRAJECTORY_COLUMNS
-from queues.messages import Array, Columns, TrajectoryBatch
-from stages.agent.pages import Pages
-from stages.slots import Element, Numbers
+from headrace.queues.columns import GROUP_TRAJECTORY_COLUMNS
+from headrace.queues.messages import Array, Columns, TrajectoryBatch
+from headrace.stages.agent.pages import Pages
+from headrace.stages.slots import Element, Numbers
 
 # Plain tuples of arrays: making a frozen dataclass costs more than all other work on these.
 

@@ -16,10 +16,10 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.columns import GROUP_ROW_COLUMNS
-from queues.errors import ShapeError
-from queues.messages import Array, Columns, StepBatch
-from stages.slots import FreeNumbers, Numbers, Where, enlarged
+from headrace.queues.columns import GROUP_ROW_COLUMNS
+from headrace.queues.errors import ShapeError
+from headrace.queues.messages import Array, Columns, StepBatch
+from headrace.stages.slots import FreeNumbers, Numbers, Where, enlarged
 
 _ACTIONS = ("continuous_actions", "discrete_actions")
 

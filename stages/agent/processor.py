@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from queues.errors import ShapeError
-from queues.messages import StepBatch, TrajectoryBatch
-from queues.specs import behavior_name
-from stages.agent.assembler import Assembler
-from stages.errors import StageError
-from stages.stage import Stage
+from headrace.queues.errors import ShapeError
+from headrace.queues.messages import StepBatch, TrajectoryBatch
+from headrace.queues.specs import behavior_name
+from headrace.stages.agent.assembler import Assembler
+from headrace.stages.errors import StageError
+from headrace.stages.stage import Stage
 
 
 class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from queues.messages import StepBatch
-from stages.agent.agent_state import AgentState
-from stages.slots import Numbers, Slots, Where, as_slice
+from headrace.queues.messages import StepBatch
+from headrace.stages.agent.agent_state import AgentState
+from headrace.stages.slots import Numbers, Slots, Where, as_slice
 
 
 @dataclass(slots=True)

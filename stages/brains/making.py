@@ -1,15 +1,15 @@
-"""Makes brains by the table of `config.brains`, and checks before a run that they can be made."""
+"""Makes brains by the table of `headrace.config.brains`, and checks before a run that they can be made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from config.brains import BRAIN_KINDS, kind_of
-from stages.brains.protocol import BrainRequest
-from stages.errors import LoadError
-from stages.loading import load_attribute
-from stages.policy.protocol import ActingPolicy
+from headrace.config.brains import BRAIN_KINDS, kind_of
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.errors import LoadError
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy.protocol import ActingPolicy
 
 
 def make_brain(request: BrainRequest) -> ActingPolicy:

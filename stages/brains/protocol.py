@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config.errors import KeyPath, dotted
-from queues.messages import Array, PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.config.errors import KeyPath, dotted
+from headrace.queues.messages import Array, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class BrainRequest:
     """Which brain is wanted, for whom, and by which key of the YAML."""
 
     use: str
-    """What names it; see `config.brains.kind_of`."""
+    """What names it; see `headrace.config.brains.kind_of`."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """The keyword arguments of the YAML."""
     key: KeyPath = ()

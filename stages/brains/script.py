@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config.brains import SCRIPTED_PLAYERS
-from queues.messages import ActionBatch, Array
-from queues.specs import BehaviorSpec
-from stages.brains.protocol import BrainRequest, Memoryless
-from stages.error_text import describe_error
-from stages.errors import LoadError, StageError, blaming
-from stages.plugins import check_arguments, construct, find_class
-from stages.policy.protocol import Decision, Recall
+from headrace.config.brains import SCRIPTED_PLAYERS
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains.protocol import BrainRequest, Memoryless
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import LoadError, StageError, blaming
+from headrace.stages.plugins import check_arguments, construct, find_class
+from headrace.stages.policy.protocol import Decision, Recall
 
 SCRIPTED = "scripted"
 """The `use` that stands for the scripted player of the built-in game that is played."""

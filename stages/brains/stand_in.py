@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.columns import decision_columns
-from queues.messages import Array, PolicyUpdate
-from stages.policy.actions import policy_actions
-from stages.policy.design import PolicyDesign
-from stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.queues.columns import decision_columns
+from headrace.queues.messages import Array, PolicyUpdate
+from headrace.stages.policy.actions import policy_actions
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 
 class StandIn:

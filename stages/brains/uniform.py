@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import ActionSpec
-from stages.brains.protocol import BrainRequest, Memoryless
-from stages.policy.protocol import Decision, Recall
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import ActionSpec
+from headrace.stages.brains.protocol import BrainRequest, Memoryless
+from headrace.stages.policy.protocol import Decision, Recall
 
 
 class UniformBrain(Memoryless):

@@ -5,7 +5,7 @@ agent has a hold of its own. It is asked again when its hold is over: after so m
 end, or where an action mask forbids what it does. An environment step of an agent is one for which the environment asks
 it for an action, so in a turn-based game a turn of its own.
 
-Groups of any kind are wrapped, by `stages.environment.factory`; `holds` does the arithmetic.
+Groups of any kind are wrapped, by `headrace.stages.environment.factory`; `holds` does the arithmetic.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 
-from config import ActionRepeatSettings
-from queues.messages import ActionBatch
-from queues.specs import STEP_MUL, BehaviorSpec
-from stages.environment.holds import Holds
-from stages.environment.parameters import Parameterised
-from stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
-from stages.errors import StageError
+from headrace.config import ActionRepeatSettings
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import STEP_MUL, BehaviorSpec
+from headrace.stages.environment.holds import Holds
+from headrace.stages.environment.parameters import Parameterised
+from headrace.stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
+from headrace.stages.errors import StageError
 
 _STEPS_AT_ONCE = 8
 """Environment steps in one tick at most: so many of which nobody has to be told. The host waits for them."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from queues.specs import BehaviorSpec
-from stages.environment.factory import EnvironmentRequest, make_group
-from stages.environment.protocol import settled
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.factory import EnvironmentRequest, make_group
+from headrace.stages.environment.protocol import settled
 
 
 async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec]:

@@ -1,4 +1,4 @@
-"""Policies that do not lie in the actor: what they decide is asked for elsewhere (`stages.inference`), tick by tick.
+"""Policies that do not lie in the actor: what they decide is asked for elsewhere (`stages/inference/`), tick by tick.
 
 The environment stage then decides in two parts: it asks for the decisions of all such policies at once, and waits
 (`EnvironmentStage.consult`); then it decides as ever, and each of them returns what was answered. So memories, stamps
@@ -14,9 +14,9 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import DECISION, ActionBatch, Array, PolicyAnswer, PolicyQuestion, PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.policy.protocol import Decision, Recall
+from headrace.queues.messages import DECISION, ActionBatch, Array, PolicyAnswer, PolicyQuestion, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.protocol import Decision, Recall
 
 
 class UnansweredError(Exception):

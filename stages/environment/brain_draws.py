@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from config.brains import drawn
-from queues.specs import BehaviorSpec, behavior_team
+from headrace.config.brains import drawn
+from headrace.queues.specs import BehaviorSpec, behavior_team
 
 
 class BrainDraws:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from stages.environment.lineup import Lineup, LineupPlayer
-from stages.policy.numpy_policy import NumpyPolicy, act_together
-from stages.policy.protocol import Decision, Recall
+from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.environment.lineup import Lineup, LineupPlayer
+from headrace.stages.policy.numpy_policy import NumpyPolicy, act_together
+from headrace.stages.policy.protocol import Decision, Recall
 
 LineupRows = list[tuple[Lineup, NDArray[np.intp] | None]]
 """The rows of a tick by lineup; None for all of them."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.environment.protocol import Measured
+from headrace.stages.environment.protocol import Measured
 
 log = logging.getLogger(__name__)
 

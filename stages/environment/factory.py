@@ -1,4 +1,4 @@
-"""Makes the environment group of a run, by the function that `config.environment_kinds` names for its kind.
+"""Makes the environment group of a run, by the function that `headrace.config.environment_kinds` names for its kind.
 
 Makers stand in the rooms of their kinds, and are imported when they are called: planning and validating a run make no
 environment. What several of them share is here.
@@ -13,16 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from config import EnvironmentSettings, RunConfig
-from config.environment_kinds import load_entry
-from stages.environment.action_repeat import RepeatingGroup
-from stages.environment.protocol import EnvironmentGroup
-from stages.environment.time_limit import Limited, LimitedGroup
-from stages.environment.windows import check_window
-from stages.environment.wrappers import find_wrapper
-from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError, StageError, blaming
-from stages.loading import load_callable
+from headrace.config import EnvironmentSettings, RunConfig
+from headrace.config.environment_kinds import load_entry
+from headrace.stages.environment.action_repeat import RepeatingGroup
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environment.time_limit import Limited, LimitedGroup
+from headrace.stages.environment.windows import check_window
+from headrace.stages.environment.wrappers import find_wrapper
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming
+from headrace.stages.loading import load_callable
 
 
 @dataclass(frozen=True, slots=True)

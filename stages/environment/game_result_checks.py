@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.environment.protocol import GameResults
-from stages.errors import StageError
+from headrace.stages.environment.protocol import GameResults
+from headrace.stages.errors import StageError
 
 _ROUNDING = 1e-3
 """Allowed rounding error of an outcome."""

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.columns import GAME_COLUMNS, GAME_DRAWS
-from queues.messages import Columns
-from queues.specs import behavior_team
-from stages.environment.game_result_checks import check_game_results
-from stages.environment.lineup import Lineup, Lineups
-from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.errors import StageError
+from headrace.queues.columns import GAME_COLUMNS, GAME_DRAWS
+from headrace.queues.messages import Columns
+from headrace.queues.specs import behavior_team
+from headrace.stages.environment.game_result_checks import check_game_results
+from headrace.stages.environment.lineup import Lineup, Lineups
+from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.errors import StageError
 
 _MANY_TEAMS = "game_outcomes"
 """Column [G, T] beside `GAME_COLUMNS` where there are more than two teams: the outcome of each, by team id."""

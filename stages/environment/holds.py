@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config import ActionRepeatSettings
-from queues.messages import ActionBatch, Array, Floats
-from queues.specs import ActionSpec
-from stages.environment.protocol import AgentSteps
-from stages.slots import NOBODY, Numbers, Slots, enlarged
+from headrace.config import ActionRepeatSettings
+from headrace.queues.messages import ActionBatch, Array, Floats
+from headrace.queues.specs import ActionSpec
+from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 
 class Holds:

@@ -5,7 +5,7 @@ keeps, in each game, the lineup that was current when the game started: opponent
 its trajectories are stamped with the lineup. When another team learns, nothing is learned any more from games of the
 turn before, which the actor then ends.
 
-Brains that do not learn (`stages.brains`) may decide in a share of the games. Which ones do is drawn as a game begins:
+Brains that do not learn (`stages/brains/`) may decide in a share of the games. Which ones do is drawn as a game begins:
 a game in which some do has a variant of the current lineup.
 """
 
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from config.brains import fills
-from queues.messages import Assignment, PolicyUpdate
-from queues.specs import BehaviorSpec, behavior_team
-from stages.brains.protocol import BrainShare
-from stages.environment.brain_draws import BrainDraws
-from stages.policy.protocol import ActingPolicy
+from headrace.config.brains import fills
+from headrace.queues.messages import Assignment, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec, behavior_team
+from headrace.stages.brains.protocol import BrainShare
+from headrace.stages.environment.brain_draws import BrainDraws
+from headrace.stages.policy.protocol import ActingPolicy
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Environment parameters at the environments: values drawn anew for each episode of each instance.
 
-Main decides which value or sampler each parameter has (`pipeline.main.curricula`) and sends all of them to the actors
-(`EnvironmentParameters`). Samplers are drawn from here, beside the environments, so that values differ from instance to
-instance and from episode to episode.
+Main decides which value or sampler each parameter has (`pipeline/main/curricula.py`) and sends all of them to the
+actors (`EnvironmentParameters`). Samplers are drawn from here, beside the environments, so that values differ from
+instance to instance and from episode to episode.
 
 An environment group that is `Parameterised` receives an `EpisodeParameters` once, and asks it for values whenever
 episodes begin. An adapter of single environments (Gymnasium, PettingZoo) asks with `options`, and passes the answer to
@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
-from config.environment_parameters import ParameterValue
-from config.errors import suggest
-from stages.environment.protocol import EnvironmentGroup
-from stages.errors import StageError
+from headrace.config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
+from headrace.config.environment_parameters import ParameterValue
+from headrace.config.errors import suggest
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.errors import StageError
 
 Floats = NDArray[np.float64]
 Instances = NDArray[np.integer] | list[int]

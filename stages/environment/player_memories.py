@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.specs import BehaviorSpec
-from stages.environment.lineup import LineupPlayer
-from stages.policy.memories import AgentMemories
-from stages.policy.protocol import Recall
-from stages.slots import Numbers
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.lineup import LineupPlayer
+from headrace.stages.policy.memories import AgentMemories
+from headrace.stages.policy.protocol import Recall
+from headrace.stages.slots import Numbers
 
 
 class PlayerMemories:

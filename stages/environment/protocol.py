@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import BehaviorSpec
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The environment stage: steps a group of environments and asks the current policies for actions.
 
-It emits StepBatches, of which the agent processor makes trajectories. The two share a task in `stages.actor`, without a
-queue between them, because the environment may write over its observation arrays at the next step.
+It emits StepBatches, of which the agent processor makes trajectories. The two share a task in `stages/actor/`, without
+a queue between them, because the environment may write over its observation arrays at the next step.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
-from queues.specs import BehaviorSpec, behavior_name
-from stages.environment.asking import AskedPolicy, Oracle
-from stages.environment.deciding import LineupRows, PlayerRows, Stamp, decide_rows, players_of
-from stages.environment.game_tracker import GameTracker
-from stages.environment.lineup import Lineups, no_behavior
-from stages.environment.parameters import EpisodeParameters, connect_parameters
-from stages.environment.player_memories import PlayerMemories
-from stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, Punctual, StepResult, Stoppable
-from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, is_failure
-from stages.policy.protocol import Recall
-from stages.stage import Source, StageContext
+from headrace.queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
+from headrace.queues.specs import BehaviorSpec, behavior_name
+from headrace.stages.environment.asking import AskedPolicy, Oracle
+from headrace.stages.environment.deciding import LineupRows, PlayerRows, Stamp, decide_rows, players_of
+from headrace.stages.environment.game_tracker import GameTracker
+from headrace.stages.environment.lineup import Lineups, no_behavior
+from headrace.stages.environment.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environment.player_memories import PlayerMemories
+from headrace.stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, Punctual, StepResult, Stoppable
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, is_failure
+from headrace.stages.policy.protocol import Recall
+from headrace.stages.stage import Source, StageContext
 
 _ACTING = 1
 """Makes the random numbers of decisions differ from all others of the same seed."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from config import RunConfig
-from queues.messages import ActionBatch
-from stages.brains.uniform import uniform_actions
-from stages.environment.factory import make_group
-from stages.environment.protocol import EnvironmentGroup, StepResult, settled
-from stages.environment.trial import without_windows
+from headrace.config import RunConfig
+from headrace.queues.messages import ActionBatch
+from headrace.stages.brains.uniform import uniform_actions
+from headrace.stages.environment.factory import make_group
+from headrace.stages.environment.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.environment.trial import without_windows
 
 _WARM_TICKS = 3
 """Ticks that are not counted: libraries load, caches fill."""

@@ -15,11 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.parameters import EpisodeParameters, Parameterised
-from stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
-from stages.slots import NOBODY, Numbers, Slots, enlarged
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.parameters import EpisodeParameters, Parameterised
+from headrace.stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
+from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _CUTS = 2**20
 """The environment's episode n becomes n times this, and one more with each truncation: numbers have to rise."""

@@ -1,6 +1,6 @@
 """The trial of an environment before training: remarks about what it returns, in words for people.
 
-Rooms of kinds yield remarks from a function that `config.environment_kinds` names as their `trial`. It runs in a
+Rooms of kinds yield remarks from a function that `config/environment_kinds.py` names as their `trial`. It runs in a
 process of its own (`pipeline/main/environment_trial.py`), since it makes and steps environments.
 """
 
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from config import ConfigError, RunConfig
-from config.environment_kinds import load_entry
-from config.errors import KeyPath
-from stages.environment.factory import EnvironmentRequest, make_group
-from stages.environment.protocol import settled
-from stages.error_text import describe_error
-from stages.errors import StageError
+from headrace.config import ConfigError, RunConfig
+from headrace.config.environment_kinds import load_entry
+from headrace.config.errors import KeyPath
+from headrace.stages.environment.factory import EnvironmentRequest, make_group
+from headrace.stages.environment.protocol import settled
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError
 
 STEPS = 200
 """Steps that an environment is tried for; episodes that end are followed by others."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from stages.errors import StageError
+from headrace.stages.errors import StageError
 
 HUMAN = "human"
 """The render mode that opens a window."""

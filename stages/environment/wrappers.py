@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from config import EnvironmentSettings
-from stages.error_text import describe_error
-from stages.errors import StageError, blaming
-from stages.loading import load_callable
+from headrace.config import EnvironmentSettings
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError, blaming
+from headrace.stages.loading import load_callable
 
 
 def find_wrapper(settings: EnvironmentSettings, index: int, folder: Path | None) -> Callable[..., Any]:

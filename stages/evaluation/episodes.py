@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.environment.protocol import AgentSteps
-from stages.policy.memories import PATIENCE
+from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.policy.memories import PATIENCE
 
 _LOOK_EVERY = 1000
 """Ticks between two searches for agents that have vanished."""

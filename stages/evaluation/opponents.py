@@ -1,4 +1,4 @@
-"""Opponents in evaluations: whom an evaluated policy plays against; `config.evaluation` has their table.
+"""Opponents in evaluations: whom an evaluated policy plays against; `headrace.config.evaluation` has their table.
 
 Opponents are the agents of other teams; where an environment has one team only, those of other behaviours. Its mates
 always act by their own newest policies.
@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from config import RunConfig
-from config.errors import dotted
-from config.evaluation import EVALUATION_OPPONENTS, EvaluationSettings
-from queues.messages import PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.brains import check_brain, make_brain
-from stages.brains.protocol import BrainRequest
-from stages.errors import LoadError
-from stages.evaluation.players import SEED, GreedyPlayer, Player
-from stages.plugins import check_arguments, construct, find_class
+from headrace.config import RunConfig
+from headrace.config.errors import dotted
+from headrace.config.evaluation import EVALUATION_OPPONENTS, EvaluationSettings
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains import check_brain, make_brain
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.errors import LoadError
+from headrace.stages.evaluation.players import SEED, GreedyPlayer, Player
+from headrace.stages.plugins import check_arguments, construct, find_class
 
 _KEY = ("evaluation", "opponents")
 

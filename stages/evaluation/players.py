@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from queues.messages import ActionBatch, PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.brains.uniform import UniformBrain
-from stages.environment.protocol import AgentSteps
-from stages.policy.memories import AgentMemories
-from stages.policy.protocol import ActingPolicy
+from headrace.queues.messages import ActionBatch, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains.uniform import UniformBrain
+from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.policy.memories import AgentMemories
+from headrace.stages.policy.protocol import ActingPolicy
 
 SEED = 20_261
 """All policies play the same episodes, against the same chance, so that their scores can be compared."""

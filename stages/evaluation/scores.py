@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from queues.specs import behavior_name, behavior_team
-from stages.environment.protocol import GameResults, StepResult
-from stages.evaluation.episodes import CountedEpisodes, equal_shares
+from headrace.queues.specs import behavior_name, behavior_team
+from headrace.stages.environment.protocol import GameResults, StepResult
+from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
 
 _WITHOUT_END = 2**62
 """Episodes that count where nobody has said how many."""

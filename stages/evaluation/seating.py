@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from queues.messages import PolicyUpdate
-from queues.specs import BehaviorSpec, behavior_name, behavior_team
-from stages.evaluation.opponents import EvaluationOpponents
-from stages.evaluation.players import GreedyPlayer, Player, uniform_player
-from stages.policy.protocol import ActingPolicy
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
+from headrace.stages.evaluation.opponents import EvaluationOpponents
+from headrace.stages.evaluation.players import GreedyPlayer, Player, uniform_player
+from headrace.stages.policy.protocol import ActingPolicy
 
 
 class Seating:

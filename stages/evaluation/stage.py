@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from queues.messages import ActionBatch, PolicyUpdate
-from queues.specs import BehaviorSpec, behavior_name, behavior_team
-from stages.environment.protocol import EnvironmentGroup, Punctual, StepResult, settled
-from stages.evaluation.episodes import CountedEpisodes, equal_shares
-from stages.evaluation.opponents import EvaluationOpponents
-from stages.evaluation.players import SEED, uniform_player
-from stages.evaluation.seating import Seating
-from stages.policy.protocol import ActingPolicy
-from stages.stage import Stage, StageContext
+from headrace.queues.messages import ActionBatch, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
+from headrace.stages.environment.protocol import EnvironmentGroup, Punctual, StepResult, settled
+from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
+from headrace.stages.evaluation.opponents import EvaluationOpponents
+from headrace.stages.evaluation.players import SEED, uniform_player
+from headrace.stages.evaluation.seating import Seating
+from headrace.stages.policy.protocol import ActingPolicy
+from headrace.stages.stage import Stage, StageContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.specs import BehaviorSpec, behavior_team
-from stages.environment.protocol import EnvironmentGroup, StepResult, settled
-from stages.errors import StageError
-from stages.evaluation.episodes import equal_shares
-from stages.evaluation.players import Player
+from headrace.queues.specs import BehaviorSpec, behavior_team
+from headrace.stages.environment.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.errors import StageError
+from headrace.stages.evaluation.episodes import equal_shares
+from headrace.stages.evaluation.players import Player
 
 MakePlayer = Callable[[int, BehaviorSpec, Sequence[int]], Player]
 """Makes what entrant number so and so decides by for a behaviour id, with this seed for its random numbers."""

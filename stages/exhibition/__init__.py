@@ -1,6 +1,6 @@
 """Exhibition: one game at its own pace, for people who watch it or play in it."""
 
-from stages.exhibition.cast import Cast, Casting
-from stages.exhibition.show import Show
+from headrace.stages.exhibition.cast import Cast, Casting
+from headrace.stages.exhibition.show import Show
 
 __all__ = ["Cast", "Casting", "Show"]

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from config.keys import KeyMapSettings
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.protocol import AgentSteps
-from stages.errors import StageError
-from stages.evaluation.players import Player, uniform_player
-from stages.exhibition.hands import Hands
-from stages.exhibition.keys import action_of
+from headrace.config.keys import KeyMapSettings
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.errors import StageError
+from headrace.stages.evaluation.players import Player, uniform_player
+from headrace.stages.exhibition.hands import Hands
+from headrace.stages.exhibition.keys import action_of
 
 NEWEST = "newest"
 _MISSED = 100

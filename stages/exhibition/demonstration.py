@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import ActionBatch, Array, StepBatch
-from queues.specs import BehaviorSpec
-from queues.stream_format import StreamHeader
-from queues.stream_writer import StreamWriter
-from stages.agent.processor import AgentProcessor
-from stages.environment.protocol import AgentSteps
+from headrace.queues.messages import ActionBatch, Array, StepBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_writer import StreamWriter
+from headrace.stages.agent.processor import AgentProcessor
+from headrace.stages.environment.protocol import AgentSteps
 
 EDGE = "agent_processor"
 """The edge whose recordings these are like."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw
 
-from stages.games.scene import Display, Shape
+from headrace.stages.games.scene import Display, Shape
 
 WIDTH = 600
 """Of an image in pixels, unless it would be higher than that."""

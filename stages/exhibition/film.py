@@ -11,10 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.protocol import EnvironmentGroup, StepResult
-from stages.games.scene import Display, Drawn
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.protocol import EnvironmentGroup, StepResult
+from headrace.stages.games.scene import Display, Drawn
 
 USUAL_FPS = 30.0
 """Of environments that don't say."""

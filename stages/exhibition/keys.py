@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from config.keys import KeyMapSettings, KeySettings
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.errors import StageError
+from headrace.config.keys import KeyMapSettings, KeySettings
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.errors import StageError
 
 _ARROWS = ("ArrowLeft", "ArrowRight"), ("ArrowDown", "ArrowUp"), ("a", "d"), ("s", "w")
 """Keys for less and more of the first continuous actions."""

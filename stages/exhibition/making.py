@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from config import RunConfig
-from stages.environment.factory import EnvironmentRequest, find_factory, make_group
-from stages.environment.protocol import EnvironmentGroup
-from stages.environment.windows import HUMAN
-from stages.errors import StageError
-from stages.exhibition.film import FilmedGroup, Pictured
-from stages.exhibition.seen import SeenGroup
-from stages.games.scene import Drawn
+from headrace.config import RunConfig
+from headrace.stages.environment.factory import EnvironmentRequest, find_factory, make_group
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environment.windows import HUMAN
+from headrace.stages.errors import StageError
+from headrace.stages.exhibition.film import FilmedGroup, Pictured
+from headrace.stages.exhibition.seen import SeenGroup
+from headrace.stages.games.scene import Drawn
 
 PICTURES = "rgb_array"
 """The render mode of Gymnasium and PettingZoo that gives pictures."""

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.protocol import EnvironmentGroup, StepResult, settled
-from stages.exhibition.film import FilmedGroup
-from stages.exhibition.projector import Projector, Shown
-from stages.exhibition.seats import Seats
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.exhibition.film import FilmedGroup
+from headrace.stages.exhibition.projector import Projector, Shown
+from headrace.stages.exhibition.seats import Seats
 
 T = TypeVar("T")
 PAUSED = "paused"

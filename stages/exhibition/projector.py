@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from queues.specs import BehaviorSpec
-from stages.environment.protocol import StepResult
-from stages.exhibition.film import FilmedGroup, Picture
-from stages.exhibition.standings import Standings
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.protocol import StepResult
+from headrace.stages.exhibition.film import FilmedGroup, Picture
+from headrace.stages.exhibition.standings import Standings
 
 FASTEST_S = 0.019
 """Seconds between two pictures at least; at a higher pace some are left out."""

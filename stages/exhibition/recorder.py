@@ -7,16 +7,16 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.factory import EnvironmentRequest
-from stages.environment.protocol import EnvironmentGroup, StepResult
-from stages.errors import StageError
-from stages.exhibition.drawing import SceneImages
-from stages.exhibition.film import FilmedGroup, Picture
-from stages.exhibition.making import make_shown_group
-from stages.exhibition.standings import Standings
-from stages.exhibition.video_files import GIF_S, Pixels, VideoFile, makes_mp4, open_video
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environment.protocol import EnvironmentGroup, StepResult
+from headrace.stages.errors import StageError
+from headrace.stages.exhibition.drawing import SceneImages
+from headrace.stages.exhibition.film import FilmedGroup, Picture
+from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.standings import Standings
+from headrace.stages.exhibition.video_files import GIF_S, Pixels, VideoFile, makes_mp4, open_video
 
 log = logging.getLogger(__name__)
 

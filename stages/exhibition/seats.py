@@ -8,15 +8,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from config.keys import KeyMapSettings
-from queues.messages import ActionBatch, Array
-from queues.specs import BehaviorSpec
-from stages.brains.protocol import BrainRequest, Memoryless
-from stages.environment.protocol import AgentSteps
-from stages.errors import StageError
-from stages.exhibition.hands import Hands
-from stages.exhibition.keys import action_of
-from stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.config.keys import KeyMapSettings
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains.protocol import BrainRequest, Memoryless
+from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.errors import StageError
+from headrace.stages.exhibition.hands import Hands
+from headrace.stages.exhibition.keys import action_of
+from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 Masks = NDArray[np.bool_] | None
 """[d, sum of branches] action masks; None where nothing is masked."""

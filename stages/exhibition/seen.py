@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec, ObservationSpec
-from stages.environment.protocol import EnvironmentGroup, StepResult
-from stages.errors import StageError
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.environment.protocol import EnvironmentGroup, StepResult
+from headrace.stages.errors import StageError
 
 _IMAGE_RANK = 3
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from queues.messages import ActionBatch
-from stages.environment.protocol import EnvironmentGroup, StepResult, settled
-from stages.exhibition.cast import Cast
-from stages.exhibition.film import FilmedGroup
-from stages.exhibition.projector import Projector, Shown
-from stages.exhibition.standings import Standings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.exhibition.cast import Cast
+from headrace.stages.exhibition.film import FilmedGroup
+from headrace.stages.exhibition.projector import Projector, Shown
+from headrace.stages.exhibition.standings import Standings
 
 _WAIT_S = 0.1
 """Between two looks at whether a person has gone, while the game waits for a key."""

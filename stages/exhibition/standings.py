@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queues.specs import behavior_team
-from stages.environment.protocol import StepResult
+from headrace.queues.specs import behavior_team
+from headrace.stages.environment.protocol import StepResult
 
 
 class Standings:

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from config import RunConfig
-from config.errors import suggest
-from stages.environment import factory
-from stages.environment.protocol import EnvironmentGroup
-from stages.errors import StageError
+from headrace.config import RunConfig
+from headrace.config.errors import suggest
+from headrace.stages.environment import factory
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.errors import StageError
 
 BUILTIN_GAMES: Mapping[str, str] = {
-    "Volley": "stages.games.volley:VolleyGroup",
-    "Pursuit": "stages.games.pursuit:PursuitGroup",
-    "ConnectFour": "stages.games.connect_four:ConnectFourGroup",
+    "Volley": "headrace.stages.games.volley:VolleyGroup",
+    "Pursuit": "headrace.stages.games.pursuit:PursuitGroup",
+    "ConnectFour": "headrace.stages.games.connect_four:ConnectFourGroup",
 }
 """`module:class` of the games that come with this package, by `environment.id`."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import ActionSpec
-from stages.policy.memories import AgentMemories
-from stages.policy.protocol import ActingPolicy
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.memories import AgentMemories
+from headrace.stages.policy.protocol import ActingPolicy
 
 
 class PolicyPlayer:

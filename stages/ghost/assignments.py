@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import Assignment, Matchup, PolicyUpdate
-from queues.specs import behavior_name, behavior_team
-from stages.ghost.league import Match
-from stages.ghost.policy_history import NEWEST, PolicyHistory
-from stages.ghost.serialization import generator_state, policy_from_state, policy_state, restore_generator
+from headrace.queues.messages import Assignment, Matchup, PolicyUpdate
+from headrace.queues.specs import behavior_name, behavior_team
+from headrace.stages.ghost.league import Match
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.stages.ghost.serialization import generator_state, policy_from_state, policy_state, restore_generator
 
 
 class Assignments:

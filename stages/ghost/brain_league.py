@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from config.brains import BrainSettings, brains_of_team, drawn
-from queues.columns import GAME_DRAWS
-from queues.messages import Columns
-from queues.specs import behavior_name, behavior_team
-from stages.ghost.league import results_of, score_against
-from stages.ghost.policy_history import Record
-from stages.ghost.rating import points_lost
+from headrace.config.brains import BrainSettings, brains_of_team, drawn
+from headrace.queues.columns import GAME_DRAWS
+from headrace.queues.messages import Columns
+from headrace.queues.specs import behavior_name, behavior_team
+from headrace.stages.ghost.league import results_of, score_against
+from headrace.stages.ghost.policy_history import Record
+from headrace.stages.ghost.rating import points_lost
 
 Entrant = tuple[str, str]
 """A behaviour and one of its brains."""

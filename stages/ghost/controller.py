@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config import SelfPlaySettings
-from queues.messages import Columns, Matchup, PolicyUpdate, TrajectoryBatch
-from queues.specs import behavior_name, behavior_team
-from stages.ghost.assignments import Assignments
-from stages.ghost.league import League, report
-from stages.ghost.opponents import OpponentSampler, UniformOpponents
-from stages.ghost.policy_history import NEWEST, PolicyHistory
-from stages.ghost.resume_wait import POLICY, REPORT, ResumeWait
-from stages.ghost.swap_balance import SwapBalance
+from headrace.config import SelfPlaySettings
+from headrace.queues.messages import Columns, Matchup, PolicyUpdate, TrajectoryBatch
+from headrace.queues.specs import behavior_name, behavior_team
+from headrace.stages.ghost.assignments import Assignments
+from headrace.stages.ghost.league import League, report
+from headrace.stages.ghost.opponents import OpponentSampler, UniformOpponents
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.stages.ghost.resume_wait import POLICY, REPORT, ResumeWait
+from headrace.stages.ghost.swap_balance import SwapBalance
 
 log = logging.getLogger(__name__)
 

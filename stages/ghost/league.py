@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from config.brains import drawn
-from queues.columns import GAME_DRAWS
-from queues.messages import Columns
-from queues.specs import behavior_name, behavior_team
-from stages.ghost.policy_history import NEWEST, Player, PolicyHistory, Record
-from stages.ghost.rating import SkillRating, points_lost, skill
+from headrace.config.brains import drawn
+from headrace.queues.columns import GAME_DRAWS
+from headrace.queues.messages import Columns
+from headrace.queues.specs import behavior_name, behavior_team
+from headrace.stages.ghost.policy_history import NEWEST, Player, PolicyHistory, Record
+from headrace.stages.ghost.rating import SkillRating, points_lost, skill
 
 REMEMBERED = 1000
 """Assignments whose games can still be rated; results of older ones are ignored."""

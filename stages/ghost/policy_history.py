@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from config import SelfPlaySettings
-from queues.messages import PolicyUpdate
-from stages.error_text import describe_error
-from stages.errors import StageError
-from stages.ghost.opponents import Candidate, OpponentSampler
-from stages.ghost.serialization import policy_from_state, policy_state
+from headrace.config import SelfPlaySettings
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError
+from headrace.stages.ghost.opponents import Candidate, OpponentSampler
+from headrace.stages.ghost.serialization import policy_from_state, policy_state
 
 NEWEST = -1
 """The snapshot number that stands for the newest policy."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.ghost.policy_history import Record
+from headrace.stages.ghost.policy_history import Record
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from queues.specs import behavior_name
+from headrace.queues.specs import behavior_name
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import PolicyUpdate
+from headrace.queues.messages import PolicyUpdate
 
 
 def policy_state(update: PolicyUpdate | None) -> dict[str, Any] | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from queues.messages import Matchup, PolicyUpdate, TrajectoryBatch
-from stages.ghost.controller import GhostController
-from stages.stage import Stage, StageContext
+from headrace.queues.messages import Matchup, PolicyUpdate, TrajectoryBatch
+from headrace.stages.ghost.controller import GhostController
+from headrace.stages.stage import Stage, StageContext
 
 
 class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from stages.ghost.policy_history import PolicyHistory
+from headrace.stages.ghost.policy_history import PolicyHistory
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The connection with one game for scripts: each request waits for its answer, without asyncio.
 
-The pipeline does not use it: `stages.programs.server` lets several games answer when they are ready.
+The pipeline does not use it: `headrace.stages.programs.server` lets several games answer when they are ready.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 import time
 from contextlib import suppress
 
-from stages.programs.process import describe_exit
-from stages.programs.server import ADDRESS, HEADER
+from headrace.stages.programs.process import describe_exit
+from headrace.stages.programs.server import ADDRESS, HEADER
 
 _CHUNK = 256 * 1024
 _MOST_BYTES = 2**30

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stages.programs.executables import find_executable
+from headrace.stages.programs.executables import find_executable
 
 ENGINE = "Godot"
 _WITHOUT_WINDOW = ("--disable-render-loop", "--headless")

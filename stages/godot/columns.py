@@ -15,11 +15,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import BehaviorSpec, ObservationSpec
-from stages.godot.pictures import NO_WINDOW, WrongPicture, read_picture
-from stages.godot.spaces import is_picture
-from stages.programs.names import GODOT
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.godot.pictures import NO_WINDOW, WrongPicture, read_picture
+from headrace.stages.godot.spaces import is_picture
+from headrace.stages.programs.names import GODOT
 
 _NUMBER_KINDS = (int, float)
 OF_OBSERVATIONS = (

@@ -5,7 +5,7 @@
     observations, rewards, terminated, truncated, infos = env.step(actions)
     env.close()
 
-The pipeline does not use it: there, `stages.environment.godot` steps several games at once.
+The pipeline does not use it: there, `headrace.stages.environment.godot` steps several games at once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import orjson
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from stages.errors import StageError
-from stages.godot.blocking import BlockingLink, GodotEnvError
-from stages.godot.build import GodotBuild, command_line
-from stages.godot.columns import OF_OBSERVATIONS, not_a_number
-from stages.godot.gymnasium_spaces import action_space, flat_space, observation_space, split
-from stages.godot.pictures import CHANNELS, read_picture
-from stages.godot.spaces import AgentSpaces, BadAnnouncement, is_picture, read_announcement
-from stages.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, WireError, call_of, read_message
+from headrace.stages.errors import StageError
+from headrace.stages.godot.blocking import BlockingLink, GodotEnvError
+from headrace.stages.godot.build import GodotBuild, command_line
+from headrace.stages.godot.columns import OF_OBSERVATIONS, not_a_number
+from headrace.stages.godot.gymnasium_spaces import action_space, flat_space, observation_space, split
+from headrace.stages.godot.pictures import CHANNELS, read_picture
+from headrace.stages.godot.spaces import AgentSpaces, BadAnnouncement, is_picture, read_announcement
+from headrace.stages.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, WireError, call_of, read_message
 
 Step = tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]
 """Of each agent: observations by key, reward, whether its episode has ended (twice), infos."""

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from stages.godot.spaces import is_picture
+from headrace.stages.godot.spaces import is_picture
 
 
 def action_space(announced: Mapping[str, Any]) -> spaces.Dict:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.godot.pictures import CHANNELS
-from stages.programs.errors import ProgramRefused
-from stages.programs.names import GODOT
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.godot.pictures import CHANNELS
+from headrace.stages.programs.errors import ProgramRefused
+from headrace.stages.programs.names import GODOT
 
 SHARED_POLICY = "shared_policy"
 """The policy of agents that name none."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from stages.programs.errors import MessageError
+from headrace.stages.programs.errors import MessageError
 
 HANDSHAKE = orjson.dumps({"type": "handshake", "major_version": "0", "minor_version": "7"})
 """Sent first; the addon warns its user of another version, and never answers."""

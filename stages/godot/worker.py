@@ -1,6 +1,7 @@
 """One game made with Godot: the order of the addon's messages.
 
-What can go wrong with the program is `stages.programs.worker`'s; `stages.godot.columns` converts what messages hold.
+What can go wrong with the program is `stages/programs/worker.py`'s; `stages/godot/columns.py` converts what they
+hold.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from stages.godot.build import GodotBuild, command_line, log_of
-from stages.godot.pictures import NO_WINDOW
-from stages.godot.spaces import Announcement, BadAnnouncement, is_picture, read_announcement
-from stages.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, call_of, read_message
-from stages.programs.server import TcpServer
-from stages.programs.worker import GameWorker, Launch, Wording
+from headrace.stages.godot.build import GodotBuild, command_line, log_of
+from headrace.stages.godot.pictures import NO_WINDOW
+from headrace.stages.godot.spaces import Announcement, BadAnnouncement, is_picture, read_announcement
+from headrace.stages.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, call_of, read_message
+from headrace.stages.programs.server import TcpServer
+from headrace.stages.programs.worker import GameWorker, Launch, Wording
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 """Central inference: one host decides for the agents of many actors, in batches."""
 
-from stages.inference.decider import CentralDecider
+from headrace.stages.inference.decider import CentralDecider
 
 __all__ = ["CentralDecider"]

@@ -11,10 +11,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from queues.messages import DECISION, Array, DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion, PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.inference.kept_policies import KeptPolicies, KeptPolicy
-from stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.queues.messages import (
+    DECISION,
+    Array,
+    DecisionAnswer,
+    DecisionRequest,
+    PolicyAnswer,
+    PolicyQuestion,
+    PolicyUpdate,
+)
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.inference.kept_policies import KeptPolicies, KeptPolicy
+from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 _Place = tuple[str, int]
 """An actor, and the number of one of its questions."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queues.messages import PolicyQuestion, PolicyUpdate
-from stages.errors import StageError
-from stages.policy.protocol import ActingPolicy
+from headrace.queues.messages import PolicyQuestion, PolicyUpdate
+from headrace.stages.errors import StageError
+from headrace.stages.policy.protocol import ActingPolicy
 
 
 @dataclass

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.open_protocol.formats import VERSION
-from stages.programs.errors import MessageError
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.open_protocol.formats import VERSION
+from headrace.stages.programs.errors import MessageError
 
 _TYPES = ("float32", "uint8")
 _MOST_NUMBERS = 2**26

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import BehaviorSpec
-from stages.programs.errors import MessageError
-from stages.programs.rows import ProgramRows
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.programs.errors import MessageError
+from headrace.stages.programs.rows import ProgramRows
 
 _OF_DECIDING = ("ids", "observations", "rewards", "masks", "groups", "group_rewards")
 _OF_ENDED = ("ids", "observations", "rewards", "truncated", "groups", "group_rewards")

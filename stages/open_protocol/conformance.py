@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config.image_encoders import IMAGE_ENCODERS
-from config.network_settings import NetworkSettings
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
-from stages.open_protocol.announcement import Hello
-from stages.open_protocol.columns import actions_part
-from stages.open_protocol.states import read_state
-from stages.open_protocol.worker import OpenWorker
-from stages.programs.errors import MessageError, ProgramEnded
-from stages.programs.rows import ProgramRows
+from headrace.config.image_encoders import IMAGE_ENCODERS
+from headrace.config.network_settings import NetworkSettings
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.open_protocol.announcement import Hello
+from headrace.stages.open_protocol.columns import actions_part
+from headrace.stages.open_protocol.states import read_state
+from headrace.stages.open_protocol.worker import OpenWorker
+from headrace.stages.programs.errors import MessageError, ProgramEnded
+from headrace.stages.programs.rows import ProgramRows
 
 _END_S = 10.0
 """Time in which a game should end after `close`, as in a run."""

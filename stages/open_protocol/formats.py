@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgpack
 import orjson
 
-from stages.programs.errors import MessageError
+from headrace.stages.programs.errors import MessageError
 
 VERSION = 1
 """Of the protocol."""

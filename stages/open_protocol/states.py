@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queues.specs import BehaviorSpec
-from stages.open_protocol.columns import read_rows
-from stages.programs.errors import MessageError
-from stages.programs.rows import ProgramRows
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.open_protocol.columns import read_rows
+from headrace.stages.programs.errors import MessageError
+from headrace.stages.programs.rows import ProgramRows
 
 _KEYS = ("type", "number", "agents", "statistics")
 

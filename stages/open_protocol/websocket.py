@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from aiohttp import WebSocketError, WSMsgType, web
 
-from config.listen import LOCALHOST
-from stages.open_protocol.formats import format_of
-from stages.programs.server import ADDRESS, ConnectionClosed, TooLarge, refused_port, warn_of_second
+from headrace.config.listen import LOCALHOST
+from headrace.stages.open_protocol.formats import format_of
+from headrace.stages.programs.server import ADDRESS, ConnectionClosed, TooLarge, refused_port, warn_of_second
 
 log = logging.getLogger(__name__)
 

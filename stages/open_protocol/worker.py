@@ -1,6 +1,6 @@
 """One game that speaks the open protocol: the order of its messages.
 
-What can go wrong with the program is `stages.programs.worker`'s; `columns` converts what messages hold.
+What can go wrong with the program is `headrace.stages.programs.worker`'s; `columns` converts what messages hold.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.open_protocol.announcement import Hello, read_hello
-from stages.open_protocol.formats import VERSION, Format, decode, encode, format_of
-from stages.programs.errors import MessageError, ProgramBroken, ProgramEnded, ProgramRefused
-from stages.programs.executables import find_executable
-from stages.programs.server import GameServer, TcpServer
-from stages.programs.worker import GameWorker, Launch, Wording
+from headrace.stages.open_protocol.announcement import Hello, read_hello
+from headrace.stages.open_protocol.formats import VERSION, Format, decode, encode, format_of
+from headrace.stages.programs.errors import MessageError, ProgramBroken, ProgramEnded, ProgramRefused
+from headrace.stages.programs.executables import find_executable
+from headrace.stages.programs.server import GameServer, TcpServer
+from headrace.stages.programs.worker import GameWorker, Launch, Wording
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def make_server(transport: str, port: int, max_message_mib: int) -> GameServer:
     """Make the server of a transport, `tcp` or `websocket`."""
     if transport == "tcp":
         return TcpServer(port, max_message_mib * 2**20)
-    from stages.open_protocol.websocket import WebSocketServer  # with aiohttp, which plain TCP does without
+    from headrace.stages.open_protocol.websocket import WebSocketServer  # with aiohttp, which plain TCP does without
 
     return WebSocketServer(port, max_message_mib * 2**20)
 

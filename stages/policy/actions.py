@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from queues.messages import Array, Floats
-from queues.specs import ActionSpec
+from headrace.queues.messages import Array, Floats
+from headrace.queues.specs import ActionSpec
 
 ACTION_LIMIT = 3.0
 """A bounded action of a plain Gaussian policy leaves it as clip(a, -3, 3) / 3, as in ML-Agents."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from config import BehaviorSettings, NetworkSettings
-from config.errors import dotted
-from queues.columns import Column, memory_column
-from queues.specs import BehaviorSpec
-from stages.errors import blaming
-from stages.policy.extra_columns import EXTRA_COLUMNS, check_extra_columns
-from stages.policy.observations import ObservationLayout
-from stages.trainer_lookup import asked_columns, trainer_kind
+from headrace.config import BehaviorSettings, NetworkSettings
+from headrace.config.errors import dotted
+from headrace.queues.columns import Column, memory_column
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import blaming
+from headrace.stages.policy.extra_columns import EXTRA_COLUMNS, check_extra_columns
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer_lookup import asked_columns, trainer_kind
 
 
 @dataclass(frozen=True)

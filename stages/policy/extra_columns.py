@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from queues.columns import Column
-from queues.messages import TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.errors import LoadError, StageError
+from headrace.queues.columns import Column
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import LoadError, StageError
 
 Numbers = TypeVar("Numbers")
 """An array of NumPy, or a tensor of torch."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stages.loading import load_attribute
-from stages.policy.design import PolicyDesign
-from stages.policy.numpy_policy import NumpyPolicy
-from stages.policy.protocol import ActingPolicy
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.numpy_policy import NumpyPolicy
+from headrace.stages.policy.protocol import ActingPolicy
 
-TORCH_POLICY = "stages.policy.network.torch_policy:TorchPolicy"
+TORCH_POLICY = "headrace.stages.policy.network.torch_policy:TorchPolicy"
 """The class for designs that are not plain; a string, so that torch is imported only where a design needs it."""
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from queues.messages import PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
-from stages.loading import load_attribute
-from stages.policy.design import PolicyDesign
-from stages.policy.observations import ObservationLayout
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.observations import ObservationLayout
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 
 MASK_PENALTY = np.float32(-1e8)
 """Added to the logits of forbidden choices: their probability is exactly 0, and p·log p is 0, not NaN."""
 
-ACTOR_TENSORS = "stages.policy.network.actor:actor_tensors"
+ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
 """Gives the tensors of designs that are not plain; a string, so that torch is imported only where a design needs it."""
 
 NORMALIZER_MEAN = "normalizer.mean"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from queues.messages import Floats
-from queues.specs import ActionSpec
-from stages.policy.actions import first_action_features
-from stages.policy.protocol import ActingPolicy, Recall
-from stages.slots import NOBODY, Numbers, Slots, enlarged
+from headrace.queues.messages import Floats
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.actions import first_action_features
+from headrace.stages.policy.protocol import ActingPolicy, Recall
+from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 PATIENCE = 10_000
 """Ticks of a behaviour id after which an agent without a decision in any of them may be forgotten."""

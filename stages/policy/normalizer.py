@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.errors import StageError
+from headrace.stages.errors import StageError
 
 NORMALIZED_LIMIT = 5.0
 

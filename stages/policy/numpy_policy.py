@@ -12,14 +12,14 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, Floats, PolicyUpdate
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, check_layout, policy_layout
-from stages.policy.normalizer import normalize
-from stages.policy.observations import ObservationLayout
-from stages.policy.protocol import ActingPolicy, Decision, Recall
-from stages.policy.sampling import ActionSampler, check_heads
+from headrace.queues.messages import Array, Floats, PolicyUpdate
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, check_layout, policy_layout
+from headrace.stages.policy.normalizer import normalize
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.stages.policy.sampling import ActionSampler, check_heads
 
 _HALF = np.float32(0.5)
 
@@ -43,7 +43,7 @@ class NumpyPolicy:
         if not design.plain:
             raise StageError(
                 f"{design.spec.behavior_id}: NumpyPolicy runs perceptrons over vectors only, without goals and memory; "
-                "use stages.policy.factory.make_policy"
+                "use headrace.training.make_policy"
             )
         self._design = design
         self._behavior_id = design.spec.behavior_id

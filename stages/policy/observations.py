@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.columns import Column
-from queues.messages import Array
-from queues.specs import BehaviorSpec, ObservationSpec
-from stages.errors import StageError
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.columns import Column
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
 
 VECTORS = "vectors"
 """Name of the column of all vectors side by side."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array, PolicyUpdate
+from headrace.queues.messages import ActionBatch, Array, PolicyUpdate
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from math import log, pi
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array, Floats, PolicyUpdate
-from stages.errors import NotFiniteError, StageError
-from stages.policy.actions import environment_actions
-from stages.policy.design import PolicyDesign
-from stages.policy.extra_columns import ACTION_HEADS
-from stages.policy.layout import MASK_PENALTY, branch_slices
+from headrace.queues.messages import ActionBatch, Array, Floats, PolicyUpdate
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.actions import environment_actions
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.extra_columns import ACTION_HEADS
+from headrace.stages.policy.layout import MASK_PENALTY, branch_slices
 
 LOG_SIGMA_LIMITS = (-20.0, 2.0)
 """A state-dependent log σ is clamped to these, as Haarnoja et al. (2018), "Soft Actor-Critic", do in their code."""

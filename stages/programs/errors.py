@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 
 class ProgramBroken(BrokenEnvironmentError):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.programs.errors import ProgramRefused
+from headrace.stages.programs.errors import ProgramRefused
 
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
 """Of all platforms: a path may have any of them, or none."""

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from stages.programs.errors import ProgramRefused
+from headrace.stages.programs.errors import ProgramRefused
 
 _STDERR = 2
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
+from headrace.queues.messages import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import logging
 import struct
 from typing import Protocol
 
-from config.listen import LOCALHOST
-from stages.programs.errors import ProgramRefused
+from headrace.config.listen import LOCALHOST
+from headrace.stages.programs.errors import ProgramRefused
 
 log = logging.getLogger(__name__)
 

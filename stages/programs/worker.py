@@ -1,6 +1,6 @@
 """One game that calls us: its start, the exchange of messages, its end, and all that can go wrong with the program.
 
-What the messages are is the protocol's: workers of `stages.godot` and `stages.open_protocol` derive from `GameWorker`.
+The messages are the protocol's: workers of `stages/godot/` and `stages/open_protocol/` derive from `GameWorker`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.programs.errors import MessageError, ProgramBroken, ProgramEnded
-from stages.programs.logs import tail
-from stages.programs.process import ProgramProcess, describe_exit
-from stages.programs.server import ConnectionClosed, GameServer, TooLarge
+from headrace.stages.programs.errors import MessageError, ProgramBroken, ProgramEnded
+from headrace.stages.programs.logs import tail
+from headrace.stages.programs.process import ProgramProcess, describe_exit
+from headrace.stages.programs.server import ConnectionClosed, GameServer, TooLarge
 
 log = logging.getLogger(__name__)
 

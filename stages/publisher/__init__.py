@@ -1,5 +1,5 @@
 """The policy publisher: the stage that sends policies to the actors."""
 
-from stages.publisher.stage import PolicyPublisher, PublisherPort
+from headrace.stages.publisher.stage import PolicyPublisher, PublisherPort
 
 __all__ = ["PolicyPublisher", "PublisherPort"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from queues.messages import Assignment, Matchup, PolicyUpdate
-from queues.specs import behavior_name
-from stages.stage import Stage
+from headrace.queues.messages import Assignment, Matchup, PolicyUpdate
+from headrace.queues.specs import behavior_name
+from headrace.stages.stage import Stage
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from queues.errors import StreamError
-from queues.messages import Message
-from queues.stream_format import StreamHeader
-from queues.stream_writer import StreamWriter
+from headrace.queues.errors import StreamError
+from headrace.queues.messages import Message
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_writer import StreamWriter
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from queues.stream_reader import StreamReader
-from stages.replay.source import TRAINER_EDGE, resolve_streams
+from headrace.queues.stream_reader import StreamReader
+from headrace.stages.replay.source import TRAINER_EDGE, resolve_streams
 
 
 def recorded_seed(streams: Sequence[str | Path]) -> int:

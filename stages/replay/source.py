@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from config.errors import suggest
-from queues.errors import SpecError
-from queues.messages import Message, PolicyUpdate, StepBatch, TrajectoryBatch
-from queues.specs import BehaviorSpec, behavior_name, behavior_team
-from queues.stream_reader import Frame, StreamReader
-from stages.errors import StageError
-from stages.stage import Source, StageContext
+from headrace.config.errors import suggest
+from headrace.queues.errors import SpecError
+from headrace.queues.messages import Message, PolicyUpdate, StepBatch, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
+from headrace.queues.stream_reader import Frame, StreamReader
+from headrace.stages.errors import StageError
+from headrace.stages.stage import Source, StageContext
 
 TRAINER_EDGE = "trainer"
 """The edge before a trainer: a recording of it has passed all other stages."""

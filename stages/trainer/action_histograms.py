@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from queues.messages import Array, Columns
-from queues.specs import ActionSpec
-from stages.policy.actions import environment_actions
-from stages.stage import Statistics
+from headrace.queues.messages import Array, Columns
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.actions import environment_actions
+from headrace.stages.stage import Statistics
 
 SAMPLED_PER_UPDATE = 32
 """Rows of an update whose actions are shown, of small ones fewer: all would cost more than they tell."""

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.errors import NotFiniteError
-from stages.policy.network.flat_parameters import write_named
-from stages.policy.network.transfers import host_copies
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.network.flat_parameters import write_named
+from headrace.stages.policy.network.transfers import host_copies
 
 
 class Adam:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.errors import StageError
+from headrace.stages.errors import StageError
 
 PATIENCE = 100
 """Updates after which an agent without a new trajectory is forgotten: it vanished without an episode's end, or there

@@ -6,13 +6,13 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 
-from queues.messages import Array, PolicyUpdate
-from stages.errors import StageError
-from stages.policy.design import design_of
-from stages.policy.layout import policy_layout
-from stages.trainer.intake import Intake
-from stages.trainer.protocol import Trainer, TrainerContext
-from stages.trainer.randomness import new_random
+from headrace.queues.messages import Array, PolicyUpdate
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.layout import policy_layout
+from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
+from headrace.stages.trainer.randomness import new_random
 
 
 class BuiltinTrainer(Trainer):

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import os
 
 import numpy as np
 
-from queues.messages import TrajectoryBatch
-from stages.errors import StageError
+from headrace.queues.messages import TrajectoryBatch
+from headrace.stages.errors import StageError
 
 VARIABLE = "HEADRACE_DELIVERIES"
 """`once`: no trajectory may come twice or out of its source's order; `all`: nor may one be missing."""

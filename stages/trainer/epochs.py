@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.stage import Statistics
+from headrace.stages.stage import Statistics
 
 _MEASURES = {
     "Policy/Q1": "Q1",

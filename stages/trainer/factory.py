@@ -6,13 +6,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from config.errors import ConfigError, KeyPath, dotted
-from queues.errors import SpecError
-from stages.error_text import describe_error
-from stages.errors import LoadError, StageError, blaming
-from stages.policy.extra_columns import check_extra_columns
-from stages.trainer.protocol import Trainer, TrainerContext
-from stages.trainer_lookup import trainer_class, trainer_kind
+from headrace.config.errors import ConfigError, KeyPath, dotted
+from headrace.queues.errors import SpecError
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import LoadError, StageError, blaming
+from headrace.stages.policy.extra_columns import check_extra_columns
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
+from headrace.stages.trainer_lookup import trainer_class, trainer_kind
 
 
 def make_trainer(context: TrainerContext) -> Trainer:
@@ -56,9 +56,7 @@ def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[
     found = trainer_class(trainer_type, folder, path)
     with blaming(*path, "trainer_type"):
         if not (isinstance(found, type) and issubclass(found, Trainer)):
-            raise LoadError(
-                f"{where}: {trainer_type} is not a class derived from stages.trainer.Trainer, got {found!r}"
-            )
+            raise LoadError(f"{where}: {trainer_type} is not a class derived from headrace.Trainer, got {found!r}")
         check_extra_columns(trainer_kind(trainer_type, folder, path).extra_columns, f"{where}: {trainer_type}")
     return found
 

@@ -8,8 +8,8 @@ from itertools import islice
 
 import numpy as np
 
-from queues.messages import Array, TrajectoryBatch
-from stages.stage import Statistics
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.stages.stage import Statistics
 
 RECENT_EPISODES = 100
 """Episodes behind the recent mean return, the field's usual yardstick."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, Layout
-from stages.policy.normalizer import Normalizer
-from stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, Layout
+from headrace.stages.policy.normalizer import Normalizer
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 
 EXPORTED_STEPS = 100_000
 """Observations that count as seen by the normaliser of an exported policy, as the export has no number: so many that

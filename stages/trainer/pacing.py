@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from config import BehaviorSettings
+from headrace.config import BehaviorSettings
 
 USUAL_BUFFER_SIZE = 1024
 """Assumed of a trainer of the user's own without a `buffer_size`; flow control copes with another number."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from config import BehaviorSettings
-from queues.messages import PolicyUpdate, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
-from stages.stage import NoStatistics, Statistics
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.config import BehaviorSettings
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.stage import NoStatistics, Statistics
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TrainerContext:
 
 
 class Trainer(ABC):
-    """Learns one behaviour. The class attributes are static properties: `config.trainers.TrainerKind`."""
+    """Learns one behaviour. The class attributes are static properties: `headrace.config.trainers.TrainerKind`."""
 
     squashed: ClassVar[bool] = False
     """True if the policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
@@ -73,7 +73,7 @@ class Trainer(ABC):
     imitates: ClassVar[bool] = False
     """True if the trajectories are of another policy: their returns are not those of the learned policy."""
     extra_columns: ClassVar[tuple[str, ...]] = ()
-    """Names of the columns that policies add for it to each decision, of `stages.policy.extra_columns`."""
+    """Names of the columns that policies add for it to each decision, of `headrace.stages.policy.extra_columns`."""
 
     def __init__(self, context: TrainerContext) -> None:
         self.context = context

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.columns import Column
-from queues.messages import Array
-from stages.policy.observations import EncodedObservations, ObservationLayout
-from stages.slots import FreeNumbers
+from headrace.queues.columns import Column
+from headrace.queues.messages import Array
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.slots import FreeNumbers
 
 Index = NDArray[np.int64]
 

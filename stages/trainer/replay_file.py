@@ -21,8 +21,8 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
-from stages.trainer.replay_columns import LazyColumn
+from headrace.queues.messages import Array
+from headrace.stages.trainer.replay_columns import LazyColumn
 
 MAGIC = b"headrace replay 1\n"
 

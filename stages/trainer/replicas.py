@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stages.errors import StageError
+from headrace.stages.errors import StageError
 
 if TYPE_CHECKING:  # main and actors need no torch
     from torch import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stages.errors import StageError
+from headrace.stages.errors import StageError
 
 LEARNING_RATE_FLOOR = 1e-10
 EPSILON_FLOOR = 0.1

@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from config.stop_when import StopWhenSettings
-from queues.columns import Column
-from queues.messages import PolicyUpdate, TrajectoryBatch
-from queues.specs import ActionSpec
-from stages.policy.extra_columns import require_columns
-from stages.stage import Stage, StageContext
-from stages.timings import LEARNING
-from stages.trainer.action_histograms import ActionHistograms
-from stages.trainer.deliveries import Deliveries
-from stages.trainer.finished_episodes import FinishedEpisodes
-from stages.trainer.protocol import Trainer
-from stages.trainer.report import TrainerPort, TrainerReport
-from stages.trainer.stop_criterion import StopCriterion
-from stages.trainer.thread_choice import ThreadChoice
+from headrace.config.stop_when import StopWhenSettings
+from headrace.queues.columns import Column
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.extra_columns import require_columns
+from headrace.stages.stage import Stage, StageContext
+from headrace.stages.timings import LEARNING
+from headrace.stages.trainer.action_histograms import ActionHistograms
+from headrace.stages.trainer.deliveries import Deliveries
+from headrace.stages.trainer.finished_episodes import FinishedEpisodes
+from headrace.stages.trainer.protocol import Trainer
+from headrace.stages.trainer.report import TrainerPort, TrainerReport
+from headrace.stages.trainer.stop_criterion import StopCriterion
+from headrace.stages.trainer.thread_choice import ThreadChoice
 
 RESTORED_SOURCE = -1
 """Source of the rows that a resumed trainer brings along."""

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queues.messages import Array
-from queues.specs import ActionSpec
-from stages.policy.network.inputs import Inputs
+from headrace.queues.messages import Array
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.network.inputs import Inputs
 
 
 @dataclass(frozen=True, slots=True)

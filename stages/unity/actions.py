@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.unity.errors import UnityRefused
-from stages.unity.messages import ListAgentActionProto
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.unity.errors import UnityRefused
+from headrace.stages.unity.messages import ListAgentActionProto
 
 _CONTINUOUS = 1
 """Of `SpaceTypeProto`, in packages whose behaviours have one of the two kinds of actions."""

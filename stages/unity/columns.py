@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
-from queues.specs import BehaviorSpec
-from stages.programs.rows import ProgramRows
-from stages.unity.actions import action_spec
-from stages.unity.errors import UnityBroken, UnityMisobserved
-from stages.unity.observations import WrongObservation, observation_reader, observation_spec
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.programs.rows import ProgramRows
+from headrace.stages.unity.actions import action_spec
+from headrace.stages.unity.errors import UnityBroken, UnityMisobserved
+from headrace.stages.unity.observations import WrongObservation, observation_reader, observation_spec
 
 
 class BehaviorReader:

@@ -21,10 +21,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from stages.errors import StageError
-from stages.unity.demo_repair import damaged_description
-from stages.unity.messages import AgentInfoActionPairProto, BrainParametersProto, DemonstrationMetaProto
-from stages.unity.varint import read_varint, varint
+from headrace.stages.errors import StageError
+from headrace.stages.unity.demo_repair import damaged_description
+from headrace.stages.unity.messages import AgentInfoActionPairProto, BrainParametersProto, DemonstrationMetaProto
+from headrace.stages.unity.varint import read_varint, varint
 
 META_ROOM = 33
 """Bytes for length and header; the behaviour's description follows."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from stages.unity.messages import ActionSpecProto, AgentInfoActionPairProto, BrainParametersProto
-from stages.unity.varint import read_varint
+from headrace.stages.unity.messages import ActionSpecProto, AgentInfoActionPairProto, BrainParametersProto
+from headrace.stages.unity.varint import read_varint
 
 _FURTHEST = 4096
 """Bytes that may be left of a description."""

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.messages import Array
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.unity.columns import BehaviorReader
-from stages.unity.demo import DemoReader, DemoWriter
-from stages.unity.messages import GOAL_SIGNAL, PNG, AgentActionProto, AgentInfoProto, BrainParametersProto
-from stages.unity.png import encode_png
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import Array
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.unity.columns import BehaviorReader
+from headrace.stages.unity.demo import DemoReader, DemoWriter
+from headrace.stages.unity.messages import GOAL_SIGNAL, PNG, AgentActionProto, AgentInfoProto, BrainParametersProto
+from headrace.stages.unity.png import encode_png
 
 log = logging.getLogger(__name__)
 

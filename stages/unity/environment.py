@@ -8,7 +8,7 @@
     env.step()
     env.close()
 
-The pipeline does not use it: there, `stages.environment.unity` steps several programs at once.
+The pipeline does not use it: there, `headrace.stages.environment.unity` steps several programs at once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from config import EnvSettings
-from config.listen import LOCALHOST
-from stages.programs.rows import ProgramRows
-from stages.unity.actions import action_protos
-from stages.unity.columns import BehaviorReader
-from stages.unity.exceptions import UnityActionException, UnityEnvironmentException, as_low_level
-from stages.unity.executable import Executable
-from stages.unity.messages import UnityRLCapabilitiesProto
-from stages.unity.side_channels import SideChannel, SideChannels
-from stages.unity.specs import (
+from headrace.config import EnvSettings
+from headrace.config.listen import LOCALHOST
+from headrace.stages.programs.rows import ProgramRows
+from headrace.stages.unity.actions import action_protos
+from headrace.stages.unity.columns import BehaviorReader
+from headrace.stages.unity.exceptions import UnityActionException, UnityEnvironmentException, as_low_level
+from headrace.stages.unity.executable import Executable
+from headrace.stages.unity.messages import UnityRLCapabilitiesProto
+from headrace.stages.unity.side_channels import SideChannel, SideChannels
+from headrace.stages.unity.specs import (
     ActionSpec,
     ActionTuple,
     BehaviorSpec,
@@ -40,8 +40,8 @@ from stages.unity.specs import (
     ObservationSpec,
     ObservationType,
 )
-from stages.unity.steps import DecisionSteps, TerminalSteps
-from stages.unity.worker import EDITOR_PORT, MAX_MESSAGE_MIB, UnityWorker
+from headrace.stages.unity.steps import DecisionSteps, TerminalSteps
+from headrace.stages.unity.worker import EDITOR_PORT, MAX_MESSAGE_MIB, UnityWorker
 
 BASE_PORT = EnvSettings().base_port
 """Default port of executables."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
+from headrace.stages.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
 
 
 class UnityBroken(ProgramBroken):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stages.errors import StageError
-from stages.unity.errors import (
+from headrace.stages.errors import StageError
+from headrace.stages.unity.errors import (
     ChannelMisused,
     PortUnusable,
     UnityBroken,

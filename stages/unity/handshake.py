@@ -8,9 +8,14 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from stages.unity.errors import UnityRefused
-from stages.unity.messages import OK, UnityMessageProto, UnityRLCapabilitiesProto, UnityRLInitializationInputProto
-from stages.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
+from headrace.stages.unity.errors import UnityRefused
+from headrace.stages.unity.messages import (
+    OK,
+    UnityMessageProto,
+    UnityRLCapabilitiesProto,
+    UnityRLInitializationInputProto,
+)
+from headrace.stages.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
 
 log = logging.getLogger(__name__)
 

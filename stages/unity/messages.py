@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from stages.proto_messages import ProtoMessages
+from headrace.stages.proto_messages import ProtoMessages
 
 EXCHANGE = "/communicator_objects.UnityToExternalProto/Exchange"
 """The protocol's one method; requests and responses are `UnityMessageProto`."""
@@ -24,7 +24,7 @@ DEFAULT, GOAL_SIGNAL = 0, 1
 
 
 _message = ProtoMessages(
-    files("stages.unity").joinpath("proto/communicator_objects.binpb").read_bytes(), "communicator_objects"
+    files("headrace.stages.unity").joinpath("proto/communicator_objects.binpb").read_bytes(), "communicator_objects"
 ).message
 
 UnityMessageProto = _message("UnityMessageProto")

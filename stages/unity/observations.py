@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
-from queues.specs import ObservationSpec
-from stages.decoding_threads import decode_each
-from stages.unity.errors import UnityBroken, UnityRefused
-from stages.unity.messages import GOAL_SIGNAL, PNG, ObservationProto
-from stages.unity.png import PngError, decode_into, png_size, split_pngs
+from headrace.queues.messages import Array
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.decoding_threads import decode_each
+from headrace.stages.unity.errors import UnityBroken, UnityRefused
+from headrace.stages.unity.messages import GOAL_SIGNAL, PNG, ObservationProto
+from headrace.stages.unity.png import PngError, decode_into, png_size, split_pngs
 
 _LARGE = 64 * 64 * 3
 """From so many numbers of a picture on, decoding outlasts what holds the interpreter's lock: then threads help."""

@@ -18,10 +18,10 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
-from config.listen import LOCALHOST
-from stages.listening import add_grpc_port, find_port
-from stages.unity.errors import PortUnusable, UnityRefused
-from stages.unity.messages import EXCHANGE
+from headrace.config.listen import LOCALHOST
+from headrace.stages.listening import add_grpc_port, find_port
+from headrace.stages.unity.errors import PortUnusable, UnityRefused
+from headrace.stages.unity.messages import EXCHANGE
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The specs of ML-Agents' low-level interface, under its names, for scripts.
 
-The pipeline's own specs are in `queues.specs`.
+The pipeline's own specs are in `headrace.queues.specs`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.unity.exceptions import UnityActionException
+from headrace.stages.unity.exceptions import UnityActionException
 
 
 class DimensionProperty(IntFlag):

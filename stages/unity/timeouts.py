@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from stages.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
+from headrace.stages.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
 
 
 class ConnectionState(Enum):

@@ -1,6 +1,6 @@
 """One Unity program: its start, the exchange of messages, and its end.
 
-This module handles the protocol; `stages.unity.columns` converts its messages to columns.
+This module handles the protocol; `headrace.stages.unity.columns` converts its messages to columns.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from config.listen import LOCALHOST
-from config.unity import EnvSettings
-from stages.programs.logs import tail
-from stages.programs.process import ProgramProcess, describe_exit
-from stages.unity import handshake, messages
-from stages.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused
-from stages.unity.executable import Executable, command_line, player_log
-from stages.unity.messages import UnityMessageProto
-from stages.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
-from stages.unity.timeouts import ConnectionState, describe_timeout
+from headrace.config.listen import LOCALHOST
+from headrace.config.unity import EnvSettings
+from headrace.stages.programs.logs import tail
+from headrace.stages.programs.process import ProgramProcess, describe_exit
+from headrace.stages.unity import handshake, messages
+from headrace.stages.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused
+from headrace.stages.unity.executable import Executable, command_line, player_log
+from headrace.stages.unity.messages import UnityMessageProto
+from headrace.stages.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
+from headrace.stages.unity.timeouts import ConnectionState, describe_timeout
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.protocol import AgentSteps, StepResult
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.protocol import AgentSteps, StepResult
 
 Bools = NDArray[np.bool_]
 Outcome = tuple[Array, Bools, Bools]

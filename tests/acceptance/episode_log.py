@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from queues.messages import Array
-from stages import Stage, StageContext, TrajectoryBatch
+from headrace.queues.messages import Array
+from headrace.stages import Stage, StageContext, TrajectoryBatch
 
 
 class EpisodeLog(Stage[TrajectoryBatch, TrajectoryBatch]):

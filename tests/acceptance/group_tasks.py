@@ -14,9 +14,9 @@ import numpy as np
 from acceptance.acceptance_envs import Simple
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import BehaviorSpec
-from stages.environment.protocol import AgentSteps, StepResult
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.protocol import AgentSteps, StepResult
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

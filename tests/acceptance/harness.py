@@ -13,8 +13,8 @@ from acceptance import acceptance_envs
 from acceptance.episode_log import read_returns
 from acceptance.recording import record
 
-from config import RunConfig
-from pipeline.run import RunResult, run
+from headrace.config import RunConfig
+from headrace.pipeline.run import RunResult, run
 
 Plain = dict[str, Any]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from queues.messages import ActionBatch, Array, StepBatch, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from queues.stream_format import StreamHeader
-from queues.stream_writer import StreamWriter
-from stages.agent import AgentProcessor
-from stages.environment.protocol import AgentSteps, EnvironmentGroup, StepResult
+from headrace.queues.messages import ActionBatch, Array, StepBatch, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_writer import StreamWriter
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environment.protocol import AgentSteps, EnvironmentGroup, StepResult
 
 Expert = Callable[[AgentSteps], ActionBatch]
 EDGE = "trainer"

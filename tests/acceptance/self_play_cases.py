@@ -12,8 +12,8 @@ from acceptance.cases import ACTIONS, PPO, changed
 from acceptance.episode_log import read_returns
 from acceptance.harness import final_score
 
-from config import RunConfig
-from pipeline.run import run
+from headrace.config import RunConfig
+from headrace.pipeline.run import run
 
 SYMMETRIC = ("1D?team=0", "1D?team=1")
 ASYMMETRIC = ("1D?team=0", "1DOpp?team=1")

@@ -14,10 +14,10 @@ import numpy as np
 from acceptance.acceptance_envs import Simple
 from acceptance.episode_log import EpisodeLog
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages import TrajectoryBatch
-from stages.environment.protocol import StepResult
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages import TrajectoryBatch
+from headrace.stages.environment.protocol import StepResult
 
 
 class Sides:

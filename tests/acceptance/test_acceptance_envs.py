@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from acceptance.acceptance_envs import Corridor, CueMemory, PixelTask, Simple
 
-from queues.messages import ActionBatch
-from stages.environment.protocol import EnvironmentGroup
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.protocol import EnvironmentGroup
 
 
 def play(group, decide, ticks, seed=0):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from config import load_config
-from pipeline.run import run
+from headrace.config import load_config
+from headrace.pipeline.run import run
 
 pytestmark = pytest.mark.lengthy
 

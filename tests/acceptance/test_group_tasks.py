@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from acceptance.group_tasks import EXAMPLE, MultiAgent, TheDoor, the_door
 
-from config import load_config
-from queues.messages import ActionBatch
+from headrace.config import load_config
+from headrace.queues.messages import ActionBatch
 
 WAIT, PUSH, GO = the_door.WAIT, the_door.PUSH, the_door.GO
 

@@ -11,9 +11,9 @@ from acceptance.cases import CASES
 from acceptance.harness import BESIDE, Case, Demonstrations, configuration, final_score, passes, train, try_case
 from acceptance.recording import record
 
-from config import RunConfig
-from stages.environment.factory import EnvironmentRequest, make_group
-from stages.trainer.imitation import load_demonstrations
+from headrace.config import RunConfig
+from headrace.stages.environment.factory import EnvironmentRequest, make_group
+from headrace.stages.trainer.imitation import load_demonstrations
 
 TINY: dict[str, Any] = {
     "trainer_type": "ppo",

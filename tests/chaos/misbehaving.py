@@ -19,10 +19,10 @@ import gymnasium
 import numpy as np
 import psutil
 
-from pipeline.run_folder.checkpoint import newest_checkpoint
-from queues.messages import PolicyUpdate
-from stages import Stage, TrajectoryBatch
-from stages.publisher import PolicyPublisher
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages import Stage, TrajectoryBatch
+from headrace.stages.publisher import PolicyPublisher
 
 PLACE, MOMENT, FAULT = os.environ.get("CHAOS", "nowhere|never|nothing").split("|")
 CHECKPOINTS = Path("results/run/checkpoints")

@@ -7,8 +7,8 @@ from typing import Any
 
 from misbehaving import HAPPENED, MOMENT, SAVING, Fault, spoil  # type: ignore[import-not-found]  # beside the YAML
 
-from queues.messages import PolicyUpdate
-from stages.trainer.ppo import PPOTrainer
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.trainer.ppo import PPOTrainer
 
 
 class Learns(PPOTrainer):

@@ -21,7 +21,7 @@ from chaos_table import (
     statuses,
 )
 
-from config.host_kinds import HOST_KINDS
+from headrace.config.host_kinds import HOST_KINDS
 
 BLAMED = {
     "environment": r"actor-0|stage actor|the environment's|environment factory",

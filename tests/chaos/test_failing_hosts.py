@@ -14,7 +14,7 @@ import pytest
 from run_configs import Plain, cartpole, changed, sac
 from runs import Command
 
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found by /proc")
 

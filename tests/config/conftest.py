@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from config import ConfigError, RunConfig, load_config
+from headrace.config import ConfigError, RunConfig, load_config
 
 Load = Callable[..., RunConfig]
 MistakesOf = Callable[..., list[str]]

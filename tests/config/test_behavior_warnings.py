@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from placed import without_places
 
-from config import RunConfig
+from headrace.config import RunConfig
 
 SAC = "trainer_type: sac"
 MEMORY = "network_settings: {memory: {sequence_length: %d}}"

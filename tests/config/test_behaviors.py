@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from config import BehaviorSettings, NetworkSettings, PPOHyperparameters, SelfPlaySettings
+from headrace.config import BehaviorSettings, NetworkSettings, PPOHyperparameters, SelfPlaySettings
 
 ML_AGENTS_DEFAULTS: dict[str, Any] = {
     "trainer_type": "ppo",

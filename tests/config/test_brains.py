@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from config import ConfigError, RunConfig, load_config
-from config.brains import drawn, kind_of
+from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config.brains import drawn, kind_of
 
 
 def config(brain, **block):

@@ -3,9 +3,9 @@
 import pytest
 from run_configs import cartpole
 
-from config import ConfigError, RunConfig
-from pipeline.command.description import describe
-from pipeline.common.graph import decides_centrally
+from headrace.config import ConfigError, RunConfig
+from headrace.pipeline.command.description import describe
+from headrace.pipeline.common.graph import decides_centrally
 
 
 def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():

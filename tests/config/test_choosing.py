@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config import ConfigError, RunConfig
+from headrace.config import ConfigError, RunConfig
 
 GYM = {"kind": "gymnasium", "id": "CartPole-v1"}
 

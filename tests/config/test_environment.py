@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from placed import without_places
 
-from config import ActionRepeatSettings, ConfigError, KeyMapSettings, ObservationSettings, RoleSettings, RunConfig
+from headrace.config import (
+    ActionRepeatSettings,
+    ConfigError,
+    KeyMapSettings,
+    ObservationSettings,
+    RoleSettings,
+    RunConfig,
+)
 
 HEAD = "behaviors: {B: {}}\nenvironment: {kind: %s, id: A, %s}\n"
 

@@ -8,7 +8,7 @@ import pytest
 from placed import without_places
 from pydantic import ValidationError
 
-from config import (
+from headrace.config import (
     BCHyperparameters,
     BehaviorSettings,
     ImpalaHyperparameters,

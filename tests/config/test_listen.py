@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config.listen import endpoint_of
+from headrace.config.listen import endpoint_of
 
 
 @pytest.mark.parametrize(

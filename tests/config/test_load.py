@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from placed import without_places
 from properties import examples
 
-from config import BehaviorSettings, ConfigError, PPOHyperparameters, RunConfig, SACHyperparameters, load_config
+from headrace.config import (
+    BehaviorSettings,
+    ConfigError,
+    PPOHyperparameters,
+    RunConfig,
+    SACHyperparameters,
+    load_config,
+)
 
 
 def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_of):

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from config import load_config
-from config.errors import ConfigError
+from headrace.config import load_config
+from headrace.config.errors import ConfigError
 
 ONE = {"behaviors": {"Ball": {"trainer_type": "ppo"}}}
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-import config
-from config.reference import reference
-from config.schema_lookup import fields_of
+from headrace import config
+from headrace.config.reference import reference
+from headrace.config.schema_lookup import fields_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 MODELS = [each for each in vars(config).values() if isinstance(each, type) and issubclass(each, BaseModel)]
 
 
 def test_the_document_is_up_to_date():
-    message = "run `python -m config.reference > docs/configuration.md`"
+    message = "run `python -m headrace.config.reference > docs/configuration.md`"
     assert DOCUMENT.read_text(encoding="utf-8") == reference(), message
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config import (
+from headrace.config import (
     BehavioralCloningSettings,
     BehaviorSettings,
     CuriositySettings,

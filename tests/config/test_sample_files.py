@@ -10,9 +10,9 @@ import yaml
 from placed import without_places
 from sample_files import BESIDE, FILES, SAMPLES, name_of
 
-from config import BCHyperparameters, PPOHyperparameters, RunConfig, SACHyperparameters, load_config
-from config.load import convert
-from config.yaml_reader import read_file
+from headrace.config import BCHyperparameters, PPOHyperparameters, RunConfig, SACHyperparameters, load_config
+from headrace.config.load import convert
+from headrace.config.yaml_reader import read_file
 
 CURRENT = ("everything.yaml", "configuration.yaml")
 CASES: list[tuple[Path, dict[str, Any]]] = [

@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 from placed import without_places
 
-from config import Curriculum, EngineSettings, EnvSettings, MultiRangeSampler, RunConfig, StagePlacement, UniformSampler
-from config.pipeline import PipelineSettings
-from config.record_replay import RecordSettings, ReplaySettings
-from config.sections import CheckpointSettings
+from headrace.config import (
+    Curriculum,
+    EngineSettings,
+    EnvSettings,
+    MultiRangeSampler,
+    RunConfig,
+    StagePlacement,
+    UniformSampler,
+)
+from headrace.config.pipeline import PipelineSettings
+from headrace.config.record_replay import RecordSettings, ReplaySettings
+from headrace.config.sections import CheckpointSettings
 
 ONE = "behaviors: {B: {}}\n"
 TWO = "behaviors: {B: {}, C: {}}\n"

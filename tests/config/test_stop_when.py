@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from config import load_config
-from config.errors import ConfigError
+from headrace.config import load_config
+from headrace.config.errors import ConfigError
 
 
 def config(stop_when: object, **sections: object):

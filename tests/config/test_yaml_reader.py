@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config.errors import ConfigError
-from config.yaml_reader import read_file, read_text
+from headrace.config.errors import ConfigError
+from headrace.config.yaml_reader import read_file, read_text
 
 
 def read(text: str) -> Any:

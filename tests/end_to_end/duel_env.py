@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
 
 
 class Duel:

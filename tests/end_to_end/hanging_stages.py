@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from stages import Stage, TrajectoryBatch
-from stages.trainer.ppo import PPOTrainer
+from headrace.stages import Stage, TrajectoryBatch
+from headrace.stages.trainer.ppo import PPOTrainer
 
 HANGS = Path(__file__).with_name("hangs")
 """A file beside the configuration that is there once something hangs."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import PolicyUpdate
-from stages import Stage, TrajectoryBatch
-from stages.trainer import Trainer, TrainerContext
-from stages.trainer.ppo import PPOTrainer
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages import Stage, TrajectoryBatch
+from headrace.stages.trainer import Trainer, TrainerContext
+from headrace.stages.trainer.ppo import PPOTrainer
 
 
 class Raises(Stage[TrajectoryBatch, TrajectoryBatch]):

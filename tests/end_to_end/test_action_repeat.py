@@ -13,10 +13,10 @@ from runs import Command, run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from unity_command import unity
 
-from pipeline.policies.export import load_acting_policy
-from pipeline.run import RunOptions
-from queues.messages import TrajectoryBatch
-from queues.stream_reader import StreamReader
+from headrace.pipeline.policies.export import load_acting_policy
+from headrace.pipeline.run import RunOptions
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
 
 LEARNED = cartpole(environment__action_repeat={"max": 4}, record__edges=["trainer"], pipeline__deterministic=True)
 
@@ -145,7 +145,7 @@ def test_an_evaluation_holds_actions_too_also_against_a_scripted_player_which_kn
     plain = volley(
         **INLINE,
         environment__action_repeat=repeat,
-        evaluation={"every": 1000, "episodes": 4, "opponents": "stages.games.volley.scripted:ScriptedPlayer"},
+        evaluation={"every": 1000, "episodes": 4, "opponents": "headrace.stages.games.volley.scripted:ScriptedPlayer"},
         behaviors__Volley__max_steps=1500,
     )
     result = run_here(plain, tmp_path, "run")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from runs import Command
 
-from config.host_kinds import HOST_KINDS
+from headrace.config.host_kinds import HOST_KINDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "config" / "examples"

@@ -11,9 +11,9 @@ from run_folders import streams
 from runs import run_here
 from unity_command import unity
 
-from pipeline.run_folder.checkpoint import newest_checkpoint
-from queues.messages import TrajectoryBatch
-from queues.stream_reader import StreamReader
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
 
 HOSTS = {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}}
 VOLLEY: dict[str, Any] = {"environment": {"kind": "builtin", "id": "Volley", "num_envs": 8}, "pipeline": HOSTS}

@@ -13,8 +13,8 @@ from run_configs import INLINE, Plain, cartpole, changed, remembering, sac, unro
 from run_folders import read_whole_checkpoint
 from runs import run_here
 
-from pipeline.run import RunOptions
-from stages.trainer.deliveries import VARIABLE
+from headrace.pipeline.run import RunOptions
+from headrace.stages.trainer.deliveries import VARIABLE
 
 
 def central(plain: Plain, **changes: object) -> Plain:

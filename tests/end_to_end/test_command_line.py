@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CALLED_AS_ML_AGENTS = """
 import sys
 sys.argv[0] = "/usr/local/bin/mlagents-learn"
-from pipeline.cli import main
+from headrace.pipeline.cli import main
 sys.exit(main())
 """
 FILE = """\

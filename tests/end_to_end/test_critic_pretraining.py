@@ -6,7 +6,7 @@ from run_configs import INLINE, cartpole, changed
 from run_folders import streams
 from runs import run_here
 
-from pipeline.policies.export import read_export
+from headrace.pipeline.policies.export import read_export
 
 IMPALA = {
     "trainer_type": "impala",

@@ -13,8 +13,8 @@ from run_configs import INLINE, TOLD_ENV, changed, taught
 from run_folders import manifest
 from runs import run_here
 
-from pipeline.run import RunOptions
-from stages.evaluation.stage import EvaluationStage
+from headrace.pipeline.run import RunOptions
+from headrace.stages.evaluation.stage import EvaluationStage
 
 
 def worths(log: Path) -> list[float]:
@@ -36,7 +36,7 @@ def lesson_in_status(run_folder: Path) -> int:
 
 
 def test_a_run_goes_through_its_lessons(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "pipeline")
+    caplog.set_level(logging.INFO, "headrace.pipeline")
     log = tmp_path / "told.txt"
     plain = taught(
         **INLINE,

@@ -9,9 +9,9 @@ import pytest
 from run_configs import INLINE, cartpole, sac
 from run_folders import read_whole_checkpoint
 
-from config import RunConfig, load_config
-from pipeline.common.errors import RunFailed
-from pipeline.run import RunResult, run
+from headrace.config import RunConfig, load_config
+from headrace.pipeline.common.errors import RunFailed
+from headrace.pipeline.run import RunResult, run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_signal"
 VISITS = {"use": "my_signal:Visits", "with": {"size": 0.5}}

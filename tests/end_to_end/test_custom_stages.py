@@ -16,12 +16,12 @@ from run_configs import INLINE, Plain, cartpole, changed, volley
 from run_folders import read_whole_checkpoint, streams
 from runs import Command, run_here
 
-from pipeline.common.errors import RunError, RunFailed
-from queues.messages import TrajectoryBatch
-from queues.stream_reader import StreamReader
-from stages import StageContext
-from stages.loading import load_attribute
-from stages.trainer.deliveries import VARIABLE
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
+from headrace.stages import StageContext
+from headrace.stages.loading import load_attribute
+from headrace.stages.trainer.deliveries import VARIABLE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
 MISBEHAVING = Path(__file__).with_name("misbehaving_stages.py")
@@ -356,7 +356,7 @@ def test_every_wrong_name_is_reported_before_anything_starts(folder: Path):
         "argument: misbehaving_stages:Raises does not take {'on_itm': 2}: got an unexpected keyword argument 'on_itm'; "
         "it takes (on_item=0)",
         "does not take {}: missing a required argument: 'min_steps'",
-        "NoStage is not a class derived from stages.Stage",
+        "NoStage is not a class derived from headrace.Stage",
         "'nowhere-offered' (entry-point group 'headrace.stages'): no installed package offers it",
     ):
         assert words in command.output

@@ -13,17 +13,17 @@ from run_configs import Plain
 from run_folders import read_whole_checkpoint
 from runs import Command
 
-from config import RunConfig, load_config
-from pipeline.common.errors import RunFailed
-from pipeline.hosts.sizes import rows_per_batch
-from pipeline.policies.export import read_export
-from pipeline.run import run
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages import StageError
-from stages.loading import load_attribute
-from stages.policy import design_of, make_policy
-from stages.trainer import TrainerContext
+from headrace.config import RunConfig, load_config
+from headrace.pipeline.common.errors import RunFailed
+from headrace.pipeline.hosts.sizes import rows_per_batch
+from headrace.pipeline.policies.export import read_export
+from headrace.pipeline.run import run
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages import StageError
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy import design_of, make_policy
+from headrace.stages.trainer import TrainerContext
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
 CONFIG = EXAMPLE / "trainer.yaml"
@@ -139,7 +139,11 @@ def test_it_learns(tmp_path: Path):
     ("trainer", "hyperparameters", "message"),
     [
         ("my_trainer:Reinforc", {}, r"behaviors.LongPole.trainer_type.* did you mean 'Reinforce'\?"),
-        ("my_env:long_pole", {}, "behaviors.LongPole.trainer_type: .*not a class derived from stages.trainer.Trainer"),
+        (
+            "my_env:long_pole",
+            {},
+            "behaviors.LongPole.trainer_type: .*not a class derived from headrace.Trainer",
+        ),
         (
             "my_trainer:Reinforce",
             {"learning_rate": 0.1},

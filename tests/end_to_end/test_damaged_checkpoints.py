@@ -12,10 +12,10 @@ from run_configs import INLINE, cartpole, changed, sac
 from run_folders import read_whole_checkpoint
 from runs import Command, run_here
 
-from config import RunConfig
-from pipeline.common.errors import RunError
-from pipeline.run import RunOptions, run_async
-from pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.run import RunOptions, run_async
+from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
 
 PLAIN = cartpole(behaviors__CartPole__max_steps=2000, behaviors__CartPole__checkpoint_interval=700, **INLINE)
 MORE = changed(PLAIN, {"behaviors__CartPole__max_steps": 3000})

@@ -8,8 +8,8 @@ from run_folders import streams, weights_digest
 from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipeline.cli import main
-from pipeline.common.errors import RunFailed
+from headrace.pipeline.cli import main
+from headrace.pipeline.common.errors import RunFailed
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,17 @@ import pytest
 from run_configs import INLINE, Plain, cartpole, sac
 from run_folders import digest, read_whole_checkpoint, streams
 
-from config import RunConfig
-from pipeline.common.errors import RunFailed
-from pipeline.policies.export import read_export
-from pipeline.run import RunResult, run
-from stages.trainer.imitation import load_recorded
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunFailed
+from headrace.pipeline.policies.export import read_export
+from headrace.pipeline.run import RunResult, run
+from headrace.stages.trainer.imitation import load_recorded
 
 MODULE = """
 import dataclasses
 
-from stages.trainer.impala import ImpalaTrainer
-from stages.trainer.sac import SACTrainer
+from headrace.stages.trainer.impala import ImpalaTrainer
+from headrace.stages.trainer.sac import SACTrainer
 
 
 class Derived(SACTrainer):

@@ -23,9 +23,9 @@ from run_configs import (
 from run_folders import digest, read_whole_checkpoint
 from runs import Command, record_expert, run_here
 
-from pipeline.hosts import runtime
-from pipeline.run_folder import checkpoint_assembler
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.hosts import runtime
+from headrace.pipeline.run_folder import checkpoint_assembler
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 CARTPOLE = cartpole(
     pipeline__deterministic=True,

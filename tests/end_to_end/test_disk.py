@@ -16,10 +16,10 @@ from run_configs import INLINE, cartpole, volley
 from run_folders import read_whole_checkpoint
 from runs import COMMAND, PATIENCE_S, Command, run_here
 
-from pipeline.common.errors import RunFailed, RunFolderError
-from pipeline.run_folder.atomic_files import FileOperations
-from pipeline.run_folder.checkpoint import newest_checkpoint
-from queues.stream_reader import StreamReader
+from headrace.pipeline.common.errors import RunFailed, RunFolderError
+from headrace.pipeline.run_folder.atomic_files import FileOperations
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.queues.stream_reader import StreamReader
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from run_configs import changed
 from run_folders import read_whole_checkpoint, streams
 from runs import run_here
 
-from pipeline.policies.export import load_acting_policy, read_export
-from stages.trainer.on_policy.trainer import OnPolicyTrainer
-from stages.trainer.poca import POCATrainer
-from stages.trainer.ppo import PPOTrainer
+from headrace.pipeline.policies.export import load_acting_policy, read_export
+from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer
+from headrace.stages.trainer.poca import POCATrainer
+from headrace.stages.trainer.ppo import PPOTrainer
 
 EARLIER = Path(__file__).parents[1] / "data" / "earlier"
 BEHAVIORS = {"ppo": "CartPole", "self_play": "Volley", "sac": "Pendulum", "memory": "CartPole", "poca": "Team"}
@@ -62,7 +62,9 @@ def configuration(run):
     plain = yaml.safe_load((EARLIER / run / "run" / "configuration.yaml").read_text())
     factory = plain["environment"]["factory"]
     if factory is not None:
-        plain["environment"]["factory"] = factory.replace("stages.environment.volley", "stages.games.volley")
+        plain["environment"]["factory"] = factory.replace(
+            "headrace.stages.environment.volley", "headrace.stages.games.volley"
+        )
     return changed(plain, {"record": None})
 
 

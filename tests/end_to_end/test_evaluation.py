@@ -14,14 +14,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from unity_command import unity
 from unity_runs import reports
 
-from pipeline.policies.export import read_export
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.policies.export import read_export
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 LINE = re.compile(
     r"(\w+)\. Step: (\d+)\. Evaluation: (-?[\d.]+) ± ([\d.]+) over (\d+) episodes(, the best so far)?\. "
     r"Min: (-?[\d.]+)\. Max: (-?[\d.]+)\. Episode Length: ([\d.]+)\."
 )
-SCRIPTED = "stages.games.volley:ScriptedPlayer"
+SCRIPTED = "headrace.stages.games.volley:ScriptedPlayer"
 
 
 def scores(output: str) -> list[tuple[str, int, float, bool]]:

@@ -13,11 +13,11 @@ from run_configs import INLINE, Plain, cartpole, changed, remembering, volley
 from run_folders import streams, weights_digest
 from runs import Command
 
-from config import RunConfig
-from pipeline.common.errors import RunFailed
-from pipeline.run import RunOptions, RunResult, run
-from queues.messages import TrajectoryBatch
-from queues.stream_reader import StreamReader
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunFailed
+from headrace.pipeline.run import RunOptions, RunResult, run
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 NAME = "watched_trainer:WatchedPPO"
@@ -120,7 +120,7 @@ def test_policies_with_a_memory_and_opponents_give_the_column(folder, plain):
 
 def test_columns_that_nobody_gives_end_the_run_at_its_start_with_the_reason(folder):
     (folder / "watched_trainer.py").write_text(
-        "from stages.trainer.ppo import PPOTrainer\n\n\nclass WatchedPPO(PPOTrainer):\n    extra_columns = ('values',)\n"
+        "from headrace.stages.trainer.ppo import PPOTrainer\n\n\nclass WatchedPPO(PPOTrainer):\n    extra_columns = ('values',)\n"
     )
     with pytest.raises(RunFailed, match=r"CartPole\.trainer_type: .* asks for the columns values, .* a baseline is"):
         run_in(folder, tiny(), "refused")

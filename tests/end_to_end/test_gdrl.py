@@ -23,7 +23,7 @@ def gdrl(tmp_path):
         command = [
             sys.executable,
             "-m",
-            "pipeline.gdrl",
+            "headrace.pipeline.gdrl",
             f"--env_path={build}",
             "--env=gdrl",
             "--base_port=0",

@@ -13,7 +13,7 @@ import pytest
 from godot_runs import build_in
 from runs import run_here
 
-from pipeline.run import RunError, RunFailed, RunOptions
+from headrace.pipeline.run import RunError, RunFailed, RunOptions
 
 PPO = {"buffer_size": 512, "batch_size": 64, "learning_rate": 1e-3}
 

@@ -9,7 +9,7 @@ import yaml
 from engines import needs_godot3
 from runs import run_here
 
-from pipeline.run import RunOptions
+from headrace.pipeline.run import RunOptions
 
 GAMES = Path(__file__).parents[2] / "examples" / "godot"
 

@@ -7,8 +7,8 @@ from run_configs import IMITATOR, INLINE, cartpole, changed
 from run_folders import streams, weights_digest
 from runs import run_here
 
-from pipeline.common.errors import RunError, RunFailed
-from pipeline.policies.warm_start import initial_policy
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.policies.warm_start import initial_policy
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,6 @@ def test_a_policy_of_another_network_is_refused_by_name(recorded, tmp_path):
 
 
 def test_initial_policy_is_none_for_a_start_from_nothing():
-    from config import RunConfig
+    from headrace.config import RunConfig
 
     assert initial_policy(RunConfig.from_plain(cartpole()), "CartPole") is None

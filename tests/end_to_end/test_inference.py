@@ -10,9 +10,9 @@ import pytest
 from run_configs import INLINE, cartpole, changed, remembering, troubled, volley
 from runs import Command, run_here
 
-from pipeline.common.errors import RunError, RunFailed, RunFolderError
-from pipeline.policies.export import load_acting_policy
-from pipeline.run import RunOptions
+from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
+from headrace.pipeline.policies.export import load_acting_policy
+from headrace.pipeline.run import RunOptions
 
 PLAIN = cartpole()
 

@@ -11,8 +11,8 @@ from run_configs import INLINE, late
 from run_folders import weights_digest
 from runs import run_here
 
-from pipeline.run import RunResult
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.run import RunResult
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 
 def trained(results: Any, late_one: bool, early_steps: int, **settings: Any) -> RunResult:

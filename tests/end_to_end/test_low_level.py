@@ -7,7 +7,7 @@ from run_configs import INLINE
 from runs import run_here
 from unity_runs import BUILD, reports
 
-from pipeline.policies.export import load_acting_policy
+from headrace.pipeline.policies.export import load_acting_policy
 
 SETTINGS = {
     "trainer_type": "ppo",
@@ -49,7 +49,7 @@ def test_unity_trains_through_its_low_level_environment_too(tmp_path):
     plain = {
         "environment": {
             "kind": "mlagents",
-            "factory": "stages.unity.environment:UnityEnvironment",
+            "factory": "headrace.stages.unity.environment:UnityEnvironment",
             "num_envs": 2,
             "options": {
                 "file_name": str(BUILD),

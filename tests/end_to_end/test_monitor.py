@@ -14,7 +14,7 @@ from run_configs import cartpole, changed, volley
 pytestmark = pytest.mark.lengthy
 FAILING = """
 from pathlib import Path
-from stages import Stage
+from headrace.stages import Stage
 
 
 class Failing(Stage):

@@ -14,12 +14,12 @@ import torch
 from run_configs import INLINE, cartpole, changed
 from runs import Command, run_here
 
-from config import RunConfig
-from pipeline.common.errors import RunError, RunFailed
-from pipeline.policies.export import exports_by_step, read_export
-from pipeline.run import RunOptions, run
-from stages.policy import make_policy
-from stages.policy.onnx import OnnxPolicy
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.policies.export import exports_by_step, read_export
+from headrace.pipeline.run import RunOptions, run
+from headrace.stages.policy import make_policy
+from headrace.stages.policy.onnx import OnnxPolicy
 
 PLAIN = cartpole()
 SHORT = cartpole(**INLINE, behaviors__CartPole__max_steps=2500, behaviors__CartPole__keep_checkpoints=2)

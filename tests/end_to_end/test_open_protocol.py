@@ -20,7 +20,7 @@ from engines import needs_godot3, needs_godot4
 from open_runs import GAME, free_port
 from runs import run_here
 
-from pipeline.run import RunError, RunFailed, RunOptions
+from headrace.pipeline.run import RunError, RunFailed, RunOptions
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "browser_game"

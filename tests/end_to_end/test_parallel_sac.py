@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from config import load_config
-from pipeline.run import run
+from headrace.config import load_config
+from headrace.pipeline.run import run
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "examples" / "pendulum-sac-parallel.yaml"
 BAR = -171.0

@@ -13,8 +13,8 @@ import yaml
 from run_configs import INLINE, changed
 from runs import run_here
 
-from pipeline.common.errors import RunError, RunFailed
-from pipeline.policies.export import load_acting_policy
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.policies.export import load_acting_policy
 
 ROOT = Path(__file__).parents[2]
 PPO = {

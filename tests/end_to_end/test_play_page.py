@@ -13,8 +13,8 @@ from page_calls import Page
 from run_configs import volley
 from runs import PATIENCE_S, run_here
 
-from pipeline.policies.model_files import find_model, read_model
-from stages.trainer.imitation import load_recorded
+from headrace.pipeline.policies.model_files import find_model, read_model
+from headrace.stages.trainer.imitation import load_recorded
 
 pytestmark = needs_browser
 LONG = volley(

@@ -17,12 +17,12 @@ from page_calls import Page
 from run_folders import streams
 from runs import PATIENCE_S
 
-from queues.messages import TrajectoryBatch
-from queues.stream_reader import StreamReader
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
 
 pytestmark = pytest.mark.lengthy
 SEAT = "Volley?team=1"
-GAME = "stages.games.volley"
+GAME = "headrace.stages.games.volley"
 PLAYED = {
     # By its class: of `kind: builtin` there would be a film at the end, which takes a second.
     "environment": {"kind": "gymnasium", "factory": f"{GAME}.group:VolleyGroup", "behavior": "Volley"},

@@ -16,17 +16,17 @@ from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled, volle
 from run_folders import digest, read_whole_checkpoint
 from runs import COMMAND, PATIENCE_S, run_here
 
-from config import RunConfig, load_config
-from pipeline.common.errors import RunError, RunFailed, RunFolderError
-from pipeline.run import RunOptions, RunResult, run, run_async
+from headrace.config import RunConfig, load_config
+from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
+from headrace.pipeline.run import RunOptions, RunResult, run, run_async
 
 PLAIN = changed(cartpole(), INLINE)
 
 SCRIPT = """
 import json, logging, os, signal, sys
 sys.path.insert(0, {root!r})
-from config import load_config
-from pipeline.run import run
+from headrace.config import load_config
+from headrace.pipeline.run import run
 
 def surroundings():
     watched = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE)

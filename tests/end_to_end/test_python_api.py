@@ -14,7 +14,7 @@ from run_configs import INLINE, cartpole, changed, volley
 from run_folders import read_whole_checkpoint
 
 from headrace import CheckpointWritten, RunResult, StopRequest, SummaryWritten, run, run_async
-from pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.common.errors import RunError, RunFailed
 
 
 def here(folder: Path, run_id: str = "run", **changes: Any) -> dict[str, Any]:

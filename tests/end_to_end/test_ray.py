@@ -241,7 +241,7 @@ def test_a_machine_that_has_less_than_its_hosts_ask_for_is_named_at_once(start, 
 
 
 STAGE = """
-from stages import Stage
+from headrace.stages import Stage
 import helpers_of_the_stage
 
 class Same(Stage):

@@ -24,10 +24,10 @@ from run_configs import (
 from run_folders import streams, trainer_digest, weights_digest
 from runs import Command, record_expert, run_here
 
-from pipeline.run import RunOptions
-from queues.messages import TrajectoryBatch
-from queues.stream_reader import StreamReader
-from stages.trainer.imitation import load_recorded
+from headrace.pipeline.run import RunOptions
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
+from headrace.stages.trainer.imitation import load_recorded
 
 RUNS = {
     "CartPole": cartpole(),

@@ -14,10 +14,10 @@ from run_configs import INLINE, late
 from run_folders import streams, weights_digest
 from runs import Command, run_here
 
-from pipeline.common.errors import RunFailed
-from queues.messages import PolicyUpdate, TrajectoryBatch
-from queues.stream_reader import StreamReader
-from queues.stream_writer import StreamWriter
+from headrace.pipeline.common.errors import RunFailed
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_writer import StreamWriter
 
 LATE_ENV = Path(__file__).with_name("late_env.py")
 ENDLESS = {"behaviors__Early__max_steps": 10**6, "behaviors__Late__max_steps": 10**6}

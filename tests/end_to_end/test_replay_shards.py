@@ -15,7 +15,7 @@ from run_configs import INLINE, Plain, changed, sac
 from run_folders import read_whole_checkpoint, weights_digest
 from runs import run_here
 
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 

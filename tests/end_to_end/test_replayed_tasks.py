@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from config import load_config
-from pipeline.policies.export import load_acting_policy
-from pipeline.run import run
-from stages.loading import load_attribute
+from headrace.config import load_config
+from headrace.pipeline.policies.export import load_acting_policy
+from headrace.pipeline.run import run
+from headrace.stages.loading import load_attribute
 
 FOLDER = Path(__file__).parents[2] / "examples" / "replayed_tasks"
 NO_REPLAY = ["batch_size=16", "batch_size_from_replay=0", "policy_cloning_cost=0.01", "value_cloning_cost=0.005"]

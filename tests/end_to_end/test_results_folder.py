@@ -13,7 +13,7 @@ import yaml
 from run_configs import INLINE, cartpole, changed, taught, volley
 from runs import run_here
 
-from pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.common.errors import RunError, RunFailed
 
 CHECKPOINT_KEYS = {"steps", "file_path", "reward", "creation_time", "auxillary_file_paths"}
 

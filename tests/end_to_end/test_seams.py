@@ -10,7 +10,7 @@ from run_configs import INLINE, cartpole, volley
 from run_folders import read_whole_checkpoint, weights_digest
 from runs import run_here
 
-from pipeline.policies.export import read_export
+from headrace.pipeline.policies.export import read_export
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from run_configs import INLINE, changed
 from run_folders import digest, read_whole_checkpoint
 from runs import run_here
 
-from pipeline.common.errors import RunError, RunFailed
-from pipeline.run_folder import checkpoint_assembler
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.run_folder import checkpoint_assembler
 
 PPO = {
     "trainer_type": "ppo",
@@ -111,7 +111,7 @@ def test_a_run_that_was_done_on_one_side_goes_on_with_the_other_and_exports_each
     first = run_here(duel(0, behaviors__Seeker__max_steps=500), tmp_path, "run")
     assert first.behaviors["Hider"].step >= 2000
     caplog.clear()  # a test before this one may have left the level at which the first run's lines are kept
-    caplog.set_level(logging.INFO, "pipeline")
+    caplog.set_level(logging.INFO, "headrace.pipeline")
     second = run_here(duel(0, behaviors__Seeker__max_steps=1500), tmp_path, "run", resume=True)
     assert second.behaviors["Hider"].step == first.behaviors["Hider"].step
     assert second.behaviors["Seeker"].step >= 1500
@@ -217,7 +217,7 @@ def test_a_run_that_has_failed_leaves_its_league_as_well(tmp_path):
 
 
 def test_a_league_that_a_failure_has_spoilt_does_not_hide_the_failure(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("stages.ghost.controller.report", lambda history: history.records["of nobody"])
+    monkeypatch.setattr("headrace.stages.ghost.controller.report", lambda history: history.records["of nobody"])
     with pytest.raises(RunFailed, match="enough for today"):
         run_here(tired(3), tmp_path, "run")
     assert "the league could not be written after the failure: KeyError: 'of nobody'" in caplog.text

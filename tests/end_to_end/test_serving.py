@@ -18,7 +18,7 @@ pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from runs import COMMAND
 from serving_samples import expected, write_model
 
-from pipeline.serving import messages
+from headrace.pipeline.serving import messages
 
 pytestmark = pytest.mark.lengthy
 

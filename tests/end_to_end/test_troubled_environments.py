@@ -9,7 +9,7 @@ from run_configs import INLINE, TROUBLED_ENV, changed, troubled
 from run_folders import read_whole_checkpoint
 from runs import run_here
 
-from pipeline.common.errors import RunFailed
+from headrace.pipeline.common.errors import RunFailed
 
 BEHAVIOR = "behaviors__CartPole__"
 

@@ -10,9 +10,9 @@ from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled, volle
 from run_folders import read_whole_checkpoint
 from runs import run_here
 
-from pipeline.common.errors import RunError, RunFailed
-from pipeline.reporting.progress import ProgressSnapshot
-from pipeline.run import RunOptions
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.run import RunOptions
 
 BESIDE = [TROUBLED_ENV, Path(__file__).with_name("misbehaving_stages.py")]
 NAMED = {

@@ -11,7 +11,7 @@ import pytest
 from run_configs import INLINE, changed
 from unity_command import LONG, assert_saved, player_of, restarts, unity
 
-from pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 # What goes wrong once is mended. -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from runs import COMMAND
 ROOT = COMMAND.parents[1]
 MODULE = """
 import gymnasium
-from stages import Stage
+from headrace.stages import Stage
 
 
 class Pass(Stage):
@@ -30,8 +30,8 @@ SHADOW = "raise RuntimeError('a package of the name of one of ours was imported'
 SCRIPT = """
 import sys
 sys.path.insert(1, sys.argv[1])
-from config import RunConfig
-from pipeline.run import run
+from headrace.config import RunConfig
+from headrace.pipeline.run import run
 import yaml
 
 print(run(RunConfig.from_plain(yaml.safe_load(open(sys.argv[2])))).behaviors["CartPole"].step)

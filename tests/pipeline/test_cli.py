@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config import load_config
-from pipeline.cli import main
+from headrace.config import load_config
+from headrace.pipeline.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.yaml"))
@@ -46,7 +46,7 @@ class Refuse:
             raise ImportError(f"{name} must not be imported here")
 
 sys.meta_path.insert(0, Refuse())
-from pipeline.cli import main
+from headrace.pipeline.cli import main
 try:
     status = main(sys.argv[1:])
 except SystemExit as end:

@@ -10,15 +10,15 @@ import yaml
 from pydantic import Field
 from runs import run_here
 
-from config import ConfigError, EnvironmentSettings, RunConfig
-from config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind, load_entry
-from config.errors import Finding
-from config.fields import Int
-from config.reference import reference
-from pipeline.cli import main
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.protocol import AgentSteps, StepResult
-from stages.errors import LoadError
+from headrace.config import ConfigError, EnvironmentSettings, RunConfig
+from headrace.config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind, load_entry
+from headrace.config.errors import Finding
+from headrace.config.fields import Int
+from headrace.config.reference import reference
+from headrace.pipeline.cli import main
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.errors import LoadError
 
 SEEN = []
 

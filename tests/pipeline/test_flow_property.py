@@ -22,10 +22,10 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 from properties import examples
 
-from config import SelfPlaySettings
-from pipeline.hosts.actor import AGENT_ID_RANGE
-from queues.messages import TrajectoryBatch
-from queues.specs import behavior_name, behavior_team
+from headrace.config import SelfPlaySettings
+from headrace.pipeline.hosts.actor import AGENT_ID_RANGE
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import behavior_name, behavior_team
 
 pytestmark = pytest.mark.lengthy
 

@@ -6,8 +6,8 @@ import pytest
 from run_configs import cartpole
 from runs import run_here
 
-from config.host_kinds import HOST_KINDS, HostKind
-from pipeline.hosts.inline import InlineHosts
+from headrace.config.host_kinds import HOST_KINDS, HostKind
+from headrace.pipeline.hosts.inline import InlineHosts
 
 
 class CountedHosts(InlineHosts):

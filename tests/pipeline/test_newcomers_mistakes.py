@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import main
+from headrace.pipeline.cli import main
 
 GYM = "environment: {kind: gymnasium, id: CartPole-v1}\n"
 POLE = GYM + "behaviors:\n  Pole:\n    trainer_type: ppo\n"

@@ -10,11 +10,11 @@ import pytest
 from sample_files import FILES, name_of
 from trainer_samples import CONTINUOUS, VECTOR, demonstrations
 
-from config import BCHyperparameters, BehaviorSettings, RunConfig, load_config
-from pipeline.command.description import describe
-from queues.specs import BehaviorSpec
-from stages.trainer import Trainer, TrainerContext
-from stages.trainer.factory import make_trainer
+from headrace.config import BCHyperparameters, BehaviorSettings, RunConfig, load_config
+from headrace.pipeline.command.description import describe
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.trainer import Trainer, TrainerContext
+from headrace.stages.trainer.factory import make_trainer
 
 
 def trainers_of(config: RunConfig, folder: Path) -> dict[str, Trainer]:

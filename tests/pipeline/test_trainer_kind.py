@@ -12,14 +12,14 @@ from run_configs import INLINE, cartpole
 from run_folders import read_whole_checkpoint
 from runs import run_here
 
-from config import ConfigError, RunConfig
-from config.fields import Int
-from config.hyperparameters import Hyperparameters
-from config.reference import reference
-from config.trainers import TRAINERS, TrainerKind
-from queues.messages import PolicyUpdate, TrajectoryBatch
-from stages.policy import design_of, policy_layout
-from stages.trainer import Trainer, TrainerContext
+from headrace.config import ConfigError, RunConfig
+from headrace.config.fields import Int
+from headrace.config.hyperparameters import Hyperparameters
+from headrace.config.reference import reference
+from headrace.config.trainers import TRAINERS, TrainerKind
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.stages.policy import design_of, policy_layout
+from headrace.stages.trainer import Trainer, TrainerContext
 
 
 class WanderHyperparameters(Hyperparameters):

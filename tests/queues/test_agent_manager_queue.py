@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from queue_conformance import Ends, check_queue
 from virtual_time import DeadlockError, VirtualTimeLoop, until_blocked
 
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.errors import QueueClosed, QueueEmpty, QueueFull
-from queues.messages import Message
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
+from headrace.queues.messages import Message
 
 pytestmark = pytest.mark.virtual_time
 

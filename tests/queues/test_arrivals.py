@@ -8,10 +8,10 @@ import threading
 import pytest
 from queue_conformance import number_of
 
-from queues.delivered import DeliveredInlet
-from queues.errors import QueueClosed
-from queues.messages import Barrier, Message
-from queues.served import ServedOutlet
+from headrace.queues.delivered import DeliveredInlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Barrier, Message
+from headrace.queues.served import ServedOutlet
 
 
 async def test_calls_are_answered_while_the_producer_computes():

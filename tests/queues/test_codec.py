@@ -12,9 +12,9 @@ from hypothesis.extra import numpy as npst
 from queue_conformance import numbered
 from stream_samples import EVERY_KIND
 
-from queues import codec
-from queues.errors import ShapeError
-from queues.messages import (
+from headrace.queues import codec
+from headrace.queues.errors import ShapeError
+from headrace.queues.messages import (
     Array,
     Barrier,
     DecisionAnswer,

@@ -11,9 +11,9 @@ import pytest
 from queue_conformance import Ends, check_queue, number_of
 from virtual_time import until_blocked
 
-from queues.delivered import DeliveredInlet, DeliveringOutlet
-from queues.errors import PeerLost, QueueClosed
-from queues.messages import Barrier, Message
+from headrace.queues.delivered import DeliveredInlet, DeliveringOutlet
+from headrace.queues.errors import PeerLost, QueueClosed
+from headrace.queues.messages import Barrier, Message
 
 pytestmark = pytest.mark.virtual_time
 

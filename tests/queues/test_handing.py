@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from queues import handing
-from queues.handing import hand_over, take_over
-from queues.platform import create_segment, open_segment, open_socket, write_ticket
+from headrace.queues import handing
+from headrace.queues.handing import hand_over, take_over
+from headrace.queues.platform import create_segment, open_segment, open_socket, write_ticket
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there a ticket is good for any process at any time")
 

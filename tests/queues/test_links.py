@@ -14,13 +14,13 @@ from queue_conformance import number_of, numbered
 from shared_ends import SLAB, shared_queue
 from virtual_time import until_blocked
 
-from queues import codec, links
-from queues.errors import QueueClosed, ShapeError
-from queues.links import make_link
-from queues.messages import Barrier, Message
-from queues.shared_receiver import SharedReceiver
-from queues.shared_sender import SharedSender
-from queues.slabs import LinkSpec
+from headrace.queues import codec, links
+from headrace.queues.errors import QueueClosed, ShapeError
+from headrace.queues.links import make_link
+from headrace.queues.messages import Barrier, Message
+from headrace.queues.shared_receiver import SharedReceiver
+from headrace.queues.shared_sender import SharedSender
+from headrace.queues.slabs import LinkSpec
 
 virtual_time = pytest.mark.virtual_time
 

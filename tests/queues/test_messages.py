@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queue_conformance import assert_equal_batches
 
-from queues.errors import ShapeError
-from queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.errors import ShapeError
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 
 lengths_of_batches = st.lists(st.integers(1, 6), max_size=8)
 

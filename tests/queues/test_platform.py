@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from queues import platform
-from queues.platform import Segment, child_options, create_segment, open_socket, write_ticket
+from headrace.queues import platform
+from headrace.queues.platform import Segment, child_options, create_segment, open_socket, write_ticket
 
 CHILD = """
 import json, sys
-from queues.platform import open_segment, open_socket
+from headrace.queues.platform import open_segment, open_socket
 tickets = json.load(sys.stdin)
 memory = open_segment(tickets["segment"], 4096).map()
 sock = open_socket(tickets["socket"])
@@ -35,7 +35,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 FORGETFUL = """
 import json, subprocess, sys
-from queues.platform import open_segment, open_socket
+from headrace.queues.platform import open_segment, open_socket
 tickets = json.load(sys.stdin)
 segment, sock = open_segment(tickets["segment"], 4096), open_socket(tickets["socket"])
 look = f"import os\\nfor it in ({segment.handle}, {sock.fileno()}):\\n  try: print(os.fstat(it))\\n  except OSError: pass"

@@ -11,9 +11,9 @@ import pytest
 from queue_conformance import Ends, check_queue, number_of, numbered
 from virtual_time import until_blocked
 
-from queues.errors import PeerLost, QueueClosed
-from queues.messages import Barrier, Message
-from queues.served import FetchingInlet, ServedOutlet
+from headrace.queues.errors import PeerLost, QueueClosed
+from headrace.queues.messages import Barrier, Message
+from headrace.queues.served import FetchingInlet, ServedOutlet
 
 pytestmark = pytest.mark.virtual_time
 

@@ -15,13 +15,13 @@ from queue_conformance import Ends, assert_equal_batches, check_queue, number_of
 from shared_ends import SLAB, shared_queue
 from virtual_time import VirtualTimeLoop, until_blocked
 
-from queues import links
-from queues.errors import QueueClosed, QueueEmpty, QueueFull
-from queues.links import make_link
-from queues.messages import Array, Barrier, Message, PolicyUpdate, TrajectoryBatch
-from queues.shared_receiver import SharedReceiver
-from queues.shared_sender import STARVING_AFTER_S, SharedSender
-from queues.slabs import POISON, LinkSpec, TooLargeError
+from headrace.queues import links
+from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
+from headrace.queues.links import make_link
+from headrace.queues.messages import Array, Barrier, Message, PolicyUpdate, TrajectoryBatch
+from headrace.queues.shared_receiver import SharedReceiver
+from headrace.queues.shared_sender import STARVING_AFTER_S, SharedSender
+from headrace.queues.slabs import POISON, LinkSpec, TooLargeError
 
 virtual_time = pytest.mark.virtual_time
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queues.errors import SpecError
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
+from headrace.queues.errors import SpecError
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,20 @@ def test_a_behavior_says_what_is_seen():
 
 @pytest.mark.parametrize(
     ("behavior_id", "team"),
-    [("Ball", 0), ("Ball?team=0", 0), ("Ball?team=3", 3), ("Ball?team=1&side=left", 1), ("Ball?side=left", 0)],
+    [
+        ("Ball", 0),
+        ("Ball?team=0", 0),
+        ("Ball?team=3", 3),
+        ("Ball?team=1&side=left", 1),
+        ("Ball?side=left", 0),
+        ("//[Ball?team=2#x", 2),
+    ],
 )
 def test_the_team_is_what_the_behaviour_id_says_and_else_the_first(behavior_id, team):
     assert behavior_team(behavior_id) == team
 
 
-@pytest.mark.parametrize("said", ["", "x", "-1", "1.5"])
+@pytest.mark.parametrize("said", ["", "x", "-1", "1.5", "²", "①", "1" * 19])
 def test_a_team_that_is_no_number_is_refused_with_the_id(said):
     with pytest.raises(SpecError, match=f"^behaviour id 'Ball.team={said}': the team must be .*, got '{said}'$"):
         behavior_team(f"Ball?team={said}")

@@ -15,8 +15,8 @@ import pytest
 import zstandard
 from stream_samples import EVERY_KIND, header, index_of, record
 
-from queues import codec
-from queues.columns import (
+from headrace.queues import codec
+from headrace.queues.columns import (
     EPISODE_COLUMNS,
     GAME_COLUMNS,
     GROUP_EPISODE_COLUMNS,
@@ -25,11 +25,11 @@ from queues.columns import (
     REPEAT_ROW_COLUMNS,
     TRAJECTORY_COLUMNS,
 )
-from queues.messages import Barrier, PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from queues.stream_format import FRAME, MAX_FRAME_BYTES, StreamHeader
-from queues.stream_reader import StreamReader
-from queues.stream_writer import StreamWriter
+from headrace.queues.messages import Barrier, PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.stream_format import FRAME, MAX_FRAME_BYTES, StreamHeader
+from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_writer import StreamWriter
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "read_stream.py"

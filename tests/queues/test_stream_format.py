@@ -12,16 +12,16 @@ import pytest
 import zstandard
 from stream_samples import SPEC, header
 
-from queues import stream_format, stream_reader, stream_writer
-from queues.columns import (
+from headrace.queues import stream_format, stream_reader, stream_writer
+from headrace.queues.columns import (
     GROUP_EPISODE_COLUMNS,
     GROUP_ROW_COLUMNS,
     GROUP_TRAJECTORY_COLUMNS,
     REPEAT_ROW_COLUMNS,
     Column,
 )
-from queues.errors import ShapeError, StreamError
-from queues.stream_format import (
+from headrace.queues.errors import ShapeError, StreamError
+from headrace.queues.stream_format import (
     MESSAGE,
     StreamHeader,
     column_table,

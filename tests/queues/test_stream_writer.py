@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from stream_samples import EVERY_KIND, SPEC, header, index_of, record, same, trajectories
 
-from queues.errors import ShapeError, StreamError
-from queues.messages import Barrier, TrajectoryBatch
-from queues.stream_reader import StreamReader
-from queues.stream_writer import StreamWriter, next_stream_path
+from headrace.queues.errors import ShapeError, StreamError
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_writer import StreamWriter, next_stream_path
 
 
 def sources(reader: StreamReader) -> list[int]:

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from stages import decoding_threads
-from stages.decoding_threads import decode_each
+from headrace.stages import decoding_threads
+from headrace.stages.decoding_threads import decode_each
 
 
 @pytest.fixture(params=[1, 3, 64])

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from stages.error_text import describe_error, raised_in_user_code
-from stages.errors import StageError
-from stages.loading import load_attribute
+from headrace.stages.error_text import describe_error, raised_in_user_code
+from headrace.stages.errors import StageError
+from headrace.stages.loading import load_attribute
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from config.listen import hosts_of, reaches_others
-from stages.listening import find_port
+from headrace.config.listen import hosts_of, reaches_others
+from headrace.stages.listening import find_port
 
 
 def listen_on(hosts: list[str], port: int, held: ExitStack) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import config
-from stages.errors import LoadError
-from stages.loading import load_attribute, load_plugin
+import headrace
+from headrace.stages.errors import LoadError
+from headrace.stages.loading import load_attribute, load_plugin
 
 
 @pytest.fixture(autouse=True)
@@ -101,29 +101,84 @@ def test_a_user_module_finds_its_neighbours_also_later(tmp_path):
     assert load_attribute("my_stages:late", tmp_path, "stage")() == 2
 
 
-def test_a_config_module_next_to_the_yaml_never_shadows_ours(tmp_path):
-    write(
-        tmp_path,
-        config="raise RuntimeError('shadowed')\n",
-        pipeline="raise RuntimeError('shadowed')\n",
-        random="raise RuntimeError('shadowed')\n",
-        my_stages="import config, random\n",
-    )
+def test_a_random_module_next_to_the_yaml_never_stands_in_for_pythons(tmp_path):
+    write(tmp_path, random="raise RuntimeError('shadowed')\n", my_stages="import random\n")
 
-    assert load_attribute("my_stages:config", tmp_path, "stage") is config
     assert load_attribute("my_stages:random", tmp_path, "stage") is random
-    assert load_attribute("config:EnvironmentSettings", tmp_path, "stage") is config.EnvironmentSettings
 
 
-@pytest.mark.parametrize("name", ["pipeline", "colorsys"])
-def test_names_of_ours_and_of_the_standard_library_not_yet_imported_are_not_taken(name, tmp_path, monkeypatch):
-    for known in [known for known in sys.modules if known == name or known.startswith(f"{name}.")]:
-        monkeypatch.delitem(sys.modules, known)
-    write(tmp_path, **{name: ""})
+def test_names_of_the_standard_library_not_yet_imported_are_not_taken(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    write(tmp_path, colorsys="")
 
-    file = load_attribute(f"{name}:__file__", tmp_path, "stage")
+    file = load_attribute("colorsys:__file__", tmp_path, "stage")
 
     assert not Path(file).is_relative_to(tmp_path)
+
+
+OURS_ONCE = ("config", "queues", "stages", "pipeline")
+
+
+@pytest.mark.parametrize("name", OURS_ONCE)
+def test_modules_with_the_names_of_our_folders_are_the_users(name, tmp_path, monkeypatch):
+    """Also where a checkout of ours is on the path, as with PYTHONPATH."""
+    monkeypatch.syspath_prepend(Path(headrace.__path__[0]).parent)
+    write(tmp_path, **{name: "Thing = 'mine'\n"}, my_stages=f"from {name} import Thing\n")
+
+    assert load_attribute(f"{name}:Thing", tmp_path, "stage") == "mine"
+    assert load_attribute("my_stages:Thing", tmp_path, "stage") == "mine"
+
+
+def test_neighbours_come_before_installed_packages_of_their_name(tmp_path, monkeypatch):
+    """So `pip install config` harms no `config.py`."""
+    installed, folder = tmp_path / "site-packages", tmp_path / "folder"
+    installed.mkdir()
+    folder.mkdir()
+    write(installed, config="whose = 'installed'\n")
+    write(folder, config="whose = 'neighbour'\n", my_stages="from config import whose\n")
+    monkeypatch.setattr("headrace.stages.loading._INSTALLED", (str(installed),))
+    sys.path.append(str(installed))
+
+    assert load_attribute("my_stages:whose", folder, "stage") == "neighbour"
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ("stages.environment.volley.group:VolleyGroup", "headrace.stages.games.volley.group:VolleyGroup"),
+        ("stages.games.volley:VolleyGroup", "headrace.stages.games.volley:VolleyGroup"),
+        ("stages:Stage", "headrace.stages:Stage"),
+        ("queues.messages:TrajectoryBatch", "headrace.queues.messages:TrajectoryBatch"),
+    ],
+)
+def test_earlier_names_of_ours_are_known(then, now, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(headrace.__path__[0]).parent)  # where folders of those names lie
+
+    assert load_attribute(then, tmp_path, "stage") is load_attribute(now, tmp_path, "stage")
+
+
+def test_a_module_of_the_users_hides_an_earlier_name_of_ours_no_further_than_it_reaches(tmp_path):
+    write(tmp_path, stages="class Stage: whose = 'the user'\n")
+
+    assert load_attribute("stages:Stage.whose", tmp_path, "stage") == "the user"
+    assert load_attribute("stages.games.volley:VolleyGroup", tmp_path, "stage").__name__ == "VolleyGroup"
+
+
+def test_a_missing_module_with_an_earlier_name_of_ours_is_reported_as_both(tmp_path):
+    with pytest.raises(LoadError) as caught:
+        load_attribute("stages:Clip", tmp_path, "stage")
+
+    assert "module 'headrace.stages'" in str(caught.value)
+    assert "has no attribute 'Clip'; it has: " in str(caught.value)
+    assert f"no module named 'stages' lies in {tmp_path} or " in str(caught.value)
+
+
+def test_an_import_of_ours_by_an_earlier_name_is_reported_with_todays(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "stages").exists()])
+    write(tmp_path, my_stages="from stages.stage import Stage\n")
+
+    with pytest.raises(LoadError, match=r"my_stages\.py:1: .*; if Headrace's own is meant, import headrace\.stages$"):
+        load_attribute("my_stages:Clip", tmp_path, "stage")
 
 
 def test_an_installed_package_already_in_use_is_not_replaced_by_a_file_of_its_name(tmp_path):

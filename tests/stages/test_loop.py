@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import weakref
 
@@ -10,14 +11,14 @@ import pytest
 from fakes import policy_update, trajectories
 from virtual_time import until_blocked
 
-from config import ConfigError, Mistake
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.errors import QueueClosed
-from queues.messages import Barrier
-from stages import loop
-from stages.errors import StageError
-from stages.loop import Nowhere, StageFailure, StageHooks, StageRunner, describe_item, run_source
-from stages.stage import Source, Stage, StageContext
+from headrace.config import ConfigError, Mistake
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Barrier
+from headrace.stages import loop
+from headrace.stages.errors import StageError
+from headrace.stages.loop import Nowhere, StageFailure, StageHooks, StageRunner, describe_item, run_source
+from headrace.stages.stage import Source, Stage, StageContext
 
 pytestmark = pytest.mark.virtual_time
 
@@ -144,6 +145,43 @@ async def test_the_loop_calls_start_load_process_finish_and_stop_in_this_order()
     stage = Lifecycle()
     await run(stage, 1, state={"calls": 7})
     assert stage.calls == ["start clip", "load 7", "process", "finish", "stop"]
+
+
+async def test_a_stage_has_the_context_that_it_is_started_with():
+    class Named(Lifecycle):
+        def process(self, item):
+            return [f"{self.context.name} {item}"]
+
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Stage):
+        factor: int
+
+        def process(self, item):
+            return [f"{self.context.name} {item * self.factor}"]
+
+    assert await run(Named(), 1) == ["clip 1"]
+    assert await run(Frozen(2), 1) == ["clip 2"]
+
+
+async def test_a_stage_that_means_something_else_by_context_keeps_it():
+    class OfFrames(Lifecycle):
+        def __init__(self):
+            super().__init__()
+            self.context = 4  # frames
+
+        def process(self, item):
+            return [self.context * item]
+
+    class Computed(Lifecycle):
+        @property
+        def context(self):
+            return 5
+
+        def process(self, item):
+            return [self.context * item]
+
+    assert await run(OfFrames(), 2) == [8]
+    assert await run(Computed(), 2) == [10]
 
 
 async def test_start_and_stop_may_be_async():

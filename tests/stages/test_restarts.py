@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stages.restarts import RestartBudget
+from headrace.stages.restarts import RestartBudget
 
 
 def test_the_lifetime_limit_refuses_in_words():

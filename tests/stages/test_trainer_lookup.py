@@ -7,16 +7,16 @@ import textwrap
 
 import pytest
 
-from config.trainers import TRAINERS
-from stages.errors import LoadError
-from stages.trainer.factory import find_trainer
-from stages.trainer_lookup import trainer_kind
+from headrace.config.trainers import TRAINERS
+from headrace.stages.errors import LoadError
+from headrace.stages.trainer.factory import find_trainer
+from headrace.stages.trainer_lookup import trainer_kind
 
 PATH = ("behaviors", "P")
 
 MODULE = """
-    from stages.trainer import Trainer
-    from stages.trainer.sac import SACTrainer
+    from headrace.stages.trainer import Trainer
+    from headrace.stages.trainer.sac import SACTrainer
 
     class Mine(Trainer):
         pass

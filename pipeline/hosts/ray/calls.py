@@ -11,8 +11,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from queues.errors import PeerLost
-from queues.messages import PolicyUpdate
+from headrace.queues.errors import PeerLost
+from headrace.queues.messages import PolicyUpdate
 
 STORED_BYTES = 100_000
 """From here on Ray keeps an argument in its object store anyway: then once for all who get it."""
@@ -96,7 +96,7 @@ class RayDeliveries:
         self._call: asyncio.Task[list[bool]] | None = None
 
     async def deliver(self, name: str, number: int, item: Any) -> bool:
-        """As `queues.delivered.Deliver`; what comes at a time goes in one call, answered when all of it is taken.
+        """As `Deliver`; what comes at a time goes in one call, answered when all of it is taken.
 
         So it is for what is taken at once: control messages, and the newest policies.
         """
@@ -108,7 +108,7 @@ class RayDeliveries:
         return (await asyncio.shield(call))[place]
 
     async def deliver_alone(self, name: str, number: int, item: Any) -> bool:
-        """As `queues.delivered.Deliver`."""
+        """As `headrace.queues.delivered.Deliver`."""
         return (await self._send([(name, number)], [item]))[0]
 
     async def _deliver(self) -> list[bool]:

@@ -13,20 +13,20 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
-from config import RunConfig
-from config.ray_hosts import HostResources
-from pipeline.common.errors import RunError
-from pipeline.control.channel import CONTROL_BOUND, LocalControl
-from pipeline.control.messages import OpenEdge
-from pipeline.hosts.lifeline import ANSWER_S
-from pipeline.hosts.plan import HostPlan, HostRole
-from pipeline.hosts.protocol import Feed, HostHandle
-from pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
-from pipeline.hosts.ray.session import RaySession
-from pipeline.hosts.ray.worker import DOWN, UP, RayWorker
-from queues.delivered import DeliveringOutlet
-from queues.ends import Inlet, Outlet, Overflow
-from queues.served import FetchingInlet
+from headrace.config import RunConfig
+from headrace.config.ray_hosts import HostResources
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
+from headrace.pipeline.control.messages import OpenEdge
+from headrace.pipeline.hosts.lifeline import ANSWER_S
+from headrace.pipeline.hosts.plan import HostPlan, HostRole
+from headrace.pipeline.hosts.protocol import Feed, HostHandle
+from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
+from headrace.pipeline.hosts.ray.session import RaySession
+from headrace.pipeline.hosts.ray.worker import DOWN, UP, RayWorker
+from headrace.queues.delivered import DeliveringOutlet
+from headrace.queues.ends import Inlet, Outlet, Overflow
+from headrace.queues.served import FetchingInlet
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from typing import Any
 import ray
 from ray._private.services import canonicalize_bootstrap_address
 
-from config import RunConfig
-from config.host_kinds import HOST_KINDS
-from pipeline.common.errors import RunError
-from pipeline.common.graph import decides_centrally
-from pipeline.hosts.ahead import child_environment
-from pipeline.hosts.leftovers import remove_folder_at_end, watch_this_process
-from pipeline.hosts.ray.head import first_to_answer, wait_until_gone
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.graph import decides_centrally
+from headrace.pipeline.hosts.ahead import child_environment
+from headrace.pipeline.hosts.leftovers import remove_folder_at_end, watch_this_process
+from headrace.pipeline.hosts.ray.head import first_to_answer, wait_until_gone
 
 LOOPBACK = "127.0.0.1"
 _LONGEST_FOLDER = 107 - 65 - 30

@@ -17,18 +17,19 @@ from typing import Any
 
 import ray
 
-from pipeline.common.loop_holder import describe_holder
-from pipeline.control.channel import CONTROL_BOUND, LocalControl
-from pipeline.hosts.control_log import log_to_main
-from pipeline.hosts.freed_memory import keep_freed_memory
-from pipeline.hosts.leftovers import watch_this_process
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.ray.calls import RaySource
-from pipeline.hosts.serve import serve
-from queues.arrivals import post
-from queues.delivered import DeliveredInlet
-from queues.ends import Inlet, Outlet
-from queues.served import FetchingInlet, ServedOutlet
+from headrace.pipeline.common.imports import follow_path_of_main
+from headrace.pipeline.common.loop_holder import describe_holder
+from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
+from headrace.pipeline.hosts.control_log import log_to_main
+from headrace.pipeline.hosts.freed_memory import keep_freed_memory
+from headrace.pipeline.hosts.leftovers import watch_this_process
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.ray.calls import RaySource
+from headrace.pipeline.hosts.serve import serve
+from headrace.queues.arrivals import post
+from headrace.queues.delivered import DeliveredInlet
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.served import FetchingInlet, ServedOutlet
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class RayWorker:
 
     def __init__(self, plan: Mapping[str, Any], path: Sequence[str]) -> None:
         if path:
-            sys.path[:] = path
+            follow_path_of_main(path)
         watch_this_process()  # games that are started here end with it, whatever ends it
         self._plan = HostPlan(**plan)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -9,19 +9,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import BehaviorSpec
-from stages.environment.episode_infos import EpisodeInfos
-from stages.environment.godot.policies import assign_agents
-from stages.environment.godot.told_parameters import ToldParameters
-from stages.environment.programs.episodes import EpisodeTracker
-from stages.environment.programs.program import ProgramAnswer, close_quietly
-from stages.environment.programs.rows import InstanceRows
-from stages.environment.protocol import Measured
-from stages.godot.columns import AgentColumns, WrongColumn, action_message
-from stages.godot.spaces import Announcement
-from stages.programs.errors import ProgramBroken
-from stages.programs.rows import ProgramRows
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.episode_infos import EpisodeInfos
+from headrace.stages.environment.godot.policies import assign_agents
+from headrace.stages.environment.godot.told_parameters import ToldParameters
+from headrace.stages.environment.programs.episodes import EpisodeTracker
+from headrace.stages.environment.programs.program import ProgramAnswer, close_quietly
+from headrace.stages.environment.programs.rows import InstanceRows
+from headrace.stages.environment.protocol import Measured
+from headrace.stages.godot.columns import AgentColumns, WrongColumn, action_message
+from headrace.stages.godot.spaces import Announcement
+from headrace.stages.programs.errors import ProgramBroken
+from headrace.stages.programs.rows import ProgramRows
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
 
 
 class Connection(Protocol):
-    """A connection with a game, as of `stages.godot.worker.GodotWorker`; each call waits for an answer."""
+    """A connection with a game, as of `headrace.stages.godot.worker.GodotWorker`; each call waits for an answer."""
 
     async def start(self) -> Announcement:
         """Connect."""

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from config import RunConfig
-from config.godot import GodotSettings
-from stages.environment.factory import EnvironmentRequest
-from stages.environment.godot.instance import GodotInstance
-from stages.environment.godot.policies import behaviors_of_agents
-from stages.environment.godot.told_parameters import ToldParameters
-from stages.environment.parameters import EpisodeParameters
-from stages.environment.programs.group import ProgramGroup
-from stages.godot.build import GodotBuild
-from stages.godot.spaces import Announcement
-from stages.godot.worker import DEFAULT_PORT, GodotWorker
-from stages.restarts import RestartBudget
+from headrace.config import RunConfig
+from headrace.config.godot import GodotSettings
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environment.godot.instance import GodotInstance
+from headrace.stages.environment.godot.policies import behaviors_of_agents
+from headrace.stages.environment.godot.told_parameters import ToldParameters
+from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.programs.group import ProgramGroup
+from headrace.stages.godot.build import GodotBuild
+from headrace.stages.godot.spaces import Announcement
+from headrace.stages.godot.worker import DEFAULT_PORT, GodotWorker
+from headrace.stages.restarts import RestartBudget
 
 RUN_LOGS = "run_logs"
 """Subfolder of a run's folder for builds' logs."""

@@ -9,10 +9,10 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
-from config import RoleSettings
-from queues.specs import BehaviorSpec, behavior_name
-from stages.godot.spaces import SHARED_POLICY, AgentSpaces, Announcement, behavior_spec
-from stages.programs.errors import ProgramRefused
+from headrace.config import RoleSettings
+from headrace.queues.specs import BehaviorSpec, behavior_name
+from headrace.stages.godot.spaces import SHARED_POLICY, AgentSpaces, Announcement, behavior_spec
+from headrace.stages.programs.errors import ProgramRefused
 
 _TEAM = "?team="
 

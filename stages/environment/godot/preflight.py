@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config import RunConfig
-from stages.godot.build import ENGINE
-from stages.programs.executables import find_executable
+from headrace.config import RunConfig
+from headrace.stages.godot.build import ENGINE
+from headrace.stages.programs.executables import find_executable
 
 
 def check_build(config: RunConfig) -> None:

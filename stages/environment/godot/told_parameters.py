@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.parameters import EpisodeParameters
 
 log = logging.getLogger(__name__)
 

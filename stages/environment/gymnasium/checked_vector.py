@@ -15,15 +15,15 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from config import ObservationSettings
-from queues.messages import ActionBatch, Array
-from stages.environment.gymnasium.vectorising import ParameterisedEnv
-from stages.environment.parameters import EpisodeParameters, Floats
-from stages.environment.spaces.actions import action_mapping, action_masks
-from stages.environment.spaces.gymnasium_spaces import own_space, plain_spaces
-from stages.environment.spaces.observations import observation_parts, take_rows
-from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError, StageError
+from headrace.config import ObservationSettings
+from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.environment.gymnasium.vectorising import ParameterisedEnv
+from headrace.stages.environment.parameters import EpisodeParameters, Floats
+from headrace.stages.environment.spaces.actions import action_mapping, action_masks
+from headrace.stages.environment.spaces.gymnasium_spaces import own_space, plain_spaces
+from headrace.stages.environment.spaces.observations import observation_parts, take_rows
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ The group drives one `gymnasium.vector.VectorEnv`. The three autoreset modes giv
 - NEXT_STEP: the tick brings the ending row only, and the next tick the first row. In between, the environment
   ignores the action for the instance; so no decision is requested for it, and no transition is made of it.
 
-`vectorising` makes the vector environment, `checked_vector` checks what it returns, and `stages.environment.spaces`
+`vectorising` makes the vector environment, `checked_vector` checks what it returns, and `stages/environment/spaces/`
 converts spaces to columns. All of them need gymnasium; `making` imports them when a group is to be made.
 """
 
@@ -22,14 +22,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from config import ObservationSettings
-from queues.messages import ActionBatch, Array
-from queues.specs import BehaviorSpec
-from stages.environment.episode_infos import EpisodeInfos
-from stages.environment.gymnasium.checked_vector import CheckedVector, VectorTick
-from stages.environment.parameters import EpisodeParameters
-from stages.environment.protocol import AgentSteps, StepResult
-from stages.errors import BrokenEnvironmentError
+from headrace.config import ObservationSettings
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.episode_infos import EpisodeInfos
+from headrace.stages.environment.gymnasium.checked_vector import CheckedVector, VectorTick
+from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.errors import BrokenEnvironmentError
 
 _NOTHING = np.empty(0, np.bool_)
 

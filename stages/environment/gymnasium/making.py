@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from config import RunConfig
-from stages.environment import factory
-from stages.environment.protocol import EnvironmentGroup
-from stages.environment.wrappers import chain_wrappers
-from stages.errors import LoadError, blaming
-from stages.loading import import_module
+from headrace.config import RunConfig
+from headrace.stages.environment import factory
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environment.wrappers import chain_wrappers
+from headrace.stages.errors import LoadError, blaming
+from headrace.stages.loading import import_module
 
 
 def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
@@ -28,8 +28,8 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     from gymnasium.vector import VectorEnv
     from gymnasium.wrappers import TimeLimit
 
-    from stages.environment.gymnasium.group import GymnasiumGroup
-    from stages.environment.gymnasium.vectorising import make_vector, vectorise
+    from headrace.stages.environment.gymnasium.group import GymnasiumGroup
+    from headrace.stages.environment.gymnasium.vectorising import make_vector, vectorise
 
     def wrap(limit: int | None) -> Callable[[Any], Any] | None:
         given = chain_wrappers(settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env")

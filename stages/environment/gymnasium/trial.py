@@ -16,9 +16,9 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from config import RunConfig
-from stages.environment import factory
-from stages.environment.trial import (
+from headrace.config import RunConfig
+from headrace.stages.environment import factory
+from headrace.stages.environment.trial import (
     STEPS,
     Observer,
     Remark,
@@ -30,9 +30,9 @@ from stages.environment.trial import (
     takes_seed,
     without_windows,
 )
-from stages.environment.wrappers import chain_wrappers
-from stages.error_text import describe_error
-from stages.errors import StageError
+from headrace.stages.environment.wrappers import chain_wrappers
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError
 
 
 def try_gymnasium(config: RunConfig) -> Iterator[Remark]:

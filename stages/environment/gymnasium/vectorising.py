@@ -17,9 +17,9 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from stages.environment.windows import HUMAN
-from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.environment.windows import HUMAN
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import BrokenEnvironmentError, StageError
-from stages.programs.rows import ProgramRows
+from headrace.queues.messages import Array
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.programs.rows import ProgramRows
 
 _NONE, _TRANSLATION = 1, 2
 _CHANNELS_LAST = (_TRANSLATION, _TRANSLATION, _NONE)

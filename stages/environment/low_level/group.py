@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.low_level.conversion import behavior_spec, read_steps
-from stages.environment.parameters import EpisodeParameters
-from stages.environment.programs.episodes import EpisodeTracker
-from stages.environment.programs.program import merged_statistics
-from stages.environment.programs.rows import IndexedRows, InstanceRows, agent_steps, decision_rows
-from stages.environment.protocol import StepResult
-from stages.environment.unity.side_channel_bridge import SideChannelBridge
-from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
-from stages.unity.specs import ActionTuple
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.low_level.conversion import behavior_spec, read_steps
+from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.programs.episodes import EpisodeTracker
+from headrace.stages.environment.programs.program import merged_statistics
+from headrace.stages.environment.programs.rows import IndexedRows, InstanceRows, agent_steps, decision_rows
+from headrace.stages.environment.protocol import StepResult
+from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from headrace.stages.unity.specs import ActionTuple
 
 log = logging.getLogger(__name__)
 

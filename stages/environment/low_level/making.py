@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from stages.environment import factory
-from stages.environment.low_level.group import LowLevelGroup
-from stages.environment.unity.side_channel_bridge import SideChannelBridge
-from stages.errors import LoadError
+from headrace.stages.environment import factory
+from headrace.stages.environment.low_level.group import LowLevelGroup
+from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.errors import LoadError
 
 _NEEDED = ("reset", "step", "get_steps", "set_actions", "close")
 

@@ -9,18 +9,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.parameters import EpisodeParameters
-from stages.environment.programs.episodes import EpisodeTracker
-from stages.environment.programs.program import ProgramAnswer, close_quietly, merged_statistics
-from stages.environment.programs.rows import InstanceRows
-from stages.environment.protocol import Measured
-from stages.open_protocol.announcement import Hello
-from stages.open_protocol.columns import actions_part
-from stages.open_protocol.states import read_state
-from stages.programs.errors import MessageError, ProgramBroken
-from stages.programs.rows import ProgramRows
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.programs.episodes import EpisodeTracker
+from headrace.stages.environment.programs.program import ProgramAnswer, close_quietly, merged_statistics
+from headrace.stages.environment.programs.rows import InstanceRows
+from headrace.stages.environment.protocol import Measured
+from headrace.stages.open_protocol.announcement import Hello
+from headrace.stages.open_protocol.columns import actions_part
+from headrace.stages.open_protocol.states import read_state
+from headrace.stages.programs.errors import MessageError, ProgramBroken
+from headrace.stages.programs.rows import ProgramRows
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _MOST_EMPTY = 100_000
 
 
 class OpenConnection(Protocol):
-    """A connection with a game, as of `stages.open_protocol.worker.OpenWorker`; each call waits for an answer."""
+    """A connection with a game, as of `OpenWorker`; each call waits for an answer."""
 
     async def start(self) -> Hello:
         """Connect."""

@@ -6,15 +6,15 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from config import RunConfig
-from config.open_protocol import OpenProtocolSettings
-from stages.environment.factory import EnvironmentRequest
-from stages.environment.open_protocol.instance import OpenInstance
-from stages.environment.parameters import EpisodeParameters
-from stages.environment.programs.group import ProgramGroup
-from stages.open_protocol.worker import GameProgram, OpenWorker
-from stages.programs.errors import ProgramRefused
-from stages.restarts import RestartBudget
+from headrace.config import RunConfig
+from headrace.config.open_protocol import OpenProtocolSettings
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environment.open_protocol.instance import OpenInstance
+from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.programs.group import ProgramGroup
+from headrace.stages.open_protocol.worker import GameProgram, OpenWorker
+from headrace.stages.programs.errors import ProgramRefused
+from headrace.stages.restarts import RestartBudget
 
 RUN_LOGS = "run_logs"
 """Subfolder of a run's folder for games' logs."""

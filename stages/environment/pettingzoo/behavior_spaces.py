@@ -1,7 +1,7 @@
 """The spaces of one behaviour: conversion between single agents' observations, masks and actions and columns.
 
-Spaces are Gymnasium's, read by `stages.environment.spaces`. This module adds what PettingZoo has beside them: rows that
-come agent by agent, and the action mask, under the key `action_mask` of the observation or (newer) of the info.
+Spaces are Gymnasium's, read by `stages/environment/spaces/`. This module adds what PettingZoo has beside them: rows
+that come agent by agent, and the action mask, under the key `action_mask` of the observation or (newer) of the info.
 
 Axis letters: k observations, d decisions.
 """
@@ -18,14 +18,14 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from config import ObservationSettings
-from config.errors import suggest
-from queues.messages import ActionBatch, Array
-from queues.specs import BehaviorSpec
-from stages.environment.spaces.actions import ActionMapping, action_mapping, flat_mask
-from stages.environment.spaces.gymnasium_spaces import own_space, plain_spaces
-from stages.environment.spaces.observations import ALONE, observation_parts
-from stages.errors import BrokenEnvironmentError, StageError
+from headrace.config import ObservationSettings
+from headrace.config.errors import suggest
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.spaces.actions import ActionMapping, action_mapping, flat_mask
+from headrace.stages.environment.spaces.gymnasium_spaces import own_space, plain_spaces
+from headrace.stages.environment.spaces.observations import ALONE, observation_parts
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 Space = spaces.Space[Any]
 

@@ -21,20 +21,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config import ObservationSettings, RoleSettings
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.episode_infos import EpisodeInfos
-from stages.environment.parameters import EpisodeParameters
-from stages.environment.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
-from stages.environment.pettingzoo.group_rewards import GroupRewards
-from stages.environment.pettingzoo.instances import Instance, LimitedInstance, TimeStep
-from stages.environment.pettingzoo.outcomes import OutcomeRule, TeamScores, check_scores, game_outcomes
-from stages.environment.pettingzoo.roles import Role, RoleAssignment
-from stages.environment.pettingzoo.rows import AgentEpisode, BehaviorRows
-from stages.environment.protocol import AgentSteps, GameResults, Measured, StepResult
-from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError, StageError
+from headrace.config import ObservationSettings, RoleSettings
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.episode_infos import EpisodeInfos
+from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
+from headrace.stages.environment.pettingzoo.group_rewards import GroupRewards
+from headrace.stages.environment.pettingzoo.instances import Instance, LimitedInstance, TimeStep
+from headrace.stages.environment.pettingzoo.outcomes import OutcomeRule, TeamScores, check_scores, game_outcomes
+from headrace.stages.environment.pettingzoo.roles import Role, RoleAssignment
+from headrace.stages.environment.pettingzoo.rows import AgentEpisode, BehaviorRows
+from headrace.stages.environment.protocol import AgentSteps, GameResults, Measured, StepResult
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
-from stages.error_text import describe_error
-from stages.errors import BrokenEnvironmentError
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError
 
 
 class TimeStep(NamedTuple):

@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from config.errors import suggest
-from stages.environment import factory
-from stages.environment.pettingzoo.group import PettingZooGroup
-from stages.environment.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
-from stages.environment.protocol import EnvironmentGroup
-from stages.environment.wrappers import chain_wrappers
-from stages.errors import LoadError, StageError, blaming
-from stages.loading import import_module
+from headrace.config.errors import suggest
+from headrace.stages.environment import factory
+from headrace.stages.environment.pettingzoo.group import PettingZooGroup
+from headrace.stages.environment.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environment.wrappers import chain_wrappers
+from headrace.stages.errors import LoadError, StageError, blaming
+from headrace.stages.loading import import_module
 
 Api = Literal["auto", "parallel", "aec"]
 Make = Callable[..., Any]

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.errors import NotFiniteError
+from headrace.stages.errors import NotFiniteError
 
 OutcomeRule = Literal["return", "last_reward"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from config import RoleSettings
-from config.errors import suggest
-from stages.errors import StageError
+from headrace.config import RoleSettings
+from headrace.config.errors import suggest
+from headrace.stages.errors import StageError
 
 Spaces = tuple[Any, Any]
 """An agent's observation space and action space."""

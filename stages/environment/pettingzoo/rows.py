@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.environment.pettingzoo.behavior_spaces import BehaviorSpaces
-from stages.environment.pettingzoo.instances import TimeStep
-from stages.environment.protocol import AgentSteps
-from stages.errors import NotFiniteError
+from headrace.stages.environment.pettingzoo.behavior_spaces import BehaviorSpaces
+from headrace.stages.environment.pettingzoo.instances import TimeStep
+from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.errors import NotFiniteError
 
 
 @dataclass(slots=True)

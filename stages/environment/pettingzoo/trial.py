@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from config import RunConfig
-from stages.environment import factory
-from stages.environment.pettingzoo.instances import api_of
-from stages.environment.pettingzoo.making import maker_of
-from stages.environment.protocol import EnvironmentGroup
-from stages.environment.trial import (
+from headrace.config import RunConfig
+from headrace.stages.environment import factory
+from headrace.stages.environment.pettingzoo.instances import api_of
+from headrace.stages.environment.pettingzoo.making import maker_of
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environment.trial import (
     STEPS,
     Observer,
     Remark,
@@ -25,8 +25,8 @@ from stages.environment.trial import (
     takes_seed,
     without_windows,
 )
-from stages.error_text import describe_error
-from stages.errors import StageError, blaming
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError, blaming
 
 _CYCLES = 50
 """Cycles of PettingZoo's own test."""

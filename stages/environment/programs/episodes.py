@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.slots import NOBODY, Numbers, Slots, enlarged
+from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.parameters import EpisodeParameters
-from stages.environment.programs.program import Program, ProgramAnswer, merged_statistics
-from stages.environment.programs.rows import IndexedRows, agent_steps, decision_rows
-from stages.environment.protocol import StepResult
-from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
-from stages.programs.errors import ProgramEnded
-from stages.restarts import RestartBudget
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.programs.program import Program, ProgramAnswer, merged_statistics
+from headrace.stages.environment.programs.rows import IndexedRows, agent_steps, decision_rows
+from headrace.stages.environment.protocol import StepResult
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from headrace.stages.programs.errors import ProgramEnded
+from headrace.stages.restarts import RestartBudget
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.programs.rows import InstanceRows
-from stages.environment.protocol import Measured
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.programs.rows import InstanceRows
+from headrace.stages.environment.protocol import Measured
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
-from queues.specs import BehaviorSpec
-from stages.environment.programs.episodes import TrackedEpisodes
-from stages.environment.protocol import AgentSteps
-from stages.programs.rows import ProgramRows
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.programs.episodes import TrackedEpisodes
+from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.programs.rows import ProgramRows
 
 ID_RANGE = 2**32
 """Agents and groups of instance i have ids from i × this on: programs' own ids are int32, and unique in one program."""

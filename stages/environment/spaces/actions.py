@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from queues.specs import ActionSpec
-from stages.environment.spaces.own_space import BoxSpace, ChoiceSpace, ComposedSpace, OwnSpace
-from stages.errors import StageError
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import ActionSpec
+from headrace.stages.environment.spaces.own_space import BoxSpace, ChoiceSpace, ComposedSpace, OwnSpace
+from headrace.stages.errors import StageError
 
 _AS_GOOD_AS_INFINITE = 1e30
 """Bounds like float32's largest number mean "none"; scaling to them would overflow."""

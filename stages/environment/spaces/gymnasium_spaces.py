@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from stages.environment.spaces.own_space import (
+from headrace.stages.environment.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
     ComposedSpace,

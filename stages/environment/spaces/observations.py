@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config import ObservationSettings
-from config.errors import suggest
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.messages import Array
-from queues.specs import ObservationSpec
-from stages.environment.spaces.own_space import (
+from headrace.config import ObservationSettings
+from headrace.config.errors import suggest
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import Array
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.environment.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
     ComposedSpace,
@@ -33,7 +33,7 @@ from stages.environment.spaces.own_space import (
     SequenceSpace,
     leaves,
 )
-from stages.errors import StageError
+from headrace.stages.errors import StageError
 
 log = logging.getLogger(__name__)
 

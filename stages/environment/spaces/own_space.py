@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
+from headrace.queues.messages import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,16 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.messages import ActionBatch
-from queues.specs import BehaviorSpec
-from stages.environment.programs.episodes import EpisodeTracker
-from stages.environment.programs.program import ProgramAnswer, close_quietly, merged_statistics
-from stages.environment.programs.rows import InstanceRows
-from stages.environment.unity.side_channel_bridge import SideChannelBridge
-from stages.unity.actions import action_protos
-from stages.unity.columns import BehaviorReader
-from stages.unity.errors import UnityBroken
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.programs.episodes import EpisodeTracker
+from headrace.stages.environment.programs.program import ProgramAnswer, close_quietly, merged_statistics
+from headrace.stages.environment.programs.rows import InstanceRows
+from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.unity.actions import action_protos
+from headrace.stages.unity.columns import BehaviorReader
+from headrace.stages.unity.errors import UnityBroken
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _PATIENCE_S = 3.0
 
 
 class Worker(Protocol):
-    """A connection with a Unity program, as of `stages.unity.worker.UnityWorker`; each call waits for an answer."""
+    """A connection with a Unity program, as of `UnityWorker`; each call waits for an answer."""
 
     async def start(self) -> None:
         """Connect."""

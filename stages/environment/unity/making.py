@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from config import RunConfig
-from stages.environment.factory import EnvironmentRequest
-from stages.environment.parameters import EpisodeParameters
-from stages.environment.programs.group import ProgramGroup
-from stages.environment.unity.instance import UnityInstance, Worker
-from stages.environment.unity.preflight import channel_maker
-from stages.environment.unity.side_channel_bridge import SideChannelBridge
-from stages.restarts import RestartBudget
-from stages.unity.executable import Executable
-from stages.unity.worker import EDITOR_PORT, UnityWorker
+from headrace.config import RunConfig
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.programs.group import ProgramGroup
+from headrace.stages.environment.unity.instance import UnityInstance, Worker
+from headrace.stages.environment.unity.preflight import channel_maker
+from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.restarts import RestartBudget
+from headrace.stages.unity.executable import Executable
+from headrace.stages.unity.worker import EDITOR_PORT, UnityWorker
 
 RUN_LOGS = "run_logs"
 """Subfolder of a run's folder for Unity's own logs."""

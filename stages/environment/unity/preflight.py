@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from config import RunConfig
-from stages.error_text import describe_error
-from stages.errors import LoadError, blaming
-from stages.loading import load_callable
-from stages.programs.executables import find_executable
+from headrace.config import RunConfig
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import LoadError, blaming
+from headrace.stages.loading import load_callable
+from headrace.stages.programs.executables import find_executable
 
 
 def check_executable(config: RunConfig) -> None:
@@ -48,7 +48,7 @@ def channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
         if missing:
             raise LoadError(
                 f"{what}: a {type(made).__name__} is no side channel, it has no {', '.join(missing)}; derive it from "
-                "stages.unity.side_channels.SideChannel"
+                "headrace.unity.SideChannel"
             )
         return made
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from config import EngineSettings
-from config.environment_parameters import ParameterValue
-from stages.environment.parameters import EpisodeParameters
-from stages.environment.protocol import Measured
-from stages.unity.side_channels import (
+from headrace.config import EngineSettings
+from headrace.config.environment_parameters import ParameterValue
+from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environment.protocol import Measured
+from headrace.stages.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
     SideChannel,

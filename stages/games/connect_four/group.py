@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.errors import StageError
-from stages.games.connect_four import rules
-from stages.games.connect_four import scene as screen
-from stages.games.scene import Display, Scene
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.errors import StageError
+from headrace.stages.games.connect_four import rules
+from headrace.stages.games.connect_four import scene as screen
+from headrace.stages.games.scene import Display, Scene
 
 ACTIONS = ActionSpec(discrete_branches=(rules.COLUMNS,), masked=True)
 """The column that a stone is dropped into; full ones are masked."""

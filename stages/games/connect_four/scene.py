@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from config.keys import KeyMapSettings, KeySettings
-from stages.games.connect_four import rules
-from stages.games.connect_four.rules import Stones
-from stages.games.scene import Display, Scene, area, disc
+from headrace.config.keys import KeyMapSettings, KeySettings
+from headrace.stages.games.connect_four import rules
+from headrace.stages.games.connect_four.rules import Stones
+from headrace.stages.games.scene import Display, Scene, area, disc
 
 _MOVE_S: Final = 0.6
 """Between two moves of players that need no time to think."""

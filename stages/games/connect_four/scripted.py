@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array
-from stages.games.connect_four import rules
+from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.games.connect_four import rules
 
 
 class RandomPlayer:

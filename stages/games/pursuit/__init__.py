@@ -1,6 +1,6 @@
 """Pursuit, a built-in game of two against one: two pursuers chase a faster evader (docs/pettingzoo.md)."""
 
-from stages.games.pursuit.group import PursuitGroup
-from stages.games.pursuit.scripted import ScriptedEvader, ScriptedPursuer
+from headrace.stages.games.pursuit.group import PursuitGroup
+from headrace.stages.games.pursuit.scripted import ScriptedEvader, ScriptedPursuer
 
 __all__ = ["PursuitGroup", "ScriptedEvader", "ScriptedPursuer"]

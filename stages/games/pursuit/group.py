@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Floats
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.parameters import EpisodeParameters, check_parameter_names
-from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.games.pursuit import scene as screen
-from stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
-from stages.games.pursuit.observing import OBSERVATION_SIZE, observe
-from stages.games.pursuit.rules import (
+from headrace.queues.messages import ActionBatch, Floats
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.parameters import EpisodeParameters, check_parameter_names
+from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.games.pursuit import scene as screen
+from headrace.stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
+from headrace.stages.games.pursuit.observing import OBSERVATION_SIZE, observe
+from headrace.stages.games.pursuit.rules import (
     AGENTS,
     CATCH_DISTANCE,
     EVADER,
@@ -37,7 +37,7 @@ from stages.games.pursuit.rules import (
     TICK_S,
     TICKS_PER_DECISION,
 )
-from stages.games.scene import Display, Scene
+from headrace.stages.games.scene import Display, Scene
 
 ACTIONS = ActionSpec(discrete_branches=(len(DIRECTIONS),))
 """Stand still, or one of eight directions."""

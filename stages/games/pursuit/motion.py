@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Floats
-from stages.games.pursuit.rules import (
+from headrace.queues.messages import Floats
+from headrace.stages.games.pursuit.rules import (
     ACCELERATION,
     AGENTS,
     CATCH_DISTANCE,

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from queues.messages import Floats
-from stages.games.pursuit.motion import Arenas
-from stages.games.pursuit.rules import AGENTS, EVADER, PURSUERS
+from headrace.queues.messages import Floats
+from headrace.stages.games.pursuit.motion import Arenas
+from headrace.stages.games.pursuit.rules import AGENTS, EVADER, PURSUERS
 
 OBSERVATION_SIZE: Final = 4 * AGENTS + 1
 """x, y, vx, vy of the agent itself and of both others, and the time left as a share of a game."""

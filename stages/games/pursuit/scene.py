@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from config.keys import KeyMapSettings
-from queues.messages import Floats
-from stages.games.pursuit.motion import DIRECTIONS
-from stages.games.pursuit.rules import EVADER, HALF_WIDTH, PURSUERS, TICK_S
-from stages.games.scene import Display, Scene, area, disc, stroke
+from headrace.config.keys import KeyMapSettings
+from headrace.queues.messages import Floats
+from headrace.stages.games.pursuit.motion import DIRECTIONS
+from headrace.stages.games.pursuit.rules import EVADER, HALF_WIDTH, PURSUERS, TICK_S
+from headrace.stages.games.scene import Display, Scene, area, disc, stroke
 
 _MARGIN: Final = 0.08
 _PURSUER, _EVADER, _EDGE, _FLOOR = "#d1495b", "#2f9e6e", "#3a4250", "#f4f1ea"

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array, Floats
-from stages.games.pursuit.motion import DIRECTIONS
-from stages.games.pursuit.observing import ArenaView
-from stages.games.pursuit.rules import CATCH_DISTANCE, EVADER_SPEED, HALF_WIDTH, PURSUER_SPEED
+from headrace.queues.messages import ActionBatch, Array, Floats
+from headrace.stages.games.pursuit.motion import DIRECTIONS
+from headrace.stages.games.pursuit.observing import ArenaView
+from headrace.stages.games.pursuit.rules import CATCH_DISTANCE, EVADER_SPEED, HALF_WIDTH, PURSUER_SPEED
 
 _LEAD: Final = 0.6
 """Share of the time to the evader over which a pursuer believes in the evader's present speed."""

@@ -1,6 +1,6 @@
 """Volley, the built-in game: one-against-one volleyball on hundreds of courts at once (docs/volley.md)."""
 
-from stages.games.volley.group import VolleyGroup
-from stages.games.volley.scripted import ScriptedPlayer
+from headrace.stages.games.volley.group import VolleyGroup
+from headrace.stages.games.volley.scripted import ScriptedPlayer
 
 __all__ = ["ScriptedPlayer", "VolleyGroup"]

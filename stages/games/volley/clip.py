@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from queues.messages import ActionBatch, Array
-from stages.games.policy_player import PolicyPlayer
-from stages.games.volley.group import VolleyGroup
-from stages.games.volley.rendering import LIVELY_COLOURS, draw
-from stages.games.volley.rules import TICK_S
+from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.games.policy_player import PolicyPlayer
+from headrace.stages.games.volley.group import VolleyGroup
+from headrace.stages.games.volley.rendering import LIVELY_COLOURS, draw
+from headrace.stages.games.volley.rules import TICK_S
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
 """Observations of an agent per row to one action per row."""

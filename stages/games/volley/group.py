@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Floats
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.parameters import EpisodeParameters, check_parameter_names
-from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.games.scene import Display, Scene
-from stages.games.volley import scene as screen
-from stages.games.volley.observing import OBSERVATION_SIZE, observe
-from stages.games.volley.physics import VX, VY, Courts, X, Y, advance
-from stages.games.volley.rules import (
+from headrace.queues.messages import ActionBatch, Floats
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.parameters import EpisodeParameters, check_parameter_names
+from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.games.scene import Display, Scene
+from headrace.stages.games.volley import scene as screen
+from headrace.stages.games.volley.observing import OBSERVATION_SIZE, observe
+from headrace.stages.games.volley.physics import VX, VY, Courts, X, Y, advance
+from headrace.stages.games.volley.rules import (
     BALL_GRAVITY,
     HOME,
     PLAYER_RADIUS,
@@ -149,7 +149,7 @@ class VolleyGroup:
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [300, 600, 3] of one court."""
-        from stages.games.volley.rendering import draw  # Pillow only where pictures are made
+        from headrace.stages.games.volley.rendering import draw  # Pillow only where pictures are made
 
         return draw(self.courts, self.score, env_id, self.points_to_win)
 

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from queues.messages import Floats
-from stages.games.volley.physics import Courts
-from stages.games.volley.rules import BALL_MAX_SPEED, CEILING, HALF_WIDTH, PLAYER_JUMP, PLAYER_SPEED
+from headrace.queues.messages import Floats
+from headrace.stages.games.volley.physics import Courts
+from headrace.stages.games.volley.rules import BALL_MAX_SPEED, CEILING, HALF_WIDTH, PLAYER_JUMP, PLAYER_SPEED
 
 OBSERVATION_NAMES: Final = (
     *("own_x", "own_y", "own_vx", "own_vy"),

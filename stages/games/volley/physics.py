@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Floats
-from stages.games.volley.rules import (
+from headrace.queues.messages import Floats
+from headrace.stages.games.volley.rules import (
     BALL_GRAVITY,
     BALL_MAX_SPEED,
     BALL_MIN_REBOUND,

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from stages.games.volley.physics import VY, Courts, X, Y
-from stages.games.volley.rules import (
+from headrace.stages.games.volley.physics import VY, Courts, X, Y
+from headrace.stages.games.volley.rules import (
     BALL_RADIUS,
     CEILING,
     HALF_WIDTH,

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.games.scene import Display, Scene, Shape, area, choices, disc, stroke
-from stages.games.volley.physics import VY, Courts, X, Y
-from stages.games.volley.rules import (
+from headrace.stages.games.scene import Display, Scene, Shape, area, choices, disc, stroke
+from headrace.stages.games.volley.physics import VY, Courts, X, Y
+from headrace.stages.games.volley.rules import (
     BALL_RADIUS,
     CEILING,
     HALF_WIDTH,

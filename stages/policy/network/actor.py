@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.flat_parameters import seeded, write_named
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.layers import linear
-from stages.policy.network.transfers import host_copies
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.flat_parameters import seeded, write_named
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.layers import linear
+from headrace.stages.policy.network.transfers import host_copies
 
 MU_GAIN = 0.2
 LOGITS_GAIN = 0.1

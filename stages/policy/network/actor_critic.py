@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, without_normalizer
-from stages.policy.network.flat_parameters import split_named, write_named
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.layers import write_tanh
-from stages.policy.network.products import HiddenProducts
-from stages.policy.network.transfers import host_copies
-from stages.policy.observations import ObservationLayout
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, without_normalizer
+from headrace.stages.policy.network.flat_parameters import split_named, write_named
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.layers import write_tanh
+from headrace.stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.network.transfers import host_copies
+from headrace.stages.policy.observations import ObservationLayout
 
 _MINUS_ONE = torch.tensor(-1.0)
 

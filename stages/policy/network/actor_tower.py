@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.modular import FlatActor
-from stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.modular import FlatActor
+from headrace.stages.policy.network.products import HiddenProducts
 
 
 class ActorTower:

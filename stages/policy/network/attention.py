@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from stages.policy.network.layers import layer_norm
+from headrace.stages.policy.network.layers import layer_norm
 
 HEADS = 4
 LEAST_OF_BLAS = 400

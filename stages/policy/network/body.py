@@ -7,13 +7,13 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.custom import CustomNetwork
-from stages.policy.network.encoding import Encoders
-from stages.policy.network.goals import HyperLayer
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.layers import ACTIVATIONS, hidden_linear
-from stages.policy.network.memory import Memory
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.custom import CustomNetwork
+from headrace.stages.policy.network.encoding import Encoders
+from headrace.stages.policy.network.goals import HyperLayer
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.layers import ACTIVATIONS, hidden_linear
+from headrace.stages.policy.network.memory import Memory
 
 
 class NetworkBody(nn.Module):

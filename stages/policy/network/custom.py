@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from config.errors import KeyPath
-from config.observation_kinds import OBSERVATION_KINDS
-from stages.error_text import describe_error
-from stages.errors import StageError, blaming
-from stages.loading import load_attribute
-from stages.policy.design import PolicyDesign
-from stages.policy.network.images import pixels
-from stages.policy.network.inputs import Inputs
-from stages.policy.observations import ObservationLayout
+from headrace.config.errors import KeyPath
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError, blaming
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.images import pixels
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.observations import ObservationLayout
 
 _TRIED_ROWS = 3
 """Rows of the trial run: more than one, so that a network that mixes up its axes fails."""

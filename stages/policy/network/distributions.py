@@ -11,7 +11,7 @@ from math import e, log, pi
 import torch
 from torch import Tensor
 
-from stages.policy.sampling import LOG_SIGMA_LIMITS
+from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 
 _LOG_TWO = log(2.0)
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)

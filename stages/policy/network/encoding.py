@@ -8,12 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.specs import ObservationSpec
-from stages.loading import load_attribute
-from stages.policy.design import PolicyDesign
-from stages.policy.network.inputs import Inputs
-from stages.policy.observations import ObservationLayout
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.observations import ObservationLayout
 
 
 class KindEncoder(Protocol):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.actor_critic import ActorCritic
-from stages.policy.network.modular import ModularActorCritic
-from stages.policy.network.protocol import ActorCriticNetwork
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.modular import ModularActorCritic
+from headrace.stages.policy.network.protocol import ActorCriticNetwork
 
 
 def make_actor_critic(

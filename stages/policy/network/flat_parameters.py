@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stages.errors import StageError
-from stages.policy.network.transfers import host_copies
+from headrace.stages.errors import StageError
+from headrace.stages.policy.network.transfers import host_copies
 
 Module = TypeVar("Module", bound=nn.Module)
 

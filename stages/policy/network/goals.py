@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from stages.policy.network.layers import layer_norm, linear
+from headrace.stages.policy.network.layers import layer_norm, linear
 
 
 class HyperLayer(nn.Module):

@@ -1,7 +1,7 @@
 """Encoders of images: convolutions, then one linear layer to as many numbers as the first hidden layer has units.
 
 Layers, activations and initial weights are those of ML-Agents' encoders of the same names; the table of encoders is
-`config.image_encoders`. `pixels` alone decides which numbers pixels become.
+`headrace.config.image_encoders`. `pixels` alone decides which numbers pixels become.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from config.image_encoders import IMAGE_ENCODERS
-from queues.specs import ObservationSpec
-from stages.errors import StageError
-from stages.loading import load_attribute
-from stages.policy.design import PolicyDesign
-from stages.policy.network.layers import linear
-from stages.policy.network.products import encoding_in
+from headrace.config.image_encoders import IMAGE_ENCODERS
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.layers import linear
+from headrace.stages.policy.network.products import encoding_in
 
 _DENSE_GAIN = 1.41
 _RESNET_CHANNELS = (16, 32, 32)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.policy.network.transfers import to_device
-from stages.policy.observations import EncodedObservations
+from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.policy.observations import EncodedObservations
 
 
 class Inputs(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stages.policy.network.products import WIDE, HiddenLinear
+from headrace.stages.policy.network.products import WIDE, HiddenLinear
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"swish": nn.SiLU, "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.flat_parameters import FlatParameters, seeded
-from stages.policy.network.inputs import Inputs
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.policy.network.inputs import Inputs
 
 
 class WithActor(nn.Module):

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from queues.specs import ObservationSpec
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.network.attention import residual_attention
-from stages.policy.network.layers import attention_linear
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.attention import residual_attention
+from headrace.stages.policy.network.layers import attention_linear
 
 EMBEDDING = 128
 """Width of the encoding, whatever the settings, as in ML-Agents."""

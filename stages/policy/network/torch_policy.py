@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from queues.messages import Array, Floats, PolicyUpdate
-from stages.errors import StageError
-from stages.policy.actions import action_features, first_action_features
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, check_layout, policy_layout
-from stages.policy.network.actor import untrained_actor
-from stages.policy.network.inputs import Inputs
-from stages.policy.normalizer import normalize
-from stages.policy.observations import ObservationLayout
-from stages.policy.protocol import Decision, Recall
-from stages.policy.sampling import ActionSampler, check_heads
+from headrace.queues.messages import Array, Floats, PolicyUpdate
+from headrace.stages.errors import StageError
+from headrace.stages.policy.actions import action_features, first_action_features
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, check_layout, policy_layout
+from headrace.stages.policy.network.actor import untrained_actor
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.normalizer import normalize
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.policy.protocol import Decision, Recall
+from headrace.stages.policy.sampling import ActionSampler, check_heads
 
 
 class TorchPolicy:

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array, Floats
-from queues.specs import ActionSpec
-from stages.errors import StageError
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.onnx import contract
-from stages.policy.onnx.runtime import whole_numbers
-from stages.policy.sampling import sample_categorical
+from headrace.queues.messages import ActionBatch, Array, Floats
+from headrace.queues.specs import ActionSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.onnx import contract
+from headrace.stages.policy.onnx.runtime import whole_numbers
+from headrace.stages.policy.sampling import sample_categorical
 
 METADATA = (contract.CONTINUOUS_SIZE, contract.DISCRETE_SIZES, contract.IS_CONTINUOUS)
 ACTIONS = (contract.CONTINUOUS, contract.DISCRETE, contract.ACTION)

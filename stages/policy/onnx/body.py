@@ -8,24 +8,24 @@ from typing import Any
 
 from torch import nn
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.messages import Array
-from stages.errors import StageError
-from stages.loading import load_attribute
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
-from stages.policy.network.attention import HEADS
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.custom import CustomNetwork
-from stages.policy.network.encoding import Encoders
-from stages.policy.network.goals import HyperLayer
-from stages.policy.network.images import ImageEncoders, VisualEncoder
-from stages.policy.network.sets import EMBEDDING, SetEncoder
-from stages.policy.normalizer import NORMALIZED_LIMIT
-from stages.policy.observations import ObservationLayout
-from stages.policy.onnx.custom import splice_network
-from stages.policy.onnx.graph import Graph
-from stages.policy.onnx.layers import apply, array, attention, layer_norm, linear_of_things, lstm_step, swish
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import Array
+from headrace.stages.errors import StageError
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
+from headrace.stages.policy.network.attention import HEADS
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.custom import CustomNetwork
+from headrace.stages.policy.network.encoding import Encoders
+from headrace.stages.policy.network.goals import HyperLayer
+from headrace.stages.policy.network.images import ImageEncoders, VisualEncoder
+from headrace.stages.policy.network.sets import EMBEDDING, SetEncoder
+from headrace.stages.policy.normalizer import NORMALIZED_LIMIT
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.policy.onnx.custom import splice_network
+from headrace.stages.policy.onnx.graph import Graph
+from headrace.stages.policy.onnx.layers import apply, array, attention, layer_norm, linear_of_things, lstm_step, swish
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import ActionBatch, Array, Floats, PolicyUpdate
-from queues.specs import ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.factory import make_policy
-from stages.policy.onnx.onnx_policy import OnnxPolicy
-from stages.policy.onnx.runtime import Runtime
-from stages.policy.protocol import ActingPolicy, Recall
-from stages.programs.names import GODOT
+from headrace.queues.messages import ActionBatch, Array, Floats, PolicyUpdate
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.factory import make_policy
+from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
+from headrace.stages.policy.onnx.runtime import Runtime
+from headrace.stages.policy.protocol import ActingPolicy, Recall
+from headrace.stages.programs.names import GODOT
 
 TOLERANCE = 1e-4
 _ROWS = 16
@@ -59,7 +59,7 @@ def _difference_in_godot(
     design: PolicyDesign, live: ActingPolicy, model: bytes, random: np.random.Generator
 ) -> str | None:
     """Compare as the addon of Godot RL Agents runs models: inputs by the game's keys, numbers for discrete ones."""
-    from stages.policy.onnx.godot import OUTPUT, STATE_IN, STATE_OUT, read_output
+    from headrace.stages.policy.onnx.godot import OUTPUT, STATE_IN, STATE_OUT, read_output
 
     announced = (design.spec.spaces or {})[GODOT]["observations"]
     seen: list[Array] = []

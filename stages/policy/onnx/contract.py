@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.specs import ObservationSpec
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.specs import ObservationSpec
 
 VERSION = 3
 """The version that is written."""

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from queues.specs import ObservationSpec
-from stages.errors import StageError
-from stages.policy.onnx.graph import BATCH, Graph
-from stages.policy.onnx.messages import ATTRIBUTE_GRAPH, ModelProto
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.onnx.graph import BATCH, Graph
+from headrace.stages.policy.onnx.messages import ATTRIBUTE_GRAPH, ModelProto
 
 _ROWS = 2
 """Rows of the trial: more than one, so that the axis of rows is not taken for one of size 1."""

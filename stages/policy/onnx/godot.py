@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import Array, PolicyUpdate
-from queues.specs import BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.onnx.body import compute_encoding, encode_observations
-from stages.policy.onnx.graph import BATCH, OPSET, Graph
-from stages.policy.onnx.heads import ActionHeads
-from stages.policy.onnx.layers import apply
-from stages.policy.onnx.notes import NOTES, noted
-from stages.programs.names import GODOT
+from headrace.queues.messages import Array, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.onnx.body import compute_encoding, encode_observations
+from headrace.stages.policy.onnx.graph import BATCH, OPSET, Graph
+from headrace.stages.policy.onnx.heads import ActionHeads
+from headrace.stages.policy.onnx.layers import apply
+from headrace.stages.policy.onnx.notes import NOTES, noted
+from headrace.stages.programs.names import GODOT
 
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
 _INT64 = 7

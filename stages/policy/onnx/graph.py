@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.policy.onnx.messages import (
+from headrace.stages.policy.onnx.messages import (
     ATTRIBUTE_FLOAT,
     ATTRIBUTE_INT,
     ATTRIBUTE_INTS,

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.policy.actions import ACTION_LIMIT, first_action_features
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import branch_slices
-from stages.policy.onnx.contract import FORBIDDEN
-from stages.policy.onnx.graph import Graph
-from stages.policy.onnx.layers import array
-from stages.policy.sampling import LOG_SIGMA_LIMITS
+from headrace.stages.policy.actions import ACTION_LIMIT, first_action_features
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import branch_slices
+from headrace.stages.policy.onnx.contract import FORBIDDEN
+from headrace.stages.policy.onnx.graph import Graph
+from headrace.stages.policy.onnx.layers import array
+from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 
 _INT64 = 7
 

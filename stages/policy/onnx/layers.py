@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stages.errors import StageError
-from stages.policy.network.images import Residual
-from stages.policy.onnx.graph import Graph
+from headrace.stages.errors import StageError
+from headrace.stages.policy.network.images import Residual
+from headrace.stages.policy.onnx.graph import Graph
 
 _LAYER_NORM_EPSILON = 1e-5
 
@@ -91,7 +91,7 @@ def lstm_step(graph: Graph, lstm: nn.LSTM, x: str, h: str, c: str) -> tuple[str,
 
 
 def attention(graph: Graph, x: str, there: str, things: int, layers: tuple[nn.Linear, ...], heads: int) -> str:
-    """`residual_attention` of `stages.policy.network.attention`: [B, W] of `x` [B, things, W].
+    """`residual_attention` of `headrace.stages.policy.network.attention`: [B, W] of `x` [B, things, W].
 
     Args:
         graph: the model under construction.

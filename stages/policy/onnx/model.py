@@ -12,20 +12,20 @@ from itertools import pairwise
 
 import numpy as np
 
-from queues.messages import Array, PolicyUpdate
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import NORMALIZER_MEAN
-from stages.policy.network.actor import ActorNetwork, untrained_actor
-from stages.policy.observations import ObservationLayout
-from stages.policy.onnx import contract
-from stages.policy.onnx.body import EncodedValues, MemoryValues, compute_encoding, encode_observations
-from stages.policy.onnx.godot import godot_model, is_of_godot, remark_on_order
-from stages.policy.onnx.graph import BATCH, OPSET, Graph
-from stages.policy.onnx.heads import ActionHeads, ActionValues
-from stages.policy.onnx.layers import apply
-from stages.policy.onnx.notes import NOTES, noted
+from headrace.queues.messages import Array, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import NORMALIZER_MEAN
+from headrace.stages.policy.network.actor import ActorNetwork, untrained_actor
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.policy.onnx import contract
+from headrace.stages.policy.onnx.body import EncodedValues, MemoryValues, compute_encoding, encode_observations
+from headrace.stages.policy.onnx.godot import godot_model, is_of_godot, remark_on_order
+from headrace.stages.policy.onnx.graph import BATCH, OPSET, Graph
+from headrace.stages.policy.onnx.heads import ActionHeads, ActionValues
+from headrace.stages.policy.onnx.layers import apply
+from headrace.stages.policy.onnx.notes import NOTES, noted
 
 LATER_OPSET = 15
 """For networks of a user's own whose operations the usual set does not have."""

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from queues.errors import SpecError
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
+from headrace.queues.errors import SpecError
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
 
 NOTES = "headrace"
 """The key among the model's properties."""

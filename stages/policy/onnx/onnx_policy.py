@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.messages import ActionBatch, Array, Floats, PolicyUpdate
-from queues.specs import ObservationSpec
-from stages.errors import StageError
-from stages.policy.actions import action_features, policy_actions
-from stages.policy.design import PolicyDesign
-from stages.policy.onnx import contract
-from stages.policy.onnx.action_outputs import ACTIONS, METADATA, ActionOutputs
-from stages.policy.onnx.runtime import Runtime, whole_numbers
-from stages.policy.protocol import Decision, Recall
-from stages.policy.sampling import check_heads
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import ActionBatch, Array, Floats, PolicyUpdate
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.actions import action_features, policy_actions
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.onnx import contract
+from headrace.stages.policy.onnx.action_outputs import ACTIONS, METADATA, ActionOutputs
+from headrace.stages.policy.onnx.runtime import Runtime, whole_numbers
+from headrace.stages.policy.protocol import Decision, Recall
+from headrace.stages.policy.sampling import check_heads
 
 
 class OnnxPolicy:

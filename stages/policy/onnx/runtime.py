@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from queues.messages import Array, Floats
-from stages.errors import StageError
-from stages.policy.onnx.messages import ModelProto
+from headrace.queues.messages import Array, Floats
+from headrace.stages.errors import StageError
+from headrace.stages.policy.onnx.messages import ModelProto
 
 MISSING = "playing an .onnx model needs onnxruntime: python -m pip install 'headrace[onnx]'"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from config.observation_kinds import kind_of_rank
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.onnx import contract
-from stages.policy.onnx.action_outputs import ACTIONS, METADATA
-from stages.policy.onnx.notes import ModelNotes, read_notes
-from stages.policy.onnx.runtime import Runtime, whole_numbers
+from headrace.config.observation_kinds import kind_of_rank
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.onnx import contract
+from headrace.stages.policy.onnx.action_outputs import ACTIONS, METADATA
+from headrace.stages.policy.onnx.notes import ModelNotes, read_notes
+from headrace.stages.policy.onnx.runtime import Runtime, whole_numbers
 
 _IMAGE = re.compile(r"visual_observation_(\d+)")
 _NUMBERED = re.compile(r"obs_(\d+)")

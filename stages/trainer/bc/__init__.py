@@ -1,5 +1,5 @@
 """Behavioural cloning, `trainer_type: bc`: imitation alone (imports torch)."""
 
-from stages.trainer.bc.trainer import BCTrainer
+from headrace.stages.trainer.bc.trainer import BCTrainer
 
 __all__ = ["BCTrainer"]

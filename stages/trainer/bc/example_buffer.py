@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from queues.columns import Column
-from queues.messages import Array, TrajectoryBatch
-from stages.errors import StageError
-from stages.policy.actions import action_features, environment_actions, policy_actions
-from stages.policy.design import PolicyDesign
-from stages.policy.observations import EncodedObservations, ObservationLayout
-from stages.trainer.imitation.examples import Examples
-from stages.trainer.transitions import drawn_actions
+from headrace.queues.columns import Column
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.stages.errors import StageError
+from headrace.stages.policy.actions import action_features, environment_actions, policy_actions
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.trainer.imitation.examples import Examples
+from headrace.stages.trainer.transitions import drawn_actions
 
 
 class ExampleBuffer:

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.errors import NotFiniteError
-from stages.policy.actions import ACTION_LIMIT
-from stages.policy.design import PolicyDesign
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.flat_parameters import FlatParameters
-from stages.policy.normalizer import Normalizer
-from stages.trainer.adam import Adam
-from stages.trainer.imitation.examples import Examples, ImitationBatch
-from stages.trainer.imitation.losses import log_likelihood, split_logits
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.actions import ACTION_LIMIT
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import FlatParameters
+from headrace.stages.policy.normalizer import Normalizer
+from headrace.stages.trainer.adam import Adam
+from headrace.stages.trainer.imitation.examples import Examples, ImitationBatch
+from headrace.stages.trainer.imitation.losses import log_likelihood, split_logits
 
 LOG_SIGMA_FLOOR = -5.0
 """σ is held at e⁻⁵ (0.2 % of what an action can do) at least: that of an expert without any noise would fall without

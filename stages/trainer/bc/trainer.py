@@ -10,20 +10,20 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from config import BCHyperparameters
-from queues.messages import Array, TrajectoryBatch
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.flat_parameters import FlatParameters, seeded
-from stages.trainer.bc.example_buffer import ExampleBuffer
-from stages.trainer.bc.held_out import held_out
-from stages.trainer.bc.likelihood import MaximumLikelihood
-from stages.trainer.builtin import BuiltinTrainer
-from stages.trainer.captured_step import say_uncaptured
-from stages.trainer.denormals import flushed_denormals
-from stages.trainer.intake import Intake
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.randomness import random_state, restore_random
-from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
+from headrace.config import BCHyperparameters
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.trainer.bc.example_buffer import ExampleBuffer
+from headrace.stages.trainer.bc.held_out import held_out
+from headrace.stages.trainer.bc.likelihood import MaximumLikelihood
+from headrace.stages.trainer.builtin import BuiltinTrainer
+from headrace.stages.trainer.captured_step import say_uncaptured
+from headrace.stages.trainer.denormals import flushed_denormals
+from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.randomness import random_state, restore_random
+from headrace.stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
 
 log = logging.getLogger(__name__)
 

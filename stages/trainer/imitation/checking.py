@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.messages import Array
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.observations import ObservationLayout
-from stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import Array
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 log = logging.getLogger(__name__)
 

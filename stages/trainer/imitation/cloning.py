@@ -1,7 +1,7 @@
 """Behavioural cloning beside a trainer's own learning: `behavioral_cloning` of a PPO or SAC behaviour.
 
 It has an optimizer of its own for the trainer's actor, and fades out over `steps`. Its loss is in `losses`; `examples`
-converts the expert's actions to the policy's own. A trainer that only imitates is in `stages.trainer.bc`.
+converts the expert's actions to the policy's own. A trainer that only imitates is in `headrace.stages.trainer.bc`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import BehavioralCloningSettings
-from stages.errors import NotFiniteError
-from stages.policy.design import PolicyDesign
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.flat_parameters import FlatParameters
-from stages.policy.network.inputs import Inputs
-from stages.trainer.adam import Adam
-from stages.trainer.imitation.examples import Examples, examples_of
-from stages.trainer.imitation.loading import load_demonstrations
-from stages.trainer.imitation.losses import cloning_loss
-from stages.trainer.intake import Intake
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
+from headrace.config import BehavioralCloningSettings
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import FlatParameters
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.adam import Adam
+from headrace.stages.trainer.imitation.examples import Examples, examples_of
+from headrace.stages.trainer.imitation.loading import load_demonstrations
+from headrace.stages.trainer.imitation.losses import cloning_loss
+from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
 
 _USUAL_EPOCHS = 3
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.specs import BehaviorSpec
-from stages.policy.observations import EncodedObservations
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.observations import EncodedObservations
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queues.messages import Array
-from stages.policy.actions import action_features, first_action_features, policy_actions
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.network.inputs import Inputs
-from stages.policy.normalizer import Normalizer
-from stages.policy.observations import EncodedObservations
-from stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.queues.messages import Array
+from headrace.stages.policy.actions import action_features, first_action_features, policy_actions
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.normalizer import Normalizer
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 
 class ImitationBatch(NamedTuple):

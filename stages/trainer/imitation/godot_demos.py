@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
-from stages.godot.wire import WireError, read_json
-from stages.policy.observations import ObservationLayout
-from stages.programs.names import GODOT
-from stages.trainer.imitation.checking import within_bounds
-from stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.godot.wire import WireError, read_json
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.programs.names import GODOT
+from headrace.stages.trainer.imitation.checking import within_bounds
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 _RECORDED_KEY = "obs"
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
-from stages.trainer.imitation.checking import check_fit, checked
-from stages.trainer.imitation.demonstrations import Demonstrations, joined
-from stages.trainer.imitation.godot_demos import looks_recorded, read_godot_demos
-from stages.trainer.imitation.minari_sets import PREFIX, read_minari
-from stages.trainer.imitation.streams import read_stream, without_doubles
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.trainer.imitation.checking import check_fit, checked
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, joined
+from headrace.stages.trainer.imitation.godot_demos import looks_recorded, read_godot_demos
+from headrace.stages.trainer.imitation.minari_sets import PREFIX, read_minari
+from headrace.stages.trainer.imitation.streams import read_stream, without_doubles
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,9 @@ def read_recording(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demo
 
 def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
     """Read a demo file of Unity's, which holds its spec."""
-    from stages.trainer.imitation.unity_demos import read_unity_demo  # here, as few learners need Unity's formats
+    from headrace.stages.trainer.imitation.unity_demos import (
+        read_unity_demo,  # here, as few learners need Unity's formats
+    )
 
     return read_unity_demo(path, behavior)
 
@@ -101,7 +103,7 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
             continue
         spec = spec or replace(part.spec, behavior_id=behavior)
         if name.endswith(".demo"):
-            from stages.trainer.imitation.unity_demos import as_observed
+            from headrace.stages.trainer.imitation.unity_demos import as_observed
 
             part = as_observed(part, spec, name)
         check_fit(part.spec, spec, name)

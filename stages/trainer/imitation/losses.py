@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
-from stages.trainer.imitation.examples import ImitationBatch
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
+from headrace.stages.trainer.imitation.examples import ImitationBatch
 
 
 def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> Tensor:

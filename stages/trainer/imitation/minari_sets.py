@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.observations import EncodedObservations
-from stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.queues.messages import Array
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 if TYPE_CHECKING:
     from gymnasium import Space

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, Message, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.policy.actions import policy_actions
-from stages.policy.observations import ObservationLayout
-from stages.stage import Source, StageContext
-from stages.trainer.imitation.demonstrations import Demonstrations
-from stages.trainer.imitation.loading import load_demonstrations, load_recorded
+from headrace.queues.messages import Array, Message, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.actions import policy_actions
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.stage import Source, StageContext
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations, load_recorded
 
 
 class DemonstrationSource(Source[Message]):

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from config.trainers import declared_kind
-from queues.columns import TRAJECTORY_COLUMNS, observation_columns, row_columns
-from queues.messages import Array, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from queues.stream_format import StreamHeader
-from queues.stream_reader import StreamReader
-from stages.errors import StageError
-from stages.policy.actions import environment_actions
-from stages.policy.observations import ObservationLayout
-from stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.config.trainers import declared_kind
+from headrace.queues.columns import TRAJECTORY_COLUMNS, observation_columns, row_columns
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_reader import StreamReader
+from headrace.stages.errors import StageError
+from headrace.stages.policy.actions import environment_actions
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 log = logging.getLogger(__name__)
 

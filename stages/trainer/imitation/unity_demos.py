@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.messages import Array
-from queues.specs import BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.observations import ObservationLayout
-from stages.trainer.imitation.checking import within_bounds
-from stages.trainer.imitation.demonstrations import Demonstrations
-from stages.unity.demo_steps import DemoSteps, read_demo, write_demo
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.imitation.checking import within_bounds
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.unity.demo_steps import DemoSteps, read_demo, write_demo
 
 log = logging.getLogger(__name__)
 

@@ -2,13 +2,13 @@
 
 One update, in order; `trainer.ImpalaTrainer.learn` walks it:
 
-1. `stages.trainer.on_policy.rollout_buffer`: fresh trajectories wait in columns, cut into unrolls.
+1. `headrace.stages.trainer.on_policy.rollout_buffer`: fresh trajectories wait in columns, cut into unrolls.
 2. `replay`: past unrolls are drawn and laid behind the fresh ones.
 3. `unrolls`: both as what the network and the losses take in.
 4. `vtrace`: value targets and advantages, corrected for the policies that acted.
 5. `update`: one gradient step on the `losses` of all unrolls at once.
 """
 
-from stages.trainer.impala.trainer import ImpalaTrainer
+from headrace.stages.trainer.impala.trainer import ImpalaTrainer
 
 __all__ = ["ImpalaTrainer"]

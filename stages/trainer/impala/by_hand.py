@@ -1,4 +1,4 @@
-"""The actor–learner's gradients, without autograd; network and actions are in `stages.trainer.on_policy.by_hand`.
+"""The actor–learner's gradients, without autograd; network and actions are in `stages/trainer/on_policy/by_hand.py`.
 
 Axis letters: N rows, of which those from F on are replayed; K trajectories; C continuous actions, H heads, S signals.
 With the advantages w and targets G of V-trace, which are constants, m and v' what was recorded of replayed rows, and
@@ -24,10 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queues.specs import ActionSpec
-from stages.policy.network.protocol import Perceptrons
-from stages.trainer.impala.unrolls import Recorded, Unrolls
-from stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.network.protocol import Perceptrons
+from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
+from headrace.stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 

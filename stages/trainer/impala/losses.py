@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 
 
 def log_probs_and_entropy(

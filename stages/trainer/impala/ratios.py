@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stages.trainer.impala.vtrace import Limits
-from stages.trainer.replicas import Replicas
+from headrace.stages.trainer.impala.vtrace import Limits
+from headrace.stages.trainer.replicas import Replicas
 
 
 @dataclass(frozen=True, slots=True)

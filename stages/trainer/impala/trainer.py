@@ -15,27 +15,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from config import ImpalaHyperparameters, MemorySettings
-from queues.columns import Column
-from queues.messages import Array, TrajectoryBatch
-from stages.policy.extra_columns import ACTION_HEADS
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.network.factory import make_actor_critic
-from stages.policy.network.transfers import to_device
-from stages.trainer.captured_step import say_uncaptured
-from stages.trainer.denormals import flushed_denormals
-from stages.trainer.impala.by_hand import ImpalaByHand
-from stages.trainer.impala.replay import UnrollReplay
-from stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
-from stages.trainer.impala.update import ImpalaUpdate, Learned
-from stages.trainer.impala.vtrace import clipped_rewards
-from stages.trainer.intake import with_group_rewards
-from stages.trainer.on_policy.advantages import explained_variances
-from stages.trainer.on_policy.rollout_buffer import RolloutBuffer
-from stages.trainer.on_policy.rollout_trainer import RolloutTrainer
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
-from stages.trainer.schedules import BETA_FLOOR, LEARNING_RATE_FLOOR, Schedule
+from headrace.config import ImpalaHyperparameters, MemorySettings
+from headrace.queues.columns import Column
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.stages.policy.extra_columns import ACTION_HEADS
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.network.factory import make_actor_critic
+from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.trainer.captured_step import say_uncaptured
+from headrace.stages.trainer.denormals import flushed_denormals
+from headrace.stages.trainer.impala.by_hand import ImpalaByHand
+from headrace.stages.trainer.impala.replay import UnrollReplay
+from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
+from headrace.stages.trainer.impala.update import ImpalaUpdate, Learned
+from headrace.stages.trainer.impala.vtrace import clipped_rewards
+from headrace.stages.trainer.intake import with_group_rewards
+from headrace.stages.trainer.on_policy.advantages import explained_variances
+from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
+from headrace.stages.trainer.on_policy.rollout_trainer import RolloutTrainer
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.schedules import BETA_FLOOR, LEARNING_RATE_FLOOR, Schedule
 
 VALUES = "recorded_values"
 """Column of rows: the critic's values when the row was first learned from."""

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.transfers import to_device
-from stages.trainer.on_policy.minibatches import InputRows
-from stages.trainer.replicas import Part, Replicas
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.trainer.on_policy.minibatches import InputRows
+from headrace.stages.trainer.replicas import Part, Replicas
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import ImpalaHyperparameters
-from queues.specs import BehaviorSpec
-from stages.errors import NotFiniteError
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.protocol import ActorCriticNetwork
-from stages.trainer.adam import Adam, GradientParts
-from stages.trainer.impala.by_hand import ImpalaByHand
-from stages.trainer.impala.losses import divergence, log_probs_and_entropy
-from stages.trainer.impala.ratios import Ratios, ratios_of
-from stages.trainer.impala.unrolls import Unrolls
-from stages.trainer.impala.vtrace import Limits, VTrace, vtrace
-from stages.trainer.on_policy.update import NetworkUpdate
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.config import ImpalaHyperparameters
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.protocol import ActorCriticNetwork
+from headrace.stages.trainer.adam import Adam, GradientParts
+from headrace.stages.trainer.impala.by_hand import ImpalaByHand
+from headrace.stages.trainer.impala.losses import divergence, log_probs_and_entropy
+from headrace.stages.trainer.impala.ratios import Ratios, ratios_of
+from headrace.stages.trainer.impala.unrolls import Unrolls
+from headrace.stages.trainer.impala.vtrace import Limits, VTrace, vtrace
+from headrace.stages.trainer.on_policy.update import NetworkUpdate
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
 """The losses in order, by the names of their statistics; those that are summed are not weighted yet."""

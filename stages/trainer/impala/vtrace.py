@@ -12,7 +12,7 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.trainer.on_policy.advantages import accumulated, next_values
+from headrace.stages.trainer.on_policy.advantages import accumulated, next_values
 
 Floats = NDArray[np.float64]
 

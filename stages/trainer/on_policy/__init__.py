@@ -8,8 +8,8 @@ The path of one update, in order; `trainer.OnPolicyTrainer.learn` walks it:
 4. `advantages`: advantages and value targets, made of rewards and values.
 5. `decoupling`: log-probabilities of the rows' actions under the current policy, and what rows of older ones weigh.
 6. `minibatches`: the rows with their targets, shuffled in each epoch, as views or in sequences.
-7. `update`: a gradient step on each minibatch. The losses are the algorithm's (`stages.trainer.ppo.update`).
+7. `update`: a gradient step on each minibatch. The losses are the algorithm's (`headrace.stages.trainer.ppo.update`).
 
 An algorithm is a subclass of `OnPolicyTrainer` that makes the network and its update, and does steps 2 to 6 in
-`_prepare`; PPO's is the shortest example. `rollout_trainer` is step 1 for others as well: `stages.trainer.impala`.
+`_prepare`; PPO's is the shortest example. `rollout_trainer` is step 1 for others as well: `stages/trainer/impala/`.
 """

@@ -43,9 +43,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queues.specs import ActionSpec
-from stages.policy.network.protocol import Perceptrons
-from stages.trainer.on_policy.layers_by_hand import make_layers
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.network.protocol import Perceptrons
+from headrace.stages.trainer.on_policy.layers_by_hand import make_layers
 
 Numbers = NDArray[np.floating[Any]]
 """Of the network's own precision."""

@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.specs import BehaviorSpec
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.protocol import ActorCriticNetwork
-from stages.trainer.agent_table import AgentTable, Chains
-from stages.trainer.on_policy.minibatches import InputRows
-from stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.protocol import ActorCriticNetwork
+from headrace.stages.trainer.agent_table import AgentTable, Chains
+from headrace.stages.trainer.on_policy.minibatches import InputRows
+from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 _ROWS = 512
 """Rows per forward pass: bounds memory, and stays in the processor's cache."""

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.trainer.on_policy.minibatches import Minibatch
-from stages.trainer.on_policy.update import OnPolicyUpdate
+from headrace.stages.trainer.on_policy.minibatches import Minibatch
+from headrace.stages.trainer.on_policy.update import OnPolicyUpdate
 
 Floats = NDArray[np.float32]
 

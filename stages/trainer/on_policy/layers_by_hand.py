@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.policy.network.layers import write_tanh
-from stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.network.layers import write_tanh
+from headrace.stages.policy.network.products import HiddenProducts
 
 FEWEST_OF_TORCH = 128
 """Units of the widest layer from which on torch computes the layers: below, its calls take longer than NumPy's."""

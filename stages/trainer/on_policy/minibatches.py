@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queues.messages import Array
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.transfers import gathered, to_device
-from stages.trainer.on_policy.rollout_buffer import SequenceCuts
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.queues.messages import Array
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.transfers import gathered, to_device
+from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 
 @dataclass(frozen=True)

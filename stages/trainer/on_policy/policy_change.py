@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.trainer.replicas import Replicas
+from headrace.stages.trainer.replicas import Replicas
 
 TOLERANCE = 1.5
 """The epochs of an update end when approximate KL is above this many times `target_kl`, as in Stable-Baselines3."""

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from config import MemorySettings
-from queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS, Column, action_columns, memory_column
-from queues.messages import Array, Columns, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.errors import StageError
-from stages.policy.actions import action_features, environment_actions
-from stages.policy.network.inputs import Inputs
-from stages.policy.observations import EncodedObservations, ObservationLayout
-from stages.trainer.agent_table import Chains
-from stages.trainer.on_policy.splitting import cut_every, moments_within, rows_within, split
-from stages.trainer.transitions import Transitions, drawn_actions
+from headrace.config import MemorySettings
+from headrace.queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS, Column, action_columns, memory_column
+from headrace.queues.messages import Array, Columns, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.actions import action_features, environment_actions
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.trainer.agent_table import Chains
+from headrace.stages.trainer.on_policy.splitting import cut_every, moments_within, rows_within, split
+from headrace.stages.trainer.transitions import Transitions, drawn_actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class RolloutBuffer:
         size: rows of one update; with groups a few more where mates are not to be parted.
         memory: the policy's, None without.
         follows_agents: keep the agent and episode of each trajectory.
-        grouped: keep the members of each group: `queues.columns.GROUP_*`, and the batches' `sources`.
+        grouped: keep the members of each group: `headrace.queues.columns.GROUP_*`, and the batches' `sources`.
         extra: further columns of rows to keep.
         unroll_length: cut trajectories so that none lies across a multiple of so many rows; 0: don't.
     """

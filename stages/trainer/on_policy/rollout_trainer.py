@@ -1,6 +1,6 @@
 """The trainer that collects full buffers of trajectories; how it learns from them is a subclass's.
 
-`trainer.OnPolicyTrainer` (PPO, POCA) makes epochs of minibatches of a buffer, `stages.trainer.impala` one gradient
+`trainer.OnPolicyTrainer` (PPO, POCA) makes epochs of minibatches of a buffer, `stages/trainer/impala/` one gradient
 step.
 """
 
@@ -14,23 +14,23 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from config import ImpalaHyperparameters, OnPolicyHyperparameters
-from config.observation_kinds import OBSERVATION_KINDS
-from queues.messages import Array, TrajectoryBatch
-from stages.policy.extra_columns import require_columns
-from stages.policy.network.actor_critic import ActorCritic
-from stages.policy.network.actor_tower import ActorTower
-from stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
-from stages.trainer.builtin import BuiltinTrainer
-from stages.trainer.gradients import say_autograd
-from stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from stages.trainer.intake import Intake
-from stages.trainer.on_policy.minibatches import InputRows
-from stages.trainer.on_policy.rollout_buffer import ColumnTable, RolloutBuffer
-from stages.trainer.on_policy.signals import Signals
-from stages.trainer.on_policy.update import NetworkUpdate
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.randomness import random_state, restore_random
+from headrace.config import ImpalaHyperparameters, OnPolicyHyperparameters
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.stages.policy.extra_columns import require_columns
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.actor_tower import ActorTower
+from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
+from headrace.stages.trainer.builtin import BuiltinTrainer
+from headrace.stages.trainer.gradients import say_autograd
+from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.on_policy.minibatches import InputRows
+from headrace.stages.trainer.on_policy.rollout_buffer import ColumnTable, RolloutBuffer
+from headrace.stages.trainer.on_policy.signals import Signals
+from headrace.stages.trainer.on_policy.update import NetworkUpdate
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.randomness import random_state, restore_random
 
 log = logging.getLogger(__name__)
 

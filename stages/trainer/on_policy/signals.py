@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.errors import StageError
-from stages.policy.observations import ObservationLayout
-from stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
-from stages.trainer.on_policy.critic_values import rows_per_pass
-from stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.rewards import make_signals
-from stages.trainer.rewards.extrinsic import Extrinsic
+from headrace.stages.errors import StageError
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
+from headrace.stages.trainer.on_policy.critic_values import rows_per_pass
+from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.rewards import make_signals
+from headrace.stages.trainer.rewards.extrinsic import Extrinsic
 
 
 class Signals:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Columns
+from headrace.queues.messages import Columns
 
 Numbers = NDArray[np.int64]
 Tables = tuple[Columns, Columns]
@@ -34,7 +34,7 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
     those up to a tick at which all do, or to the end of their trajectories.
 
     Args:
-        trajectories: `queues.columns.GROUP_TRAJECTORY_COLUMNS` and lengths, of one source.
+        trajectories: `headrace.queues.columns.GROUP_TRAJECTORY_COLUMNS` and lengths, of one source.
         ticks: [N]
         room: less than N.
     """

@@ -16,20 +16,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import OnPolicyHyperparameters
-from queues.messages import Array
-from stages.policy.layout import MASK_PENALTY
-from stages.trainer.agent_table import Chains
-from stages.trainer.denormals import flushed_denormals
-from stages.trainer.on_policy.advantages import advantages, explained_variances, normalized
-from stages.trainer.on_policy.critic_values import CriticMemories, CriticValues, rows_per_pass
-from stages.trainer.on_policy.decoupling import current_log_probs, importance_weights, log_probs_of
-from stages.trainer.on_policy.minibatches import AnyMinibatch, InputRows, MinibatchSource, Rollout, SequenceRollout
-from stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer, SequenceCuts
-from stages.trainer.on_policy.rollout_trainer import RolloutTrainer
-from stages.trainer.on_policy.update import Coefficients, Losses, OnPolicyUpdate
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
+from headrace.config import OnPolicyHyperparameters
+from headrace.queues.messages import Array
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.trainer.agent_table import Chains
+from headrace.stages.trainer.denormals import flushed_denormals
+from headrace.stages.trainer.on_policy.advantages import advantages, explained_variances, normalized
+from headrace.stages.trainer.on_policy.critic_values import CriticMemories, CriticValues, rows_per_pass
+from headrace.stages.trainer.on_policy.decoupling import current_log_probs, importance_weights, log_probs_of
+from headrace.stages.trainer.on_policy.minibatches import (
+    AnyMinibatch,
+    InputRows,
+    MinibatchSource,
+    Rollout,
+    SequenceRollout,
+)
+from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer, SequenceCuts
+from headrace.stages.trainer.on_policy.rollout_trainer import RolloutTrainer
+from headrace.stages.trainer.on_policy.update import Coefficients, Losses, OnPolicyUpdate
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 
 VALUES = "Value Estimate"
 """Part of the name of a statistic."""
@@ -74,7 +80,7 @@ class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any
     def learn(self) -> int:
         """Make one update from `buffer_size` rows; returns their number. What came beyond them waits for the next one.
 
-        With groups there may be a few rows more: see `stages.trainer.on_policy.splitting`.
+        With groups there may be a few rows more: see `headrace.stages.trainer.on_policy.splitting`.
 
         Raises:
             NotFiniteError: if a loss became NaN or infinite; weights, optimizer and buffer are then as before.

@@ -2,7 +2,7 @@
 
 A function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing waits
 for a device (but for `target_kl`, once an epoch), and the inner step has fixed shapes (on a GPU, PPO's is captured as
-one graph: `stages.trainer.captured_step`). The losses belong to the algorithm: a subclass computes them.
+one graph: `headrace.stages.trainer.captured_step`). The losses belong to the algorithm: a subclass computes them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from config import OnPolicyHyperparameters
-from queues.specs import BehaviorSpec
-from stages.errors import NotFiniteError
-from stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.protocol import TrainedActor
-from stages.trainer.adam import Adam, GradientParts
-from stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
-from stages.trainer.on_policy.policy_change import change_of, measured
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.config import OnPolicyHyperparameters
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.protocol import TrainedActor
+from headrace.stages.trainer.adam import Adam, GradientParts
+from headrace.stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
+from headrace.stages.trainer.on_policy.policy_change import change_of, measured
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 VALUE_COEFFICIENT = 0.5
 """Weight of the value loss, as in ML-Agents."""

@@ -1,5 +1,5 @@
 """MA-POCA, multi-agent posthumous credit assignment (imports torch)."""
 
-from stages.trainer.poca.trainer import POCATrainer
+from headrace.stages.trainer.poca.trainer import POCATrainer
 
 __all__ = ["POCATrainer"]

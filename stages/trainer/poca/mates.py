@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.trainer.on_policy.rollout_buffer import RolloutBuffer
+from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
 
 NO_ACTOR = -1
 """The source of rows from before a resume."""

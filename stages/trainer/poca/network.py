@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.actor_tower import ActorTower
-from stages.policy.network.attention import HEADS, residual_attention
-from stages.policy.network.custom import CustomNetwork
-from stages.policy.network.encoding import Encoders
-from stages.policy.network.flat_parameters import seeded
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.layers import ACTIVATIONS, attention_linear, linear
-from stages.policy.network.memory import Memory
-from stages.policy.network.modular import FlatActor, WithActor, value_heads
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.actor_tower import ActorTower
+from headrace.stages.policy.network.attention import HEADS, residual_attention
+from headrace.stages.policy.network.custom import CustomNetwork
+from headrace.stages.policy.network.encoding import Encoders
+from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.layers import ACTIVATIONS, attention_linear, linear
+from headrace.stages.policy.network.memory import Memory
+from headrace.stages.policy.network.modular import FlatActor, WithActor, value_heads
 
 
 class Teams(NamedTuple):
@@ -106,7 +106,7 @@ class GroupCritic(nn.Module):
 
 
 class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
-    """Actor and critic with one flat vector of parameters; see `stages.policy.network.protocol.TrainedActor`.
+    """Actor and critic with one flat vector of parameters; see `headrace.stages.policy.network.protocol.TrainedActor`.
 
     Args:
         design: observations, actions, sizes, memory.

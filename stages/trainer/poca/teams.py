@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.transfers import to_device
-from stages.trainer.on_policy.minibatches import InputRows, Minibatch, MinibatchSource, gather_others
-from stages.trainer.poca.mates import Mates
-from stages.trainer.poca.network import Teams
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.trainer.on_policy.minibatches import InputRows, Minibatch, MinibatchSource, gather_others
+from headrace.stages.trainer.poca.mates import Mates
+from headrace.stages.trainer.poca.network import Teams
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 
 class TeamRows:

@@ -18,18 +18,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import POCAHyperparameters
-from stages.trainer.agent_table import Chains
-from stages.trainer.captured_step import say_uncaptured
-from stages.trainer.on_policy.critic_values import CriticValues, evaluate_sequences, rows_per_pass
-from stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
-from stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
-from stages.trainer.poca.mates import Mates, final_mates, renumbered, row_mates
-from stages.trainer.poca.network import GroupActorCritic
-from stages.trainer.poca.teams import GroupMinibatch, GroupRollout, TeamRows
-from stages.trainer.poca.update import POCAUpdate
-from stages.trainer.ppo.by_hand import ActorByHand
-from stages.trainer.protocol import TrainerContext
+from headrace.config import POCAHyperparameters
+from headrace.stages.trainer.agent_table import Chains
+from headrace.stages.trainer.captured_step import say_uncaptured
+from headrace.stages.trainer.on_policy.critic_values import CriticValues, evaluate_sequences, rows_per_pass
+from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
+from headrace.stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
+from headrace.stages.trainer.poca.mates import Mates, final_mates, renumbered, row_mates
+from headrace.stages.trainer.poca.network import GroupActorCritic
+from headrace.stages.trainer.poca.teams import GroupMinibatch, GroupRollout, TeamRows
+from headrace.stages.trainer.poca.update import POCAUpdate
+from headrace.stages.trainer.ppo.by_hand import ActorByHand
+from headrace.stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from config import OnPolicyHyperparameters
-from queues.specs import BehaviorSpec
-from stages.policy.network.inputs import Inputs
-from stages.trainer.on_policy.update import VALUE_COEFFICIENT, Coefficients, OnPolicyUpdate, value_loss
-from stages.trainer.poca.network import GroupActorCritic
-from stages.trainer.poca.teams import GroupMinibatch
-from stages.trainer.ppo.by_hand import ActorByHand
-from stages.trainer.ppo.update import clipped_policy_loss
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.config import OnPolicyHyperparameters
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.on_policy.update import VALUE_COEFFICIENT, Coefficients, OnPolicyUpdate, value_loss
+from headrace.stages.trainer.poca.network import GroupActorCritic
+from headrace.stages.trainer.poca.teams import GroupMinibatch
+from headrace.stages.trainer.ppo.by_hand import ActorByHand
+from headrace.stages.trainer.ppo.update import clipped_policy_loss
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 BASELINE_COEFFICIENT = 0.5
 """Weight of the baseline's loss beside the value's, as in ML-Agents."""

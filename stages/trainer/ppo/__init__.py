@@ -1,5 +1,5 @@
 """Proximal policy optimisation (imports torch)."""
 
-from stages.trainer.ppo.trainer import PPOTrainer
+from headrace.stages.trainer.ppo.trainer import PPOTrainer
 
 __all__ = ["PPOTrainer"]

@@ -1,4 +1,4 @@
-"""PPO's losses and their gradients, without autograd; the derivation is in `stages.trainer.on_policy.by_hand`."""
+"""PPO's losses and their gradients, without autograd; the derivation is in `stages/trainer/on_policy/by_hand.py`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from queues.specs import ActionSpec
-from stages.policy.network.protocol import Perceptrons
-from stages.trainer.on_policy.by_hand import (
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.network.protocol import Perceptrons
+from headrace.stages.trainer.on_policy.by_hand import (
     ActionLikelihood,
     Numbers,
     PerceptronsByHand,
     clipped_by_hand,
     squared_by_hand,
 )
-from stages.trainer.on_policy.minibatches import Minibatch, MinibatchArrays
-from stages.trainer.on_policy.update import VALUE_COEFFICIENT
+from headrace.stages.trainer.on_policy.minibatches import Minibatch, MinibatchArrays
+from headrace.stages.trainer.on_policy.update import VALUE_COEFFICIENT
 
 
 class PPOByHand:

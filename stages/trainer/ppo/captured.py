@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from stages.policy.network.transfers import to_device
-from stages.trainer.captured_step import CapturedStep, Graphs, copied
-from stages.trainer.on_policy.minibatches import Minibatch, PackedColumns
-from stages.trainer.on_policy.update import Coefficients
-from stages.trainer.ppo.update import PPOUpdate
+from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.trainer.captured_step import CapturedStep, Graphs, copied
+from headrace.stages.trainer.on_policy.minibatches import Minibatch, PackedColumns
+from headrace.stages.trainer.on_policy.update import Coefficients
+from headrace.stages.trainer.ppo.update import PPOUpdate
 
 
 class _Given(NamedTuple):

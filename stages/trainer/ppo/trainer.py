@@ -7,19 +7,24 @@ from typing import cast
 
 import torch
 
-from config import PPOHyperparameters
-from queues.messages import TrajectoryBatch
-from stages.policy.network.factory import make_actor_critic
-from stages.trainer.agent_table import Chains
-from stages.trainer.captured_step import graphs_for, say_uncaptured
-from stages.trainer.intake import with_group_rewards
-from stages.trainer.on_policy.critic_values import CriticValues, evaluate_rows, evaluate_sequences, rows_per_pass
-from stages.trainer.on_policy.minibatches import InputRows, Minibatch
-from stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
-from stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
-from stages.trainer.ppo.by_hand import PPOByHand
-from stages.trainer.ppo.captured import CapturedPPOUpdate
-from stages.trainer.ppo.update import PPOUpdate
+from headrace.config import PPOHyperparameters
+from headrace.queues.messages import TrajectoryBatch
+from headrace.stages.policy.network.factory import make_actor_critic
+from headrace.stages.trainer.agent_table import Chains
+from headrace.stages.trainer.captured_step import graphs_for, say_uncaptured
+from headrace.stages.trainer.intake import with_group_rewards
+from headrace.stages.trainer.on_policy.critic_values import (
+    CriticValues,
+    evaluate_rows,
+    evaluate_sequences,
+    rows_per_pass,
+)
+from headrace.stages.trainer.on_policy.minibatches import InputRows, Minibatch
+from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
+from headrace.stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
+from headrace.stages.trainer.ppo.by_hand import PPOByHand
+from headrace.stages.trainer.ppo.captured import CapturedPPOUpdate
+from headrace.stages.trainer.ppo.update import PPOUpdate
 
 
 class PPOTrainer(OnPolicyTrainer[Minibatch]):

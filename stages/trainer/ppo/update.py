@@ -8,14 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from config import OnPolicyHyperparameters
-from queues.specs import BehaviorSpec
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.protocol import ActorCriticNetwork
-from stages.trainer.on_policy.minibatches import Minibatch
-from stages.trainer.on_policy.update import VALUE_COEFFICIENT, Coefficients, OnPolicyUpdate, value_loss
-from stages.trainer.ppo.by_hand import PPOByHand
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.config import OnPolicyHyperparameters
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.protocol import ActorCriticNetwork
+from headrace.stages.trainer.on_policy.minibatches import Minibatch
+from headrace.stages.trainer.on_policy.update import VALUE_COEFFICIENT, Coefficients, OnPolicyUpdate, value_loss
+from headrace.stages.trainer.ppo.by_hand import PPOByHand
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 
 class PPOUpdate(OnPolicyUpdate[Minibatch]):

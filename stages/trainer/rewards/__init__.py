@@ -3,8 +3,8 @@
 The table of built-in ones is `config.RewardSignals`.
 """
 
-from stages.trainer.rewards.factory import make_signals
-from stages.trainer.rewards.signal import RewardSignal
-from stages.trainer.transitions import Transitions
+from headrace.stages.trainer.rewards.factory import make_signals
+from headrace.stages.trainer.rewards.signal import RewardSignal
+from headrace.stages.trainer.transitions import Transitions
 
 __all__ = ["RewardSignal", "Transitions", "make_signals"]

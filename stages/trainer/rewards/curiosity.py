@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from config import CuriositySettings
-from queues.specs import ActionSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.layers import linear
-from stages.trainer.rewards.network_signal import NetworkSignal, action_inputs
-from stages.trainer.transitions import Transitions
+from headrace.config import CuriositySettings
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.layers import linear
+from headrace.stages.trainer.rewards.network_signal import NetworkSignal, action_inputs
+from headrace.stages.trainer.transitions import Transitions
 
 _MODEL_UNITS = 256
 _FORWARD_WEIGHT = 0.2

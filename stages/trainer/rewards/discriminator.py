@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.images import pixels
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.layers import linear
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.images import pixels
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.layers import linear
 
 BOTTLENECK_SIZE = 128
 KL_TARGET = 0.5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from stages.trainer.rewards.signal import RewardSignal
-from stages.trainer.transitions import Transitions
+from headrace.stages.trainer.rewards.signal import RewardSignal
+from headrace.stages.trainer.transitions import Transitions
 
 
 class Extrinsic(RewardSignal):

@@ -10,13 +10,13 @@ from zlib import crc32
 
 import numpy as np
 
-from config import OwnSignalSettings
-from config.errors import KeyPath, dotted
-from stages.errors import LoadError, blaming
-from stages.loading import load_attribute
-from stages.plugins import check_arguments, construct, find_class
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.rewards.signal import RewardSignal
+from headrace.config import OwnSignalSettings
+from headrace.config.errors import KeyPath, dotted
+from headrace.stages.errors import LoadError, blaming
+from headrace.stages.loading import load_attribute
+from headrace.stages.plugins import check_arguments, construct, find_class
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.rewards.signal import RewardSignal
 
 
 def make_signals(context: TrainerContext, random: np.random.Generator | None = None) -> list[RewardSignal]:
@@ -50,7 +50,7 @@ def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath)
     with blaming(*path, "use"):
         found: type[Any] = find_class(where, settings.use, folder)
         if not issubclass(found, RewardSignal):
-            raise LoadError(f"{where}: {settings.use} is not derived from stages.trainer.rewards.RewardSignal")
+            raise LoadError(f"{where}: {settings.use} is not derived from headrace.RewardSignal")
     with blaming(*path, "with"):
         made: Callable[..., RewardSignal] = found
         # What every signal is made with precedes its own arguments.

@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import GAILSettings
-from stages.errors import StageError
-from stages.policy.network.inputs import Inputs
-from stages.policy.observations import EncodedObservations
-from stages.trainer.imitation.demonstrations import Demonstrations
-from stages.trainer.imitation.loading import load_demonstrations
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.rewards.discriminator import (
+from headrace.config import GAILSettings
+from headrace.stages.errors import StageError
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.rewards.discriminator import (
     BOTTLENECK_SIZE,
     KL_TARGET,
     Discriminator,
@@ -31,8 +31,8 @@ from stages.trainer.rewards.discriminator import (
     gradient_penalty,
     next_beta,
 )
-from stages.trainer.rewards.network_signal import NetworkSignal, action_inputs
-from stages.trainer.transitions import Transitions
+from headrace.stages.trainer.rewards.network_signal import NetworkSignal, action_inputs
+from headrace.stages.trainer.transitions import Transitions
 
 PENALTY_WEIGHT = 10.0
 _EPSILON = 1e-7

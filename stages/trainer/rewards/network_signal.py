@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from config import LearnedSignalSettings
-from queues.specs import ActionSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.network.flat_parameters import FlatParameters, Module, seeded
-from stages.policy.network.inputs import Inputs
-from stages.policy.normalizer import NORMALIZED_LIMIT, Normalizer
-from stages.policy.observations import ObservationLayout
-from stages.trainer.adam import Adam
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.randomness import new_random, random_state, restore_random
-from stages.trainer.rewards.signal import RewardSignal
-from stages.trainer.transitions import Transitions
+from headrace.config import LearnedSignalSettings
+from headrace.queues.specs import ActionSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.flat_parameters import FlatParameters, Module, seeded
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.normalizer import NORMALIZED_LIMIT, Normalizer
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.adam import Adam
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.randomness import new_random, random_state, restore_random
+from headrace.stages.trainer.rewards.signal import RewardSignal
+from headrace.stages.trainer.transitions import Transitions
 
 
 class TrainedNetwork(Generic[Module]):
@@ -176,7 +176,7 @@ def design_of_signal(name: str, settings: LearnedSignalSettings, context: Traine
 def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> Tensor:
     """Actions as inputs of networks, [B, C + choices]: continuous ones, then a one-hot per branch.
 
-    The same as `stages.policy.actions.action_features`, of tensors.
+    The same as `headrace.stages.policy.actions.action_features`, of tensors.
     """
     hot = [F.one_hot(choices[:, i], size).float() for i, size in enumerate(actions.discrete_branches)]
     return torch.cat([continuous, *hot], dim=1)

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from config import RNDSettings
-from stages.errors import StageError
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.flat_parameters import FlatParameters, seeded
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.rewards.network_signal import NetworkSignal
-from stages.trainer.transitions import Transitions
+from headrace.config import RNDSettings
+from headrace.stages.errors import StageError
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.rewards.network_signal import NetworkSignal
+from headrace.stages.trainer.transitions import Transitions
 
 
 class RND(NetworkSignal):

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from config import RewardSignalSettings
-from stages.errors import NotFiniteError, StageError
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.transitions import Transitions
+from headrace.config import RewardSignalSettings
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.transitions import Transitions
 
 _ROWS = 2048
 """Rows per forward pass when rewards are computed: bounds memory where a whole buffer of images is asked about."""

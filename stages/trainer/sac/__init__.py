@@ -1,5 +1,5 @@
 """Soft actor-critic (imports torch)."""
 
-from stages.trainer.sac.trainer import SACTrainer
+from headrace.stages.trainer.sac.trainer import SACTrainer
 
 __all__ = ["SACTrainer"]

@@ -35,16 +35,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.flat_parameters import FlatParameters
-from stages.policy.network.products import HiddenProducts
-from stages.policy.sampling import LOG_SIGMA_LIMITS
-from stages.trainer.sac.measures import UpdateMeasures
-from stages.trainer.sac.minibatch import ReplayMinibatch
-from stages.trainer.sac.networks import Critics, EntropyCoefficients
-from stages.trainer.sac.passes import HandPerceptron, Numbers, Room
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.flat_parameters import FlatParameters
+from headrace.stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
+from headrace.stages.trainer.sac.measures import UpdateMeasures
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac.networks import Critics, EntropyCoefficients
+from headrace.stages.trainer.sac.passes import HandPerceptron, Numbers, Room
 
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from stages.policy.network.transfers import to_device
-from stages.trainer.captured_step import CapturedStep, Graphs, copied
-from stages.trainer.sac.measures import UpdateMeasures
-from stages.trainer.sac.minibatch import ReplayMinibatch
-from stages.trainer.sac.update import SACUpdate
+from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.trainer.captured_step import CapturedStep, Graphs, copied
+from headrace.stages.trainer.sac.measures import UpdateMeasures
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac.update import SACUpdate
 
 
 class _Drawn(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory
 
 RUN = 16
 """Rows that stay together: each run costs one more observation."""

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.messages import Array, TrajectoryBatch
-from stages.policy.observations import EncodedObservations
-from stages.trainer.agent_table import AgentTable, add_to_episodes
-from stages.trainer.rewards.extrinsic import Extrinsic
-from stages.trainer.rewards.signal import RewardSignal
-from stages.trainer.sac.minibatch import MinibatchMaker
-from stages.trainer.sac.replay_memory import ReplayedRows
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.agent_table import AgentTable, add_to_episodes
+from headrace.stages.trainer.rewards.extrinsic import Extrinsic
+from headrace.stages.trainer.rewards.signal import RewardSignal
+from headrace.stages.trainer.sac.minibatch import MinibatchMaker
+from headrace.stages.trainer.sac.replay_memory import ReplayedRows
 
 BLOCK = 1024
 """Rows whose rewards are computed in one pass: observations may be images."""

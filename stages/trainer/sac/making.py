@@ -6,13 +6,13 @@ from functools import partial
 
 import numpy as np
 
-from config import SACHyperparameters
-from stages.policy.design import PolicyDesign
-from stages.trainer.captured_step import graphs_for, say_uncaptured
-from stages.trainer.gradients import say_autograd
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.sac.captured import CapturedSACUpdate
-from stages.trainer.sac.update import SACUpdate
+from headrace.config import SACHyperparameters
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.trainer.captured_step import graphs_for, say_uncaptured
+from headrace.stages.trainer.gradients import say_autograd
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.sac.captured import CapturedSACUpdate
+from headrace.stages.trainer.sac.update import SACUpdate
 
 
 def make_update(

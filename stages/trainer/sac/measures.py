@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.trainer.replicas import Part, Replicas
+from headrace.stages.trainer.replicas import Part, Replicas
 
 LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
 

@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queues.messages import Array
-from queues.specs import ActionSpec
-from stages.policy.actions import action_features, environment_actions
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.transfers import to_device
-from stages.trainer.intake import Intake
-from stages.trainer.sac.replay_memory import ReplayedRows, ReplayedSequences
-from stages.trainer.transitions import Transitions, drawn_actions
+from headrace.queues.messages import Array
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.actions import action_features, environment_actions
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayedSequences
+from headrace.stages.trainer.transitions import Transitions, drawn_actions
 
 
 @dataclass(frozen=True, slots=True)

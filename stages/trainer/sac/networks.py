@@ -1,6 +1,6 @@
 """The networks of soft actor-critic beside the actor: Q, V, and the entropy coefficients.
 
-The actor is `stages.policy.network.ActorNetwork`. All of them have the body that the settings describe, each its own.
+The actor is `ActorNetwork`. All of them have the body that the settings describe, each its own.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from queues.specs import ActionSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.inputs import Inputs
-from stages.trainer.sac.perceptron import Perceptron
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.sac.perceptron import Perceptron
 
 Network = TypeVar("Network", bound=nn.Module)
 

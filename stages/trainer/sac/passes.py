@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stages.policy.network.products import HiddenProducts
-from stages.trainer.sac.perceptron import BACKWARD, FEW, FORWARD
+from headrace.stages.policy.network.products import HiddenProducts
+from headrace.stages.trainer.sac.perceptron import BACKWARD, FEW, FORWARD
 
 Numbers = NDArray[np.floating[Any]]
 """Of the networks' own precision."""

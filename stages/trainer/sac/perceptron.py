@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stages.policy.design import PolicyDesign
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.layers import write_tanh
-from stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.layers import write_tanh
+from headrace.stages.policy.network.products import HiddenProducts
 
 _aten: Any = torch.ops.aten
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.columns import Column, action_columns, memory_column
-from queues.messages import Array, TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.policy.observations import EncodedObservations, ObservationLayout
-from stages.trainer.replay_columns import BLOCK_BYTES, LazyColumn, ObservationStore
+from headrace.queues.columns import Column, action_columns, memory_column
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.trainer.replay_columns import BLOCK_BYTES, LazyColumn, ObservationStore
 
 Index = NDArray[np.int64]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from queues.messages import ReplayRequest, ReplaySample, TrajectoryBatch
-from stages.stage import Stage
-from stages.trainer.randomness import new_random, random_state, restore_random
-from stages.trainer.sac.replay_memory import ReplayMemory
-from stages.trainer.sac.sharded_replay import SIZE, as_sample, taken_apart
+from headrace.queues.messages import ReplayRequest, ReplaySample, TrajectoryBatch
+from headrace.stages.stage import Stage
+from headrace.stages.trainer.randomness import new_random, random_state, restore_random
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.stages.trainer.sac.sharded_replay import SIZE, as_sample, taken_apart
 
 
 class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):

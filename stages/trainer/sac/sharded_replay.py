@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from queues.errors import QueueClosed
-from queues.messages import Array, Barrier, ReplayRequest, ReplaySample, TrajectoryBatch
-from stages.policy.observations import EncodedObservations
-from stages.trainer.sac.replay_memory import ReplayedRows
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Array, Barrier, ReplayRequest, ReplaySample, TrajectoryBatch
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.sac.replay_memory import ReplayedRows
 
 AT_ONCE = 64
 """Batches that are on their way at most."""

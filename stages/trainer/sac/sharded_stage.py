@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from queues.messages import PolicyUpdate, TrajectoryBatch
-from stages.trainer.sac.trainer import SACTrainer
-from stages.trainer.stage import TrainerStage
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.stages.trainer.sac.trainer import SACTrainer
+from headrace.stages.trainer.stage import TrainerStage
 
 
 class ShardedTrainerStage(TrainerStage):

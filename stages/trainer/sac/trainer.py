@@ -17,32 +17,32 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from config import SACHyperparameters
-from queues.messages import Array, TrajectoryBatch
-from queues.specs import ActionSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy.network.transfers import to_device
-from stages.trainer.builtin import BuiltinTrainer
-from stages.trainer.denormals import flushed_denormals
-from stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from stages.trainer.intake import Intake, with_group_rewards
-from stages.trainer.pacing import rows_per_update
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.randomness import random_state, restore_random
-from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
-from stages.trainer.replicas import Part, Replicas
-from stages.trainer.rewards.extrinsic import Extrinsic
-from stages.trainer.rewards.factory import make_signals
-from stages.trainer.rewards.signal import RewardSignal
-from stages.trainer.sac.episode_rewards import EpisodeRewards
-from stages.trainer.sac.making import make_update
-from stages.trainer.sac.measures import LOSSES, UpdateMeasures, complaint, measures_of_all, statistics_of
-from stages.trainer.sac.minibatch import MinibatchMaker
-from stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
-from stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
-from stages.trainer.sac.update_ratio import UpdateRatio
-from stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
-from stages.trainer.transitions import Transitions
+from headrace.config import SACHyperparameters
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.specs import ActionSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.trainer.builtin import BuiltinTrainer
+from headrace.stages.trainer.denormals import flushed_denormals
+from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.intake import Intake, with_group_rewards
+from headrace.stages.trainer.pacing import rows_per_update
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.randomness import random_state, restore_random
+from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replicas import Part, Replicas
+from headrace.stages.trainer.rewards.extrinsic import Extrinsic
+from headrace.stages.trainer.rewards.factory import make_signals
+from headrace.stages.trainer.rewards.signal import RewardSignal
+from headrace.stages.trainer.sac.episode_rewards import EpisodeRewards
+from headrace.stages.trainer.sac.making import make_update
+from headrace.stages.trainer.sac.measures import LOSSES, UpdateMeasures, complaint, measures_of_all, statistics_of
+from headrace.stages.trainer.sac.minibatch import MinibatchMaker
+from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
+from headrace.stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
+from headrace.stages.trainer.sac.update_ratio import UpdateRatio
+from headrace.stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
+from headrace.stages.trainer.transitions import Transitions
 
 log = logging.getLogger(__name__)
 

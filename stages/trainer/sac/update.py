@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from config import SACHyperparameters
-from stages.policy.design import PolicyDesign
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.distributions import squashed_sample
-from stages.policy.network.flat_parameters import FlatParameters, seeded
-from stages.policy.network.inputs import Inputs
-from stages.trainer.adam import Adam
-from stages.trainer.replicas import ALONE, Replicas
-from stages.trainer.sac.by_hand import SACByHand
-from stages.trainer.sac.losses import (
+from headrace.config import SACHyperparameters
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.distributions import squashed_sample
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.adam import Adam
+from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.sac.by_hand import SACByHand
+from headrace.stages.trainer.sac.losses import (
     coefficient_gradients,
     expected_values,
     half_squared_error,
@@ -33,10 +33,10 @@ from stages.trainer.sac.losses import (
     soft_values,
     taken_values,
 )
-from stages.trainer.sac.measures import UpdateMeasures
-from stages.trainer.sac.minibatch import ReplayMinibatch
-from stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, drawn_for
-from stages.trainer.sac.perceptron import Perceptron
+from headrace.stages.trainer.sac.measures import UpdateMeasures
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, drawn_for
+from headrace.stages.trainer.sac.perceptron import Perceptron
 
 DISCRETE_TARGET = 0.2
 """Target entropy of a branch, as a share of the entropy of choosing blindly (ML-Agents' number)."""

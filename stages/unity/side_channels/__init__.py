@@ -1,12 +1,12 @@
 """Side channels: further messages between Unity and Python. The standard channels, and the base class of new ones."""
 
-from stages.unity.side_channels.channel import IncomingMessage, OutgoingMessage, SideChannel
-from stages.unity.side_channels.engine import EngineConfigurationChannel
-from stages.unity.side_channels.frames import SideChannels
-from stages.unity.side_channels.parameters import EnvironmentParametersChannel
-from stages.unity.side_channels.properties import FloatPropertiesChannel
-from stages.unity.side_channels.raw_bytes import RawBytesChannel
-from stages.unity.side_channels.stats import StatsAggregationMethod, StatsSideChannel
+from headrace.stages.unity.side_channels.channel import IncomingMessage, OutgoingMessage, SideChannel
+from headrace.stages.unity.side_channels.engine import EngineConfigurationChannel
+from headrace.stages.unity.side_channels.frames import SideChannels
+from headrace.stages.unity.side_channels.parameters import EnvironmentParametersChannel
+from headrace.stages.unity.side_channels.properties import FloatPropertiesChannel
+from headrace.stages.unity.side_channels.raw_bytes import RawBytesChannel
+from headrace.stages.unity.side_channels.stats import StatsAggregationMethod, StatsSideChannel
 
 __all__ = [
     "EngineConfigurationChannel",

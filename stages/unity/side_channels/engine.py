@@ -6,8 +6,8 @@ import math
 import uuid
 from enum import IntEnum
 
-from stages.unity.errors import ChannelMisused
-from stages.unity.side_channels.channel import OutgoingMessage, SendingChannel
+from headrace.stages.unity.errors import ChannelMisused
+from headrace.stages.unity.side_channels.channel import OutgoingMessage, SendingChannel
 
 
 class _Kind(IntEnum):

@@ -7,10 +7,10 @@ import struct
 import uuid
 from collections.abc import Iterable, Iterator
 
-from stages.error_text import describe_error
-from stages.errors import StageError
-from stages.unity.errors import ChannelMisused, UnityBroken
-from stages.unity.side_channels.channel import IncomingMessage, SideChannel
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError
+from headrace.stages.unity.errors import ChannelMisused, UnityBroken
+from headrace.stages.unity.side_channels.channel import IncomingMessage, SideChannel
 
 log = logging.getLogger(__name__)
 

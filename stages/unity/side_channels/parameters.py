@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from enum import IntEnum
 from itertools import chain
 
-from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
-from config.environment_parameters import ParameterValue
-from stages.unity.errors import ChannelMisused
-from stages.unity.side_channels.channel import OutgoingMessage, SendingChannel
+from headrace.config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
+from headrace.config.environment_parameters import ParameterValue
+from headrace.stages.unity.errors import ChannelMisused
+from headrace.stages.unity.side_channels.channel import OutgoingMessage, SendingChannel
 
 
 class _Type(IntEnum):

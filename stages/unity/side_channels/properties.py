@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from stages.unity.side_channels.channel import IncomingMessage, OutgoingMessage, SideChannel
+from headrace.stages.unity.side_channels.channel import IncomingMessage, OutgoingMessage, SideChannel
 
 FLOAT_PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
 

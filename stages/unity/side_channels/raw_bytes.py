@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from stages.unity.side_channels.channel import IncomingMessage, OutgoingMessage, SideChannel
+from headrace.stages.unity.side_channels.channel import IncomingMessage, OutgoingMessage, SideChannel
 
 
 class RawBytesChannel(SideChannel):

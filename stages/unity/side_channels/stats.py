@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from enum import IntEnum
 
-from stages.unity.side_channels.channel import IncomingMessage, SideChannel
+from headrace.stages.unity.side_channels.channel import IncomingMessage, SideChannel
 
 log = logging.getLogger(__name__)
 

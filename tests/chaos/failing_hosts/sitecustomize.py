@@ -64,8 +64,8 @@ def checkpoint_is_whole() -> bool:
 
 
 def fail_as_a_shard() -> None:
-    from pipeline.hosts.replay_shard import ReplayShardHost
-    from stages.trainer.sac.replay_shard import ReplayShard
+    from headrace.pipeline.hosts.replay_shard import ReplayShardHost
+    from headrace.stages.trainer.sac.replay_shard import ReplayShard
 
     match MOMENT:
         case "start":
@@ -79,8 +79,8 @@ def fail_as_a_shard() -> None:
 
 
 def fail_as_the_inference_host() -> None:
-    from pipeline.hosts.inference import InferenceHost
-    from stages.inference import CentralDecider
+    from headrace.pipeline.hosts.inference import InferenceHost
+    from headrace.stages.inference import CentralDecider
 
     match MOMENT:
         case "start":
@@ -94,8 +94,8 @@ def fail_as_the_inference_host() -> None:
 
 
 def fail_as_a_follower() -> None:
-    from pipeline.hosts.follower import FollowerHost
-    from stages.trainer.on_policy.update import OnPolicyUpdate
+    from headrace.pipeline.hosts.follower import FollowerHost
+    from headrace.stages.trainer.on_policy.update import OnPolicyUpdate
 
     match MOMENT:
         case "start":
@@ -123,7 +123,7 @@ def watch_for_saving() -> None:
 
 def wait_as_a_learner() -> None:
     """Let the learner's part of a second checkpoint take until the fault has happened."""
-    from stages.trainer.stage import TrainerStage
+    from headrace.stages.trainer.stage import TrainerStage
 
     saved = TrainerStage.state_dict
 

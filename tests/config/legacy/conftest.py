@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from placed import without_places
 
-from config import ConfigError, RunConfig, load_config
-from config.load import convert
-from config.yaml_reader import read_text
+from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config.load import convert
+from headrace.config.yaml_reader import read_text
 
 Written = Callable[..., Path]
 Taken = Callable[..., "Taken_"]

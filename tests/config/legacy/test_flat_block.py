@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from old_sections import flat
 
-from config import PPOHyperparameters, SACHyperparameters
+from headrace.config import PPOHyperparameters, SACHyperparameters
 
 
 def value_at(data: Any, path: str) -> Any:
@@ -240,7 +240,7 @@ def test_sections_of_today_may_stand_in_an_old_file(take):
 
 
 def test_overrides_are_in_todays_words(write):
-    from config import load_config
+    from headrace.config import load_config
 
     config = load_config(write(f"Ball: {flat('ppo')}"), ["behaviors.Ball.hyperparameters.batch_size=16"])
     hyperparameters = config.behaviors["Ball"].hyperparameters

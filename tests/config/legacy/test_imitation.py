@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config import BCHyperparameters
+from headrace.config import BCHyperparameters
 
 OFFLINE = (
     "batch_size: 32, batches_per_epoch: 4, learning_rate: 1e-3, max_steps: 5e3, summary_freq: 100, hidden_units: 8"

@@ -102,7 +102,7 @@ def test_cpu_is_a_device(take):
 
 
 def test_a_file_of_today_is_left_as_it_is(write):
-    from config.load import convert
+    from headrace.config.load import convert
 
     text = "# mine\nbehaviors: {A: {framework: null}}   # as I like it\n"
     assert convert(write(text)).text == text

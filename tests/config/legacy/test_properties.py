@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from config import ConfigError, RunConfig, load_config
-from config.errors import Mistake
-from config.legacy import flat_keys
-from config.load import convert
+from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config.errors import Mistake
+from headrace.config.legacy import flat_keys
+from headrace.config.load import convert
 
 COUNTS, SHARES = st.integers(1, 90), st.floats(0.01, 1, allow_nan=False)
 SIGNALS = st.fixed_dictionaries(

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from config import ConfigError, load_config
-from config.load import convert
+from headrace.config import ConfigError, load_config
+from headrace.config.load import convert
 
 FILE = """\
 algorithm: PPO

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config import GaussianSampler, MultiRangeSampler, UniformSampler
+from headrace.config import GaussianSampler, MultiRangeSampler, UniformSampler
 
 SAMPLERS = """
     resampling-interval: 500

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config.legacy import as_yaml
-from config.yaml_reader import read_text
+from headrace.config.legacy import as_yaml
+from headrace.config.yaml_reader import read_text
 
 SURPRISING = ["yes", "off", "null", "1e4", "0x1f", "12:30", "2020-01-01", "~", "", "- a", "#", "a: b", " a", "3DBall", "é", "\x00", "<<", "=", ".5", "1_0", "C:\\Demos\\a.demo", "./a (1).demo"]  # fmt: skip
 TEXTS = st.text(max_size=8) | st.sampled_from(SURPRISING)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from config import RunConfig
-from pipeline.command.description import describe
+from headrace.config import RunConfig
+from headrace.pipeline.command.description import describe
 
 
 @pytest.mark.parametrize(

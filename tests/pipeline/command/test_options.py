@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from config import ConfigError, RunConfig, load_config
-from pipeline.command import parse, parser, read_request
-from pipeline.command.old_options import OLD_OPTIONS
+from headrace.config import ConfigError, RunConfig, load_config
+from headrace.pipeline.command import parse, parser, read_request
+from headrace.pipeline.command.old_options import OLD_OPTIONS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "command-line.md"
 GYM = """\

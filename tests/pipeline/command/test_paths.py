@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from config.overrides import Override
-from pipeline.command import parse, read_request
-from pipeline.command.paths import Paths, classify_paths, is_environment
-from pipeline.common.errors import CommandError
+from headrace.config.overrides import Override
+from headrace.pipeline.command import parse, read_request
+from headrace.pipeline.command.paths import Paths, classify_paths, is_environment
+from headrace.pipeline.common.errors import CommandError
 
 
 @pytest.fixture(autouse=True)

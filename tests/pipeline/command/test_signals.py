@@ -29,10 +29,10 @@ HOST = """
 """
 BEGINNING = """
     import asyncio, multiprocessing, signal, subprocess, time
-    from config.supervision import MainSilence
-    from pipeline.common.loop_watch import LoopWatch
-    from pipeline.command.signals import first_stops_second_cancels
-    from pipeline.hosts.child import leave_signals_to_main
+    from headrace.config.supervision import MainSilence
+    from headrace.pipeline.common.loop_watch import LoopWatch
+    from headrace.pipeline.command.signals import first_stops_second_cancels
+    from headrace.pipeline.hosts.child import leave_signals_to_main
 
     def terminate_a_fork():
         forking = multiprocessing.get_context("fork")

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from config.supervision import MainSilence
-from pipeline.common.loop_watch import Interrupted, LoopWatch
-from stages.loop import Nowhere, StageFailure, run_source
-from stages.stage import Source, StageContext
+from headrace.config.supervision import MainSilence
+from headrace.pipeline.common.loop_watch import Interrupted, LoopWatch
+from headrace.stages.loop import Nowhere, StageFailure, run_source
+from headrace.stages.stage import Source, StageContext
 
 
 class Holds(Source):
@@ -92,7 +92,7 @@ def test_elsewhere_than_in_the_main_thread_python_code_is_interrupted():
 
 
 def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
-    monkeypatch.setattr("pipeline.common.loop_watch.YIELD_S", 1.0)
+    monkeypatch.setattr("headrace.pipeline.common.loop_watch.YIELD_S", 1.0)
     given_up = []
     semaphore = ctypes.create_string_buffer(64)
     libc = ctypes.CDLL(None)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common.seeds import choose_seed, derive_seed
+from headrace.pipeline.common.seeds import choose_seed, derive_seed
 
 PATHS = st.lists(st.text(max_size=5) | st.integers(0, 9), max_size=4).map(tuple)
 

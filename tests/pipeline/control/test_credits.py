@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.control.credits import FREE, CreditLedger, CreditRequest, FlowError, Grant
+from headrace.pipeline.control.credits import FREE, CreditLedger, CreditRequest, FlowError, Grant
 
 
 def ledger(rows=8, lag=1, sources=1, **options):

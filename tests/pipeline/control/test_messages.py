@@ -17,10 +17,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from virtual_time import until_blocked
 
-from pipeline.control import messages as control
-from pipeline.control.channel import CONTROL_BOUND, MAX_FRAME, ControlError, SocketControl, decode, encode, local_pair
-from pipeline.control.messages import ControlMessage, HostFailed, HostFinished, LogLine, Stop
-from queues.errors import QueueFull
+from headrace.pipeline.control import messages as control
+from headrace.pipeline.control.channel import (
+    CONTROL_BOUND,
+    MAX_FRAME,
+    ControlError,
+    SocketControl,
+    decode,
+    encode,
+    local_pair,
+)
+from headrace.pipeline.control.messages import ControlMessage, HostFailed, HostFinished, LogLine, Stop
+from headrace.queues.errors import QueueFull
 
 KINDS = typing.get_args(ControlMessage)
 
@@ -132,7 +140,7 @@ async def heard(end, count=None):
 
 
 def line(text):
-    return LogLine(20, "stages", text)
+    return LogLine(20, "headrace.stages", text)
 
 
 async def test_both_ends_hear_each_other_in_order():

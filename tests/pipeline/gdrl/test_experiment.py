@@ -6,9 +6,9 @@ import zipfile
 
 import pytest
 
-from pipeline.common.errors import CommandError
-from pipeline.gdrl.experiment import configuration_of
-from pipeline.gdrl.flags import read_flags
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.gdrl.experiment import configuration_of
+from headrace.pipeline.gdrl.flags import read_flags
 
 
 def configured(*arguments):

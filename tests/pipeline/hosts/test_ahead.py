@@ -9,14 +9,14 @@ import pytest
 import yaml
 from run_configs import INLINE, cartpole
 
-from config import RunConfig
-from pipeline.cli import main
-from pipeline.hosts import ahead, child_process
-from pipeline.hosts.ahead import Unborn, guess_learner, started_ahead
-from pipeline.hosts.child_process import started_early, take_child
-from pipeline.hosts.leftovers import host_mark
+from headrace.config import RunConfig
+from headrace.pipeline.cli import main
+from headrace.pipeline.hosts import ahead, child_process
+from headrace.pipeline.hosts.ahead import Unborn, guess_learner, started_ahead
+from headrace.pipeline.hosts.child_process import started_early, take_child
+from headrace.pipeline.hosts.leftovers import host_mark
 
-PPO = ("learner-CartPole", ["torch", "pipeline.hosts.learner", "stages.trainer.ppo"])
+PPO = ("learner-CartPole", ["torch", "headrace.pipeline.hosts.learner", "headrace.stages.trainer.ppo"])
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_first_behaviour_and_its_trainer_are_found_in_the_text(written):
     text = "# two\nbehaviors:\n\n  # the first\n  'One-1': # it\n    trainer_type: sac\n  Two:\n"
     assert guess_learner(["--run-id", "x", written(text)]) == (
         "learner-One-1",
-        ["torch", "pipeline.hosts.learner", "stages.trainer.sac"],
+        ["torch", "headrace.pipeline.hosts.learner", "headrace.stages.trainer.sac"],
     )
 
 

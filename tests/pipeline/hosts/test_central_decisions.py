@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from virtual_time import until_blocked
 
-from pipeline.hosts.central_decisions import CentralDecisions
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import DecisionAnswer, PolicyAnswer, PolicyQuestion
-from stages.environment.asking import UnansweredError
+from headrace.pipeline.hosts.central_decisions import CentralDecisions
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.messages import DecisionAnswer, PolicyAnswer, PolicyQuestion
+from headrace.stages.environment.asking import UnansweredError
 
 pytestmark = pytest.mark.virtual_time
 

@@ -24,7 +24,7 @@ def test_a_host_whose_main_dies_before_it_has_said_what_to_do_ends_without_a_wor
     ours, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.hosts.child", "actor-0"],
+            [sys.executable, "-m", "headrace.pipeline.hosts.child", "actor-0"],
             stdin=theirs.fileno(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

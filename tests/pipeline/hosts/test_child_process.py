@@ -11,9 +11,9 @@ import pytest
 from run_configs import INLINE, cartpole
 from runs import run_here
 
-from config import RunConfig
-from pipeline.hosts import child_process
-from pipeline.hosts.child_process import ChildProcess, imported_in_main, started_early, take_child
+from headrace.config import RunConfig
+from headrace.pipeline.hosts import child_process
+from headrace.pipeline.hosts.child_process import ChildProcess, imported_in_main, started_early, take_child
 
 
 class Idle:
@@ -47,8 +47,8 @@ def test_learners_come_first_and_import_torch_and_actors_do_not(made):
     with started_early(config(pipeline__hosts__actors__replicas=2)):
         assert [child.name for child in made] == ["learner-CartPole", "actor-0", "actor-1"]
         learner, actor, _ = made
-        assert learner.modules == ["torch", "pipeline.hosts.learner", "stages.trainer.ppo"]
-        assert actor.modules == ["pipeline.hosts.actor"]
+        assert learner.modules == ["torch", "headrace.pipeline.hosts.learner", "headrace.stages.trainer.ppo"]
+        assert actor.modules == ["headrace.pipeline.hosts.actor"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,11 @@ def test_only_what_runs_in_a_process_is_started(made, changes, names):
 
 
 def test_main_imports_what_learners_in_it_need():
-    assert imported_in_main(config(**INLINE)) == ["torch", "pipeline.hosts.learner", "stages.trainer.ppo"]
+    assert imported_in_main(config(**INLINE)) == [
+        "torch",
+        "headrace.pipeline.hosts.learner",
+        "headrace.stages.trainer.ppo",
+    ]
     assert imported_in_main(config()) == []
 
 
@@ -131,7 +135,7 @@ def test_the_learner_of_a_behaviour_that_is_not_there_does_not_stay(tmp_path, mo
 
 IMPORTED = """
 import sys
-import pipeline.hosts.births, {}
+import headrace.pipeline.hosts.births, {}
 print(*sorted({{name.partition(".")[0] for name in sys.modules}} | {{name for name in sys.modules if "." in name}}))
 """
 UNUSED = {
@@ -139,10 +143,10 @@ UNUSED = {
     "gymnasium",
     "matplotlib",
     "tensorboard",
-    "config.legacy",
-    "pipeline.run",
-    "pipeline.main",
-    "pipeline.reporting.reporter",
+    "headrace.config.legacy",
+    "headrace.pipeline.run",
+    "headrace.pipeline.main",
+    "headrace.pipeline.reporting.reporter",
 }
 
 
@@ -152,10 +156,18 @@ def imported(modules: str) -> set[str]:
 
 
 def test_an_actor_imports_neither_torch_nor_old_files_nor_reports():
-    assert not imported("pipeline.hosts.actor") & {*UNUSED, "torch"}
+    assert not imported("headrace.pipeline.hosts.actor") & {*UNUSED, "torch"}
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
 def test_a_learner_imports_no_environment_no_compiler_and_no_demo_files(trainer):
-    others = {"google.protobuf", "stages.actor", "stages.ghost", "stages.unity", "sympy", "torch._dynamo", "torch.onnx"}
-    assert not imported(f"pipeline.hosts.learner, stages.trainer.{trainer}") & {*UNUSED, *others}
+    others = {
+        "google.protobuf",
+        "headrace.stages.actor",
+        "headrace.stages.ghost",
+        "headrace.stages.unity",
+        "sympy",
+        "torch._dynamo",
+        "torch.onnx",
+    }
+    assert not imported(f"headrace.pipeline.hosts.learner, headrace.stages.trainer.{trainer}") & {*UNUSED, *others}

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from config import RunConfig
-from pipeline.control.channel import local_pair
-from pipeline.control.messages import Evaluated, HostFailed, HostFinished, OpenEdge, Stop
-from pipeline.hosts.inline import LocalEdges
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.serve import serve
-from pipeline.policies.export import read_export
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import PolicyUpdate
-from stages.games.volley import VolleyGroup
-from stages.trainer import TrainerContext
-from stages.trainer.ppo import PPOTrainer
+from headrace.config import RunConfig
+from headrace.pipeline.control.channel import local_pair
+from headrace.pipeline.control.messages import Evaluated, HostFailed, HostFinished, OpenEdge, Stop
+from headrace.pipeline.hosts.inline import LocalEdges
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.serve import serve
+from headrace.pipeline.policies.export import read_export
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.games.volley import VolleyGroup
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.ppo import PPOTrainer
 
 PLAIN: dict[str, Any] = {
     "behaviors": {"Volley": {"trainer_type": "ppo", "network_settings": {"hidden_units": 8, "num_layers": 1}}},
@@ -104,9 +104,9 @@ async def test_a_damaged_opponent_is_named_and_replaced(tmp_path, caplog):
 
 
 async def test_what_fails_in_it_is_told_to_main_in_words(tmp_path):
-    (end,) = await evaluated(tmp_path, policy(120), opponents="stages.games.connect_four:TacticalPlayer")
+    (end,) = await evaluated(tmp_path, policy(120), opponents="headrace.stages.games.connect_four:TacticalPlayer")
     assert isinstance(end, HostFailed)
-    assert "evaluation.opponents: stages.games.connect_four:TacticalPlayer raised TypeError" in end.message
+    assert "evaluation.opponents: headrace.stages.games.connect_four:TacticalPlayer raised TypeError" in end.message
 
 
 async def test_it_ends_when_it_is_told_to_without_any_policy(tmp_path):
@@ -114,7 +114,7 @@ async def test_it_ends_when_it_is_told_to_without_any_policy(tmp_path):
     assert isinstance(end, HostFinished)
 
 
-@pytest.mark.parametrize("opponents", ["self", "snapshot", "random", "stages.games.volley:ScriptedPlayer"])
+@pytest.mark.parametrize("opponents", ["self", "snapshot", "random", "headrace.stages.games.volley:ScriptedPlayer"])
 async def test_the_same_policy_gets_the_same_score_again(tmp_path, opponents):
     scores = [(await evaluated(tmp_path / run, policy(120), opponents=opponents))[0] for run in ("a", "b")]
     assert scores[0] == scores[1]

@@ -21,10 +21,10 @@ from hosts_of_a_kind import FarInlet, FarOutlet, Hosts, Peer, configuration, hos
 from queue_conformance import Ends, check_queue, number_of, numbered
 from scripted_host import words_of
 
-from config.host_kinds import HOST_KINDS
-from pipeline.control.messages import CreditsReturned, HostFailed, HostFinished, LogLine, StatisticsReport
-from queues.errors import QueueClosed
-from queues.messages import Barrier
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.control.messages import CreditsReturned, HostFailed, HostFinished, LogLine, StatisticsReport
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Barrier
 
 TESTS = Path(__file__).parents[2]
 PLAIN = "process, plain"
@@ -48,7 +48,7 @@ def one_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One Ray for all tests of this module, as if a script had started one before the run."""
     if find_spec("ray") is None:
         pytest.skip("Ray is not installed")
-    from pipeline.hosts.ray.session import RaySession
+    from headrace.pipeline.hosts.ray.session import RaySession
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), str(TESTS)]))

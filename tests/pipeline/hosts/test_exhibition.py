@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from config import RunConfig
-from pipeline.control.channel import local_pair
-from pipeline.control.messages import (
+from headrace.config import RunConfig
+from headrace.pipeline.control.channel import local_pair
+from headrace.pipeline.control.messages import (
     DirectShow,
     HostFailed,
     HostFinished,
@@ -17,17 +17,17 @@ from pipeline.control.messages import (
     ShowAnnounced,
     Stop,
 )
-from pipeline.hosts.inline import LocalEdges
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.serve import serve
-from pipeline.policies.export import export_policy
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import PolicyUpdate
-from stages.exhibition import hands
-from stages.games.volley import VolleyGroup
-from stages.trainer.imitation import load_recorded
-from stages.trainer.ppo.trainer import PPOTrainer
-from stages.trainer.protocol import TrainerContext
+from headrace.pipeline.hosts.inline import LocalEdges
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.serve import serve
+from headrace.pipeline.policies.export import export_policy
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.exhibition import hands
+from headrace.stages.games.volley import VolleyGroup
+from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.trainer.ppo.trainer import PPOTrainer
+from headrace.stages.trainer.protocol import TrainerContext
 
 GAME: dict[str, Any] = {"kind": "builtin", "id": "Volley", "num_envs": 64}
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from config import ConfigError
-from config.errors import Mistake
-from pipeline.common.errors import RunError
-from pipeline.control.channel import decode, encode
-from pipeline.hosts.runtime import describe_failure
-from queues.errors import SpecError
-from stages.errors import StageError
-from stages.loop import StageFailure
+from headrace.config import ConfigError
+from headrace.config.errors import Mistake
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.control.channel import decode, encode
+from headrace.pipeline.hosts.runtime import describe_failure
+from headrace.queues.errors import SpecError
+from headrace.stages.errors import StageError
+from headrace.stages.loop import StageFailure
 
 
 @pytest.mark.parametrize(

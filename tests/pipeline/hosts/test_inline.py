@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.hosts.inline import LocalEdges
-from queues.agent_manager_queue import AgentManagerQueue
+from headrace.pipeline.hosts.inline import LocalEdges
+from headrace.queues.agent_manager_queue import AgentManagerQueue
 
 
 async def test_an_end_that_main_has_left_is_opened_once():

@@ -13,12 +13,12 @@ import pytest
     [
         "gymnasium",
         "grpc",
-        "stages.actor.actor",
-        "stages.agent",
-        "stages.environment.factory",
-        "stages.environment.stage",
-        "stages.games",
-        "stages.unity",
+        "headrace.stages.actor.actor",
+        "headrace.stages.agent",
+        "headrace.stages.environment.factory",
+        "headrace.stages.environment.stage",
+        "headrace.stages.games",
+        "headrace.stages.unity",
     ],
 )
 def test_it_imports_nothing_that_only_actors_need(of_actors, loaded):
@@ -28,5 +28,5 @@ def test_it_imports_nothing_that_only_actors_need(of_actors, loaded):
 @pytest.fixture(scope="module")
 def loaded():
     """The modules that importing the host loads, in a process of its own."""
-    code = "import sys, pipeline.hosts.learner; print(*sys.modules)"
+    code = "import sys, headrace.pipeline.hosts.learner; print(*sys.modules)"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -5,9 +5,9 @@ import logging
 import pytest
 import torch
 
-from config import RunConfig
-from pipeline.hosts import child_process, learner_threads
-from pipeline.hosts.learner_threads import cores_left_for, thread_choice
+from headrace.config import RunConfig
+from headrace.pipeline.hosts import child_process, learner_threads
+from headrace.pipeline.hosts.learner_threads import cores_left_for, thread_choice
 
 LOG = logging.getLogger("test")
 

@@ -12,13 +12,13 @@ import sys
 
 import pytest
 
-from pipeline.hosts.lifeline import MainLifeline
+from headrace.pipeline.hosts.lifeline import MainLifeline
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the hosts of this test are started with pass_fds")
 
 HOST = """
 import ctypes, socket, subprocess, sys
-from pipeline.hosts.lifeline import HostLifeline
+from headrace.pipeline.hosts.lifeline import HostLifeline
 
 def computes():
     print("begins", flush=True)

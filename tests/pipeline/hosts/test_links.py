@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from stream_samples import policy, trajectories
 
-from pipeline.hosts.links import (
+from headrace.pipeline.hosts.links import (
     RESERVED_SLAB,
     UNTOUCHED_SLAB,
     HostLinks,
@@ -19,8 +19,8 @@ from pipeline.hosts.links import (
     policy_link,
     trajectory_link,
 )
-from queues.shared_receiver import SharedReceiver
-from queues.shared_sender import SharedSender
+from headrace.queues.shared_receiver import SharedReceiver
+from headrace.queues.shared_sender import SharedSender
 
 SLAB = 64 * 1024
 

@@ -9,9 +9,9 @@ import pytest
 from stream_samples import trajectories
 from virtual_time import until_blocked
 
-from pipeline.hosts.router import Router
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import Barrier
+from headrace.pipeline.hosts.router import Router
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.messages import Barrier
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.control.channel import local_pair
-from pipeline.control.messages import HostFailed, HostFinished, OpenEdge
-from pipeline.hosts.inline import LocalEdges
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.runtime import Host
-from queues.agent_manager_queue import AgentManagerQueue
+from headrace.pipeline.control.channel import local_pair
+from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge
+from headrace.pipeline.hosts.inline import LocalEdges
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.runtime import Host
+from headrace.queues.agent_manager_queue import AgentManagerQueue
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,13 +13,13 @@ from hosts_of_a_kind import FarInlet, hosts_of
 from queue_conformance import numbered
 from run_configs import cartpole
 
-from config import ConfigError, RunConfig
-from pipeline.common.errors import RunError
-from pipeline.control.messages import HostFailed, HostFinished, LogLine
-from pipeline.hosts import child_process
-from pipeline.hosts.child_process import learner_processes, started_early
-from pipeline.hosts.process import ProcessHosts
-from queues.errors import QueueClosed
+from headrace.config import ConfigError, RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.control.messages import HostFailed, HostFinished, LogLine
+from headrace.pipeline.hosts import child_process
+from headrace.pipeline.hosts.child_process import learner_processes, started_early
+from headrace.pipeline.hosts.process import ProcessHosts
+from headrace.queues.errors import QueueClosed
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there each learner has a process of its own")
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from stream_samples import trajectories
 
-from pipeline.control.messages import CreditsReturned, PartFailed, PartSaved
-from pipeline.hosts.stages import PlacedStage, StageHost, chain
-from pipeline.reporting.statistics import StatisticsCollector
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import Barrier
-from stages.loop import StageFailure
-from stages.stage import Stage
+from headrace.pipeline.control.messages import CreditsReturned, PartFailed, PartSaved
+from headrace.pipeline.hosts.stages import PlacedStage, StageHost, chain
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.messages import Barrier
+from headrace.stages.loop import StageFailure
+from headrace.stages.stage import Stage
 
 
 class Named(Stage):

@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from pipeline.hosts.sweeper import VARIABLE, Sweep
+from headrace.pipeline.hosts.sweeper import VARIABLE, Sweep
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd and /proc")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fakes import policy_update
 
-from pipeline.hosts.waiting_policies import WaitingPolicies
-from queues.agent_manager_queue import AgentManagerQueue
+from headrace.pipeline.hosts.waiting_policies import WaitingPolicies
+from headrace.queues.agent_manager_queue import AgentManagerQueue
 
 pytestmark = pytest.mark.virtual_time
 

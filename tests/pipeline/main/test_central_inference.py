@@ -9,12 +9,12 @@ import pytest
 from fakes import policy_update
 from virtual_time import until_blocked
 
-from pipeline.control.messages import DecideFor, PolicyKept, Stop
-from pipeline.main.central_inference import CentralInference
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.errors import QueueClosed
-from queues.messages import DecisionAnswer, DecisionRequest
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.pipeline.control.messages import DecideFor, PolicyKept, Stop
+from headrace.pipeline.main.central_inference import CentralInference
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import DecisionAnswer, DecisionRequest
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 from fakes import counting_spec
 
-from config import RunConfig
-from pipeline.control.channel import local_pair
-from pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, Stop
-from pipeline.hosts.inline import InlineHost, LocalEdges
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.stages import StageHost
-from pipeline.main.behavior import BehaviorState
-from pipeline.main.checkpointing import Checkpointing
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.trajectory_path import TrajectoryPath
-from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.reporting.timers import Timers
-from pipeline.run_folder.checkpoint import write_part
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.training_status import ExportEntry
-from stages.publisher import PolicyPublisher
-from stages.trainer.report import TrainerReport
+from headrace.config import RunConfig
+from headrace.pipeline.control.channel import local_pair
+from headrace.pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, Stop
+from headrace.pipeline.hosts.inline import InlineHost, LocalEdges
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.trajectory_path import TrajectoryPath
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.run_folder.checkpoint import write_part
+from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.pipeline.run_folder.training_status import ExportEntry
+from headrace.stages.publisher import PolicyPublisher
+from headrace.stages.trainer.report import TrainerReport
 
 TRAINER = "trainer@learner-Ball"
 

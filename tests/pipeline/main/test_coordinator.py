@@ -11,7 +11,7 @@ import pytest
 from fakes import Cast
 from flow_harness import Flow, Scenario, Trained, run_flow
 
-from pipeline.control.messages import BeginCheckpoint
+from headrace.pipeline.control.messages import BeginCheckpoint
 
 ENDLESS = Scenario(trained=(Trained("Walker", 8, 5, 10**6),), casts=(Cast("Walker", agents=2),))
 FINITE = Scenario(trained=(Trained("Walker", 8, 5, 20),), casts=(Cast("Walker", agents=2),), replicas=2)
@@ -196,7 +196,7 @@ def test_a_checkpoint_that_a_killed_actor_took_to_its_grave_is_asked_for_again(c
         await announced.wait()
         flow.network.kill("actor-0")
 
-    with caplog.at_level(logging.DEBUG, logger="pipeline.main.checkpointing"):
+    with caplog.at_level(logging.DEBUG, logger="headrace.pipeline.main.checkpointing"):
         flow = run_flow(Scenario(FINITE.trained, FINITE.casts, checkpoint_interval=40, slowness_s=(1e-3,)), kill)
     assert len(flow.actors) == 2
     assert "checkpoint 0 is whole" in caplog.text

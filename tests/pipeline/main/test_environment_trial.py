@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import main
+from headrace.pipeline.cli import main
 
 ENVIRONMENTS = """
 import ctypes, os, threading
@@ -109,7 +109,7 @@ def test_the_command_imports_no_environment_for_it(tmp_path):
     path = tmp_path / "file.yaml"
     path.write_text(FILE.replace("factory: tried:Base", "id: CartPole-v9"), encoding="utf-8")
     script = (
-        "import sys; from pipeline.cli import main; status = main(sys.argv[1:]); "
+        "import sys; from headrace.pipeline.cli import main; status = main(sys.argv[1:]); "
         "print(status, sorted({'gymnasium', 'pettingzoo', 'torch'} & sys.modules.keys()))"
     )
     command = subprocess.run(

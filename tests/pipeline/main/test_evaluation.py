@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from fakes import policy_update
 
-from config import RunConfig
-from config.host_kinds import HOST_KINDS, HostKind
-from pipeline.control.channel import LocalControl, local_pair
-from pipeline.control.messages import Evaluated, OpenEdge, Stop
-from pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
-from pipeline.main.evaluation import Evaluation
-from pipeline.main.launcher import Launcher
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.running_hosts import RunningHosts
-from pipeline.main.supervision import Supervisor
-from pipeline.run_folder.checkpoint import Checkpoint
-from pipeline.run_folder.folder import RunFolder
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS, HostKind
+from headrace.pipeline.control.channel import LocalControl, local_pair
+from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
+from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
+from headrace.pipeline.main.evaluation import Evaluation
+from headrace.pipeline.main.launcher import Launcher
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.supervision import Supervisor
+from headrace.pipeline.run_folder.checkpoint import Checkpoint
+from headrace.pipeline.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.virtual_time
 

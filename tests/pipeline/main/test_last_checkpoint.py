@@ -10,11 +10,11 @@ import pytest
 from fakes import Cast
 from flow_harness import Flow, Scenario, Trained, run_flow
 
-from config import RunConfig
-from pipeline.control.messages import BeginCheckpoint
-from pipeline.run_folder.checkpoint import newest_checkpoint
-from queues.messages import TrajectoryBatch
-from stages import Stage
+from headrace.config import RunConfig
+from headrace.pipeline.control.messages import BeginCheckpoint
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.queues.messages import TrajectoryBatch
+from headrace.stages import Stage
 
 WALKER = (Trained("Walker", 8, 5, 10**6),)
 CAST = (Cast("Walker", agents=2),)

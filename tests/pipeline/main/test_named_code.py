@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from config import load_config
-from pipeline.cli import main
-from pipeline.common.errors import RunError, RunFailed
-from pipeline.run import run
+from headrace.config import load_config
+from headrace.pipeline.cli import main
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.run import run
 
 CLASSES = """
 import gymnasium
-from stages import Stage
-from stages.trainer import Trainer
-from stages.trainer.rewards import RewardSignal
+from headrace.stages import Stage
+from headrace.stages.trainer import Trainer
+from headrace.stages.trainer.rewards import RewardSignal
 from torch import nn
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from pipeline.control.messages import DirectShow, KeysHeld, PictureTaken
-from pipeline.main.own_game import OwnGameLink
+from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken
+from headrace.pipeline.main.own_game import OwnGameLink
 
 
 class Actors:

@@ -8,8 +8,8 @@ import pytest
 from fakes import Cast
 from flow_harness import Scenario, Trained, run_flow
 
-from config.pipeline import PipelineSettings
-from pipeline.main.policy_lag import MEASURED_UPDATES, PolicyLags
+from headrace.config.pipeline import PipelineSettings
+from headrace.pipeline.main.policy_lag import MEASURED_UPDATES, PolicyLags
 
 INLINE = {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from config import RunConfig
-from pipeline.main import run_shape
-from pipeline.main.alone import Unanswered
-from pipeline.main.run_shape import TICK_S, settled_shape
-from pipeline.run_folder.folder import CONFIGURATION
+from headrace.config import RunConfig
+from headrace.pipeline.main import run_shape
+from headrace.pipeline.main.alone import Unanswered
+from headrace.pipeline.main.run_shape import TICK_S, settled_shape
+from headrace.pipeline.run_folder.folder import CONFIGURATION
 
 GYM = {"kind": "gymnasium", "id": "CartPole-v1"}
 

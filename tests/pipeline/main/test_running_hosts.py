@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from config import RunConfig
-from config.host_kinds import HOST_KINDS, HostKind
-from pipeline.control.channel import local_pair
-from pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
-from pipeline.hosts.plan import HostPlan
-from pipeline.main.running_hosts import RunningHosts
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS, HostKind
+from headrace.pipeline.control.channel import local_pair
+from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.main.running_hosts import RunningHosts
 
 pytestmark = pytest.mark.virtual_time
 

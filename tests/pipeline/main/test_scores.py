@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from config import RunConfig
-from pipeline.control.messages import Scored
-from pipeline.main.scores import ScoreBoard
-from pipeline.run_folder.folder import RunFolder
+from headrace.config import RunConfig
+from headrace.pipeline.control.messages import Scored
+from headrace.pipeline.main.scores import ScoreBoard
+from headrace.pipeline.run_folder.folder import RunFolder
 
 
 def board_of(episodes: int | None, actors: int = 1) -> ScoreBoard:

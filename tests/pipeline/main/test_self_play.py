@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from fakes import policy_update
 
-from config import RunConfig
-from pipeline.common.errors import RunError
-from pipeline.control.messages import PartSaved
-from pipeline.hosts.stages import StageHost
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler, write_leagues
-from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder, write_part
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.training_status import BehaviorStatus, TrainingStatus
-from stages.errors import LoadError
-from stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
-from stages.ghost.policy_history import NEWEST
-from stages.publisher import PolicyPublisher, PublisherPort
-from stages.trainer.report import TrainerReport
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.control.messages import PartSaved
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler, write_leagues
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder, write_part
+from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.pipeline.run_folder.training_status import BehaviorStatus, TrainingStatus
+from headrace.stages.errors import LoadError
+from headrace.stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
+from headrace.stages.ghost.policy_history import NEWEST
+from headrace.stages.publisher import PolicyPublisher, PublisherPort
+from headrace.stages.trainer.report import TrainerReport
 
 
 @pytest.fixture
@@ -236,6 +236,6 @@ def test_a_sampler_without_choose_is_refused():
 
 
 def test_arguments_that_a_class_does_not_take_are_reported():
-    wrong = config(opponents="stages.ghost.opponents:UniformOpponents", opponents_with={"power": 1})
+    wrong = config(opponents="headrace.stages.ghost.opponents:UniformOpponents", opponents_with={"power": 1})
     with pytest.raises(LoadError, match=r"behaviors\.Ball\.self_play\.opponents: .*does not take .*power"):
         make_sampler(wrong, "Ball")

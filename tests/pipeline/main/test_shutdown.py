@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from fakes import counting_spec
 
-from config import RunConfig
-from pipeline.control.messages import HostFailed
-from pipeline.hosts.stages import StageHost
-from pipeline.main.behavior import BehaviorState
-from pipeline.main.broadcast import Broadcaster
-from pipeline.main.checkpointing import Checkpointing
-from pipeline.main.launcher import Launcher
-from pipeline.main.run_plan import RunPlan
-from pipeline.main.running_hosts import RunningHosts
-from pipeline.main.shutdown import Shutdown
-from pipeline.main.trajectory_path import TrajectoryPath
-from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.reporting.timers import Timers
-from pipeline.run_folder.folder import RunFolder
+from headrace.config import RunConfig
+from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.broadcast import Broadcaster
+from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.launcher import Launcher
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.shutdown import Shutdown
+from headrace.pipeline.main.trajectory_path import TrajectoryPath
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.virtual_time
 

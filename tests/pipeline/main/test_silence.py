@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from config import EnvSettings, RunConfig
-from config.host_kinds import HOST_KINDS, HostKind
-from config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
-from pipeline.common.graph import MAIN
-from pipeline.control.channel import local_pair
-from pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
-from pipeline.hosts.plan import HostPlan
-from pipeline.hosts.stages import StageHost
-from pipeline.main.running_hosts import RunningHosts
-from pipeline.main.silence import SilenceWatch
-from pipeline.main.supervision import Supervisor
-from pipeline.reporting.statistics import StatisticsCollector
+from headrace.config import EnvSettings, RunConfig
+from headrace.config.host_kinds import HOST_KINDS, HostKind
+from headrace.config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from headrace.pipeline.common.graph import MAIN
+from headrace.pipeline.control.channel import local_pair
+from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.silence import SilenceWatch
+from headrace.pipeline.main.supervision import Supervisor
+from headrace.pipeline.reporting.statistics import StatisticsCollector
 
 WARN_S, END_S = 4.0, 10.0
 LIMITS = {role: {"warn_s": WARN_S, "end_s": END_S} for role in ("actors", "learners", "main")}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from config import EnvSettings
-from config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
-from pipeline.main.supervision import Silence, Supervisor
+from headrace.config import EnvSettings
+from headrace.config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from headrace.pipeline.main.supervision import Silence, Supervisor
 
 LIMITS = {
     "actors": {"warn_s": 4.0},

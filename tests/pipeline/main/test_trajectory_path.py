@@ -10,17 +10,17 @@ import pytest
 from fakes import policy_update
 from stream_samples import trajectories
 
-from config import RunConfig
-from pipeline.common.graph import route
-from pipeline.control.messages import CreditsReturned
-from pipeline.hosts.stages import StageHost
-from pipeline.main.trajectory_path import TrajectoryPath, drain
-from pipeline.reporting.statistics import StatisticsCollector
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import Barrier
-from stages.loop import StageFailure
-from stages.publisher import PolicyPublisher, PublisherPort
-from stages.stage import Stage
+from headrace.config import RunConfig
+from headrace.pipeline.common.graph import route
+from headrace.pipeline.control.messages import CreditsReturned
+from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.main.trajectory_path import TrajectoryPath, drain
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.messages import Barrier
+from headrace.stages.loop import StageFailure
+from headrace.stages.publisher import PolicyPublisher, PublisherPort
+from headrace.stages.stage import Stage
 
 Queue = AgentManagerQueue[Any]
 

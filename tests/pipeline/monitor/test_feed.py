@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from aiohttp import ClientSession, web
 
-from pipeline.monitor import feed as feed_module
-from pipeline.monitor.feed import StateFeed, to_json
-from pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.monitor import feed as feed_module
+from headrace.pipeline.monitor.feed import StateFeed, to_json
+from headrace.pipeline.web.site import Site, SiteOptions
 
 
 class Open:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pipeline.common.process_usage import ProcessUsage
-from pipeline.monitor.processes import Processes
+from headrace.pipeline.common.process_usage import ProcessUsage
+from headrace.pipeline.monitor.processes import Processes
 
 
 def host(name: str, **changes):

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 
-from pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, StatisticsReport, Stop
-from pipeline.monitor import exhibition
-from pipeline.monitor.exhibition import Exhibition
-from pipeline.monitor.own_game import OwnGameShow
-from pipeline.monitor.watching import Refused, Viewer
-from queues.messages import PolicyUpdate
+from headrace.pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, StatisticsReport, Stop
+from headrace.pipeline.monitor import exhibition
+from headrace.pipeline.monitor.exhibition import Exhibition
+from headrace.pipeline.monitor.own_game import OwnGameShow
+from headrace.pipeline.monitor.watching import Refused, Viewer
+from headrace.queues.messages import PolicyUpdate
 
 SIDES = [
     {"id": each, "name": each, "choices": ["newest", "random"], "keys": [["a"]], "seat": True}
@@ -292,7 +292,7 @@ async def test_it_ends_when_nobody_has_watched_for_a_while_and_begins_with_the_n
         process = await stand.announced()
     await stand.until(lambda: any(isinstance(each, Stop) for each in process.heard))
     process.said.put_nowait(StatisticsReport({}))
-    process.said.put_nowait(LogLine(20, "stages.exhibition", "goodbye"))
+    process.said.put_nowait(LogLine(20, "headrace.stages.exhibition", "goodbye"))
     process.said.put_nowait(None)
     await stand.until(lambda: stand.show.status == "off")
     async with stand.show.watched():
@@ -308,7 +308,7 @@ async def test_when_the_run_ends_the_process_is_asked_to_end_first_and_has_its_t
         closing = asyncio.create_task(stand.show.close())
         await stand.until(lambda: any(isinstance(each, Stop) for each in process.heard))
         assert not process.killed
-        process.said.put_nowait(LogLine(20, "stages.exhibition", "a recording is written"))
+        process.said.put_nowait(LogLine(20, "headrace.stages.exhibition", "a recording is written"))
         process.said.put_nowait(None)
         await closing
     assert stand.show.status == "off"

@@ -7,14 +7,14 @@ import pytest
 from imitation_spec import SPEC
 from trainer_samples import experience
 
-from pipeline.cli import main
-from pipeline.policies.demo_files import write_demos
-from queues.specs import ActionSpec
-from queues.stream_format import StreamHeader
-from queues.stream_writer import StreamWriter
-from stages.errors import StageError
-from stages.trainer.imitation import load_recorded
-from stages.unity.demo import DemoReader
+from headrace.pipeline.cli import main
+from headrace.pipeline.policies.demo_files import write_demos
+from headrace.queues.specs import ActionSpec
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_writer import StreamWriter
+from headrace.stages.errors import StageError
+from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.unity.demo import DemoReader
 
 OTHER = replace(SPEC, behavior_id="Other?team=1", actions=ActionSpec(0, (4,)))
 

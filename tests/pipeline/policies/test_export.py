@@ -14,8 +14,8 @@ import pytest
 import torch
 from fakes_files import Faulty, Recorder, Stopped
 
-from config import BehaviorSettings
-from pipeline.policies.export import (
+from headrace.config import BehaviorSettings
+from headrace.pipeline.policies.export import (
     NEWEST,
     export_policy,
     exports_by_step,
@@ -24,11 +24,11 @@ from pipeline.policies.export import (
     read_export,
     step_in_name,
 )
-from pipeline.run_folder.folder import folder_name
-from queues.messages import PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy import PolicyDesign, Recall, design_of, make_policy, policy_layout
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy import PolicyDesign, Recall, design_of, make_policy, policy_layout
 
 SPEC = BehaviorSpec("Ball?team=0", (ObservationSpec("court", (5,)),), ActionSpec(1, (3, 2)))
 SETTINGS = BehaviorSettings.model_validate(

@@ -10,15 +10,15 @@ import pytest
 import torch
 from ml_agents_samples import SAMPLES, Sample
 
-from pipeline.common.errors import RunError
-from pipeline.policies.ml_agents import left_checkpoint, left_steps
-from pipeline.policies.warm_start import resume_from_ml_agents, warm_start
-from stages.errors import StageError
-from stages.policy.design import design_of
-from stages.policy.numpy_policy import NumpyPolicy
-from stages.policy.sampling import LOG_SIGMA_LIMITS
-from stages.trainer import Trainer, TrainerContext
-from stages.trainer.factory import make_trainer
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
+from headrace.pipeline.policies.warm_start import resume_from_ml_agents, warm_start
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.numpy_policy import NumpyPolicy
+from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
+from headrace.stages.trainer import Trainer, TrainerContext
+from headrace.stages.trainer.factory import make_trainer
 
 PPO = SAMPLES["ppo_hybrid"]
 SAC = SAMPLES["sac_discrete"]

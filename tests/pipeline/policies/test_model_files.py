@@ -13,11 +13,11 @@ from ml_agents_samples import SAMPLES
 from older_models import OlderModel
 from onnx_samples import design_for, exported, live_policy, masks_for, seen_by, update_for
 
-from config import BehaviorSettings
-from pipeline.common.errors import RunError
-from pipeline.policies.export import export_policy
-from pipeline.policies.model_files import ModelFile, find_model, find_models, read_model
-from queues.specs import ActionSpec, ObservationSpec
+from headrace.config import BehaviorSettings
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.export import export_policy
+from headrace.pipeline.policies.model_files import ModelFile, find_model, find_models, read_model
+from headrace.queues.specs import ActionSpec, ObservationSpec
 
 SETTINGS = BehaviorSettings.model_validate({"network_settings": {"hidden_units": 16, "num_layers": 2}})
 MASKED = ActionSpec(0, (3, 2), masked=True)
@@ -186,7 +186,7 @@ def test_an_onnx_model_is_played_without_torch(tmp_path):
     path.write_bytes(exported(design_for()))
     script = (
         "import sys, numpy as np\n"
-        "from pipeline.policies.model_files import find_model, read_model\n"
+        "from headrace.pipeline.policies.model_files import find_model, read_model\n"
         f"policy = read_model(find_model({str(path)!r})).make_policy()\n"
         "policy.act((np.zeros((1, 3), np.float32),), None, np.random.default_rng(0))\n"
         "assert 'torch' not in sys.modules\n"

@@ -12,19 +12,19 @@ import onnx
 import pytest
 from onnx_samples import design_for, update_for
 
-import pipeline.policies.onnx_export
-from config import BehaviorSettings, RunConfig
-from pipeline.cli import main
-from pipeline.common.errors import RunError
-from pipeline.policies.export import export_policy, exports_by_step
-from pipeline.policies.inference import make_inference_policy, policy_file
-from pipeline.policies.model_files import read_policy_update
-from pipeline.policies.onnx_export import OnnxExporter, copy_final_model, reexport
-from pipeline.run_folder.atomic_files import FileOperations
-from pipeline.run_folder.training_status import ExportEntry
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy import NumpyPolicy
-from stages.policy.onnx import OnnxPolicy, check
+import headrace.pipeline.policies.onnx_export
+from headrace.config import BehaviorSettings, RunConfig
+from headrace.pipeline.cli import main
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.export import export_policy, exports_by_step
+from headrace.pipeline.policies.inference import make_inference_policy, policy_file
+from headrace.pipeline.policies.model_files import read_policy_update
+from headrace.pipeline.policies.onnx_export import OnnxExporter, copy_final_model, reexport
+from headrace.pipeline.run_folder.atomic_files import FileOperations
+from headrace.pipeline.run_folder.training_status import ExportEntry
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy import NumpyPolicy
+from headrace.stages.policy.onnx import OnnxPolicy, check
 
 DESIGN = design_for()
 SETTINGS = BehaviorSettings.model_validate(
@@ -93,7 +93,7 @@ def test_a_model_that_acts_otherwise_than_its_policy_is_reported(tmp_path, caplo
 @pytest.mark.parametrize("actions", [ActionSpec(2), ActionSpec(0, (3, 2), masked=True)])
 @pytest.mark.parametrize("memory", [None, {"memory_size": 6, "sequence_length": 4}])
 def test_sound_models_of_every_kind_are_not_suspected(observed, actions, memory):
-    from stages.policy.onnx.model import onnx_model
+    from headrace.stages.policy.onnx.model import onnx_model
 
     design = design_for(*observed, actions=actions, memory=memory)
     update = update_for(design)
@@ -108,7 +108,7 @@ def test_a_comparison_that_fails_costs_a_warning_and_not_the_model(tmp_path, cap
 
 
 def test_models_are_made_where_onnxruntime_is_not_installed(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(pipeline.policies.onnx_export, "find_spec", lambda name: None)
+    monkeypatch.setattr(headrace.pipeline.policies.onnx_export, "find_spec", lambda name: None)
     assert written(tmp_path).is_file()
     assert warnings_of(caplog) == []
 
@@ -162,7 +162,7 @@ def test_a_folder_that_is_no_runs_is_refused(tmp_path, capsys):
 
 
 def test_networks_of_ones_own_are_found_beside_the_configuration(tmp_path):
-    from stages.policy import design_of
+    from headrace.stages.policy import design_of
 
     spec = BehaviorSpec("CartPole", (ObservationSpec("vector", (4,)),), ActionSpec(0, (2,)))
     example = ROOT / "examples" / "custom_network"

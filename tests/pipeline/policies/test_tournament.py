@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from config import RunConfig
-from pipeline.common.errors import RunError
-from pipeline.policies.tournament import (
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.tournament import (
     Standing,
     TournamentTable,
     entrants_of,

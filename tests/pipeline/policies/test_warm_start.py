@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from config import BehaviorSettings, RunConfig
-from pipeline.common.errors import RunError
-from pipeline.policies.export import export_policy
-from pipeline.policies.warm_start import initial_policy, warm_start
-from queues.messages import PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy import design_of, policy_layout
-from stages.trainer import TrainerContext
-from stages.trainer.factory import make_trainer
+from headrace.config import BehaviorSettings, RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.policies.export import export_policy
+from headrace.pipeline.policies.warm_start import initial_policy, warm_start
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy import design_of, policy_layout
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.factory import make_trainer
 
 
 def starting_from(results, **more):

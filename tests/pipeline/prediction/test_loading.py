@@ -18,10 +18,10 @@ from gymnasium import spaces
 from onnx_samples import design_for
 from predicted import MEMORY, group_of, saved
 
-from config import ActionRepeatSettings
 from headrace import PredictError, RunError, load_policy
-from queues.specs import ActionSpec, ObservationSpec
-from stages.environment.action_repeat import repeated
+from headrace.config import ActionRepeatSettings
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.environment.action_repeat import repeated
 
 BOX = spaces.Box(-2, 2, (3,))
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from pipeline.reporting import background
-from pipeline.reporting.background import BackgroundJobs
+from headrace.pipeline.reporting import background
+from headrace.pipeline.reporting.background import BackgroundJobs
 
 
 def test_jobs_are_done_in_order_before_close_returns():

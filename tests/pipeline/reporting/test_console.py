@@ -8,20 +8,18 @@ import re
 
 import pytest
 
-from pipeline.reporting.console import OUR_LOGGERS, ConsoleWriter, configure_logging, summary_line
-from pipeline.reporting.statistics import StatisticsCollector, Summary
+from headrace.pipeline.reporting.console import OURS, ConsoleWriter, configure_logging, summary_line
+from headrace.pipeline.reporting.statistics import StatisticsCollector, Summary
 
 
 @pytest.fixture(autouse=True)
-def _loggers_as_before():
-    before = [
-        (logger, logger.handlers[:], logger.level, logger.propagate) for logger in map(logging.getLogger, OUR_LOGGERS)
-    ]
+def _logger_as_before():
+    logger = logging.getLogger(OURS)
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
     yield
-    for logger, handlers, level, propagate in before:
-        logger.handlers[:] = handlers
-        logger.setLevel(level)
-        logger.propagate = propagate
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+    logger.propagate = propagate
 
 
 def summaries(**values: list[float]) -> dict[str, Summary]:
@@ -105,7 +103,7 @@ def test_configuring_twice_says_everything_once():
     first, second = io.StringIO(), io.StringIO()
     configure_logging(stream=first)
     configure_logging(stream=second)
-    logging.getLogger("queues").warning("full")
+    logging.getLogger("headrace.queues").warning("full")
     assert (first.getvalue(), second.getvalue()) == ("", "[WARNING] full\n")
 
 
@@ -132,7 +130,7 @@ def test_lines_follow_standard_output_when_it_is_led_elsewhere(monkeypatch):
     configure_logging()
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
-    logging.getLogger("pipeline").info("hello")
+    logging.getLogger("headrace.pipeline").info("hello")
     assert out.getvalue() == "[INFO] hello\n"
 
 

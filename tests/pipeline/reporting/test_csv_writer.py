@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.reporting import csv_writer
-from pipeline.reporting.csv_writer import CsvWriter
-from pipeline.reporting.statistics import Summary
+from headrace.pipeline.reporting import csv_writer
+from headrace.pipeline.reporting.csv_writer import CsvWriter
+from headrace.pipeline.reporting.statistics import Summary
 
 
 def summary(value: float) -> Summary:

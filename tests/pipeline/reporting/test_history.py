@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from pipeline.reporting.event_files import read_events
-from pipeline.reporting.history import MOST_CURVES, MOST_POINTS, Curve, History, HistoryWriter
-from pipeline.reporting.statistics import Summary
-from pipeline.reporting.tensorboard_writer import TensorboardWriter
+from headrace.pipeline.reporting.event_files import read_events
+from headrace.pipeline.reporting.history import MOST_CURVES, MOST_POINTS, Curve, History, HistoryWriter
+from headrace.pipeline.reporting.statistics import Summary
+from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
 
 
 def of(value: float) -> Summary:

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from pipeline.reporting.console import ConsoleHandler
-from pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress, render
+from headrace.pipeline.reporting.console import ConsoleHandler
+from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress, render
 
 TENNIS = BehaviorProgress("Tennis", 50_000, 200_000, 1000.0, 0.12345, 1234.56, 0.987, 24, 0.5, 81.26)
 CART = BehaviorProgress("Cart", 50_000, 200_000, 1000.0, 0.12345, None, 0.987, 24, 0.5, 81.26)
@@ -195,7 +195,7 @@ def test_nothing_is_shown_without_a_terminal_or_when_switched_off(enabled, is_te
 def test_log_lines_appear_above_the_table():
     clock, console = Clock(), terminal()
     handler = ConsoleHandler()
-    record = logging.LogRecord("pipeline", logging.INFO, "x.py", 1, "Tennis. [INFO] Step: 1.", None, None)
+    record = logging.LogRecord("headrace.pipeline", logging.INFO, "x.py", 1, "Tennis. [INFO] Step: 1.", None, None)
     with Progress(True, clock, console) as progress:
         progress.update(ProgressSnapshot(61.0, (TENNIS,)))
         before = len(written(console))

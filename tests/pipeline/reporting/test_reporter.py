@@ -1,9 +1,9 @@
 import pytest
 
-from pipeline.reporting.progress import Progress
-from pipeline.reporting.reporter import Reporter
-from pipeline.reporting.statistics import PIPELINE, StatisticsCollector
-from stages.trainer.report import TrainerReport
+from headrace.pipeline.reporting.progress import Progress
+from headrace.pipeline.reporting.reporter import Reporter
+from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector
+from headrace.stages.trainer.report import TrainerReport
 
 REWARD = "Environment/Cumulative Reward"
 

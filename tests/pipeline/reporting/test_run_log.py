@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.common.errors import RunFailed
-from pipeline.reporting.console import DETAIL, configure_logging
-from pipeline.reporting.run_log import logged_to
+from headrace.pipeline.common.errors import RunFailed
+from headrace.pipeline.reporting.console import DETAIL, configure_logging
+from headrace.pipeline.reporting.run_log import logged_to
 
 log = logging.getLogger("pipeline.test")
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reporting.statistics import RESERVOIR_SIZE, StatisticsCollector
-from stages.stage import Statistics
+from headrace.pipeline.reporting.statistics import RESERVOIR_SIZE, StatisticsCollector
+from headrace.stages.stage import Statistics
 
 NUMBERS = st.floats(-1e6, 1e6)
 

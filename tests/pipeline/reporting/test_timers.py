@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from pipeline.reporting.statistics import StatisticsCollector
-from pipeline.reporting.timers import GaugeWriter, Timers
-from stages.timings import ACTING, LEARNING, STEPPING
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.reporting.timers import GaugeWriter, Timers
+from headrace.stages.timings import ACTING, LEARNING, STEPPING
 
 
 class Clock:

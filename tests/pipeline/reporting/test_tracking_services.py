@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from config import RunConfig
-from pipeline.common.errors import RunError
-from pipeline.reporting.statistics import StatisticsWriter, Summary
-from pipeline.reporting.writers import check_writers, make_writers
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.reporting.statistics import StatisticsWriter, Summary
+from headrace.pipeline.reporting.writers import check_writers, make_writers
 
 SUMMARIES = {
     "Environment/Cumulative Reward": Summary("mean", mean=2.5, sum=5.0, std=0.5, count=2, last=3.0),
@@ -144,7 +144,7 @@ def test_an_mlflow_that_is_not_there_is_named_before_anything_starts(tmp_path: P
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_missing_package_is_named_with_its_extra(name, monkeypatch):
-    monkeypatch.setattr("pipeline.reporting.writers.find_spec", lambda package: None)
+    monkeypatch.setattr("headrace.pipeline.reporting.writers.find_spec", lambda package: None)
     (mistake,) = check_writers(config(name))
     assert str(mistake).endswith(f"'{name}' needs packages that are missing: `pip install 'headrace[{name}]'`")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from config import RunConfig
-from pipeline.common.errors import RunError
-from pipeline.reporting.statistics import Summary
-from pipeline.reporting.writers import GuardedWriter, check_writers, make_writers
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.reporting.statistics import Summary
+from headrace.pipeline.reporting.writers import GuardedWriter, check_writers, make_writers
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_stages"
 SUMMARY = Summary("mean", mean=2.5, sum=5.0, std=0.5, count=2, last=3.0)

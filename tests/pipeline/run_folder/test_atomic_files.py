@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes_files import Faulty, Recorder, Stopped
 
-from pipeline.run_folder.atomic_files import FileOperations, clean_temporary, write_atomic
+from headrace.pipeline.run_folder.atomic_files import FileOperations, clean_temporary, write_atomic
 
 OLD, NEW = b"old" * 100, b"new!" * 100
 

@@ -9,8 +9,8 @@ import yaml
 from run_configs import INLINE, cartpole, changed
 from runs import run_here
 
-from config import RunConfig
-from pipeline.run_folder.changed_settings import changed_settings, other_run
+from headrace.config import RunConfig
+from headrace.pipeline.run_folder.changed_settings import changed_settings, other_run
 
 PLAIN = cartpole()
 BEFORE = yaml.safe_dump(RunConfig.from_plain(PLAIN).to_plain())

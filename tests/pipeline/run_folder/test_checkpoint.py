@@ -11,7 +11,7 @@ from fakes_files import Faulty, Recorder, Stopped
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.run_folder.checkpoint import (
+from headrace.pipeline.run_folder.checkpoint import (
     MANIFEST,
     CheckpointError,
     each_checkpoint,

@@ -7,8 +7,8 @@ import logging
 import pytest
 from fakes_files import Faulty
 
-from pipeline.run_folder.checkpoint import checkpoint_folder, newest_checkpoint, unfinished_folder, write_part
-from pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
+from headrace.pipeline.run_folder.checkpoint import checkpoint_folder, newest_checkpoint, unfinished_folder, write_part
+from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
 
 PARTS = ("trainer@learner-Ball", "ghost-Ball@main")
 

@@ -13,12 +13,12 @@ import pytest
 from run_configs import INLINE, cartpole
 from runs import run_here
 
-import pipeline.run_folder.folder
-from pipeline.common.errors import RunFolderError
-from pipeline.run_folder.atomic_files import FileOperations
-from pipeline.run_folder.folder import RunFolder, folder_name
-from pipeline.run_folder.lock import GUARD, LOCK
-from pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
+import headrace.pipeline.run_folder.folder
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.run_folder.atomic_files import FileOperations
+from headrace.pipeline.run_folder.folder import RunFolder, folder_name
+from headrace.pipeline.run_folder.lock import GUARD, LOCK
+from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 
 def make_run(results: Path, run_id: str = "ppo", configuration: str = "a: 1\n") -> Path:
@@ -155,7 +155,7 @@ def test_a_running_run_is_left_alone(tmp_path, options):
 
 HOLD = """
 import sys
-from pipeline.run_folder.folder import RunFolder
+from headrace.pipeline.run_folder.folder import RunFolder
 folder = RunFolder.create(sys.argv[1], "ppo", configuration="a: 1")
 print("ready", flush=True)
 sys.stdin.read()
@@ -163,7 +163,7 @@ sys.stdin.read()
 
 
 def test_the_lock_of_a_killed_process_is_taken_over_that_of_a_living_one_is_not(tmp_path):
-    root = Path(pipeline.run_folder.folder.__file__).parents[2]
+    root = Path(headrace.pipeline.run_folder.folder.__file__).parents[2]
     child = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
         stdin=subprocess.PIPE,

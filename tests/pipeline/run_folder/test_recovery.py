@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fakes_files import Faulty, Recorder, Stopped
 
-from pipeline.run_folder.checkpoint import (
+from headrace.pipeline.run_folder.checkpoint import (
     MANIFEST,
     CheckpointError,
     CheckpointFormatError,
@@ -22,7 +22,7 @@ from pipeline.run_folder.checkpoint import (
     write_manifest,
     write_part,
 )
-from pipeline.run_folder.recovery import choose_checkpoint
+from headrace.pipeline.run_folder.recovery import choose_checkpoint
 
 PARTS = ("trainer@learner-Ball", "ghost-Ball@main")
 

@@ -7,9 +7,9 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
-from pipeline.serving.asked import MOST_AGENTS, read_asked
-from pipeline.serving.refused import RequestRefused, Why
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.pipeline.serving.asked import MOST_AGENTS, read_asked
+from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 
 MASKED = ActionSpec(1, (3, 2), masked=True)
 SPEC = BehaviorSpec("Ball", (ObservationSpec("place", (2,)), ObservationSpec("eye", (1, 2, 2), "uint8")), MASKED)

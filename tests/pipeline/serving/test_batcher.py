@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.serving.asked import Asked
-from pipeline.serving.batcher import Batcher, BatchLimits
-from pipeline.serving.refused import RequestRefused, Why
-from queues.messages import ActionBatch
-from stages.errors import NotFiniteError
-from stages.policy.protocol import Decision, Recall
+from headrace.pipeline.serving.asked import Asked
+from headrace.pipeline.serving.batcher import Batcher, BatchLimits
+from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.queues.messages import ActionBatch
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.protocol import Decision, Recall
 
 
 class Doubling:

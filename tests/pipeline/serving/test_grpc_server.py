@@ -16,9 +16,9 @@ pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 pytest.importorskip("prometheus_client", reason="python -m pip install 'headrace[web]'")
 from serving_samples import MEMORY, PICTURE, expected, serving, write_model
 
-from pipeline.serving import messages
-from pipeline.serving.batcher import BatchLimits
-from pipeline.serving.grpc_server import GrpcServer
+from headrace.pipeline.serving import messages
+from headrace.pipeline.serving.batcher import BatchLimits
+from headrace.pipeline.serving.grpc_server import GrpcServer
 
 ROW = [0.5, -1.0, 2.0]
 
@@ -202,7 +202,7 @@ async def test_a_port_in_use_is_named(tmp_path):
 
 def test_the_compiled_description_is_that_of_the_source(tmp_path):
     tools = pytest.importorskip("grpc_tools.protoc", reason="python -m pip install grpcio-tools")
-    folder = messages.files("pipeline.serving").joinpath("proto")
+    folder = messages.files("headrace.pipeline.serving").joinpath("proto")
     source, made = folder.joinpath("policy_server.proto"), tmp_path / "made.binpb"
     assert tools.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", str(source)]) == 0
     assert made.read_bytes() == folder.joinpath("policy_server.binpb").read_bytes()

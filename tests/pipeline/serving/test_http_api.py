@@ -15,10 +15,10 @@ pytest.importorskip("prometheus_client", reason="python -m pip install 'headrace
 from aiohttp import ClientSession
 from serving_samples import MEMORY, PICTURE, expected, serving, write_model
 
-from pipeline.serving.batcher import BatchLimits
-from pipeline.serving.http_api import OPEN, serving_routes
-from pipeline.web.site import Site, SiteOptions
-from stages.policy.protocol import Recall
+from headrace.pipeline.serving.batcher import BatchLimits
+from headrace.pipeline.serving.http_api import OPEN, serving_routes
+from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.stages.policy.protocol import Recall
 
 ROW = [0.5, -1.0, 2.0]
 ACT = "/api/models/Ball/act"

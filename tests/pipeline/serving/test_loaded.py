@@ -8,9 +8,9 @@ import shutil
 import pytest
 from serving_samples import MEMORY, write_model
 
-from pipeline.common.errors import CommandError
-from pipeline.serving.loaded import load_models
-from queues.specs import ActionSpec
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.serving.loaded import load_models
+from headrace.queues.specs import ActionSpec
 
 
 def steps(models):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.serving.asked import Asked
-from pipeline.serving.refused import RequestRefused, Why
-from pipeline.serving.sessions import SessionLimits, Sessions
-from stages.policy.protocol import Recall
+from headrace.pipeline.serving.asked import Asked
+from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.sessions import SessionLimits, Sessions
+from headrace.stages.policy.protocol import Recall
 
 
 class Clock:

@@ -15,11 +15,11 @@ pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from aiohttp import ClientSession, web
 from pydantic import BaseModel
 
-from pipeline.web import site as site_module
-from pipeline.web.bodies import read_json
-from pipeline.web.files import file_routes
-from pipeline.web.guards import HEADERS, TOKEN_VARIABLE, make_token
-from pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web import site as site_module
+from headrace.pipeline.web.bodies import read_json
+from headrace.pipeline.web.files import file_routes
+from headrace.pipeline.web.guards import HEADERS, TOKEN_VARIABLE, make_token
+from headrace.pipeline.web.site import Site, SiteOptions
 
 TOKEN = "right"
 JSON = {"Content-Type": "application/json"}

@@ -13,17 +13,17 @@ import pytest
 from fakes import Cast, Counters, CountingGroup, EchoPolicy, check_trajectories, policy_update
 from virtual_time import until_blocked
 
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import Assignment, Barrier, TrajectoryBatch
-from stages.actor.actor import Actor, ActorPort
-from stages.actor.credit_gate import CreditGate
-from stages.agent import AgentProcessor
-from stages.environment.lineup import Lineups
-from stages.environment.stage import EnvironmentStage
-from stages.errors import EnvironmentEnded
-from stages.loop import StageFailure, run_source
-from stages.restarts import RestartBudget
-from stages.stage import StageContext
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.messages import Assignment, Barrier, TrajectoryBatch
+from headrace.stages.actor.actor import Actor, ActorPort
+from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.errors import EnvironmentEnded
+from headrace.stages.loop import StageFailure, run_source
+from headrace.stages.restarts import RestartBudget
+from headrace.stages.stage import StageContext
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,16 +10,16 @@ from fakes import Cast, Counters, EchoPolicy, check_trajectories, policy_update
 from lessons import TellableGroup, told
 from virtual_time import until_blocked
 
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.messages import Barrier
-from stages.actor.actor import Actor, ActorPort
-from stages.actor.credit_gate import CreditGate
-from stages.agent import AgentProcessor
-from stages.environment.lineup import Lineups
-from stages.environment.stage import EnvironmentStage
-from stages.loop import run_source
-from stages.restarts import RestartBudget
-from stages.stage import StageContext
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.messages import Barrier
+from headrace.stages.actor.actor import Actor, ActorPort
+from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.loop import run_source
+from headrace.stages.restarts import RestartBudget
+from headrace.stages.stage import StageContext
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stages.actor.credit_account import CreditAccount
-from stages.actor.credit_gate import CreditGate
+from headrace.stages.actor.credit_account import CreditAccount
+from headrace.stages.actor.credit_gate import CreditGate
 
 
 class World:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
+from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
 
 CHECKPOINT, RENEWAL, STOP = Cue.CHECKPOINT_DUE, Cue.RENEWAL_DUE, Cue.STOP_DUE
 NO_POLICY, RESET, NO_CREDITS = Cue.POLICY_MISSING, Cue.RESET_DUE, Cue.CREDITS_MISSING

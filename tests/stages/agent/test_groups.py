@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from queues.columns import GROUP_EPISODE_COLUMNS, GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS
-from queues.errors import ShapeError
-from queues.messages import StepBatch, TrajectoryBatch
-from stages.agent import AgentProcessor
+from headrace.queues.columns import GROUP_EPISODE_COLUMNS, GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS
+from headrace.queues.errors import ShapeError
+from headrace.queues.messages import StepBatch, TrajectoryBatch
+from headrace.stages.agent import AgentProcessor
 
 
 @dataclass

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.columns import TRAJECTORY_COLUMNS, final_columns, row_columns
-from queues.errors import ShapeError
-from queues.messages import StepBatch, TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.agent import AgentProcessor
-from stages.errors import StageError
-from stages.loop import StageRunner
-from stages.stage import StageContext
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.columns import TRAJECTORY_COLUMNS, final_columns, row_columns
+from headrace.queues.errors import ShapeError
+from headrace.queues.messages import StepBatch, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.errors import StageError
+from headrace.stages.loop import StageRunner
+from headrace.stages.stage import StageContext
 
 
 @dataclass

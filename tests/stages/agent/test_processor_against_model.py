@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from queues.messages import StepBatch, TrajectoryBatch
-from stages.agent import AgentProcessor
+from headrace.queues.messages import StepBatch, TrajectoryBatch
+from headrace.stages.agent import AgentProcessor
 
 BEHAVIORS = ("Ball?team=0", "Ball?team=1", "Walker")
 GROUPED = {"Walker"}

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from config import BehaviorSettings
-from queues.columns import decision_columns
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.brains import StandIn, check_brain, make_brain
-from stages.brains.protocol import BrainRequest
-from stages.brains.script import ScriptBrain
-from stages.errors import LoadError, StageError
-from stages.policy.design import design_of
+from headrace.config import BehaviorSettings
+from headrace.queues.columns import decision_columns
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.brains import StandIn, check_brain, make_brain
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.brains.script import ScriptBrain
+from headrace.stages.errors import LoadError, StageError
+from headrace.stages.policy.design import design_of
 
 SEEN = (ObservationSpec("seen", (3,)),)
 MIXED = BehaviorSpec("Ball?team=1", SEEN, ActionSpec(2, (3, 2), masked=True))
@@ -23,7 +23,7 @@ OBSERVATIONS = (np.arange(12, dtype=np.float32).reshape(4, 3),)
 
 SCRIPTS = """
 import numpy as np
-from queues.messages import ActionBatch
+from headrace.queues.messages import ActionBatch
 
 class First:
     def __init__(self, spec, size=0.5):

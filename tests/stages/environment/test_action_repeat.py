@@ -15,12 +15,12 @@ from environment_requests import group_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config import ActionRepeatSettings, EnvironmentSettings
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.action_repeat import RepeatingGroup, repeated
-from stages.environment.protocol import AgentSteps, StepResult
-from stages.errors import StageError
+from headrace.config import ActionRepeatSettings, EnvironmentSettings
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.action_repeat import RepeatingGroup, repeated
+from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.errors import StageError
 
 CHOICES = 3
 SPEC = BehaviorSpec(

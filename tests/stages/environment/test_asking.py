@@ -7,12 +7,12 @@ import pytest
 from fakes import AGENT, Cast, CountingGroup, EchoPolicy, policy_update
 from oracles import NearOracle
 
-from queues.messages import Assignment, PolicyUpdate
-from stages.environment.asking import AskedPolicies, UnansweredError
-from stages.environment.lineup import Lineups
-from stages.environment.stage import EnvironmentStage
-from stages.policy.protocol import Decision, Recall
-from stages.stage import StageContext
+from headrace.queues.messages import Assignment, PolicyUpdate
+from headrace.stages.environment.asking import AskedPolicies, UnansweredError
+from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.policy.protocol import Decision, Recall
+from headrace.stages.stage import StageContext
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 MEMORY = 3

@@ -11,12 +11,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_zoo import Crowd
 
-from config import RoleSettings
-from queues.messages import ActionBatch
-from stages.environment.episode_infos import EpisodeInfos
-from stages.environment.gymnasium.group import GymnasiumGroup
-from stages.environment.pettingzoo import PettingZooGroup, instance_of
-from stages.environment.protocol import Measured
+from headrace.config import RoleSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.episode_infos import EpisodeInfos
+from headrace.stages.environment.gymnasium.group import GymnasiumGroup
+from headrace.stages.environment.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.environment.protocol import Measured
 
 BOTH = np.array([0, 1])
 RATE = "Environment/Success Rate"
@@ -115,7 +115,7 @@ def test_of_two_words_for_success_the_first_counts():
 
 
 def test_a_key_that_no_episode_had_is_named_once(caplog):
-    caplog.set_level(logging.WARNING, "stages")
+    caplog.set_level(logging.WARNING, "headrace.stages")
     infos = EpisodeInfos(("score", "mood", "pace"), "Walk")
     for _ in range(30):
         infos.of_episodes([{"score": 1.0, "mood": "good"}])

@@ -11,13 +11,13 @@ import pytest
 from environment_requests import group_of
 from fakes import at_once
 
-import stages
-from config import EnvironmentSettings, ObservationSettings, RoleSettings
-from config.environment import WrapperSettings
-from queues.messages import ActionBatch
-from stages.environment.gymnasium.group import GymnasiumGroup
-from stages.environment.pettingzoo import PettingZooGroup
-from stages.errors import BrokenEnvironmentError, LoadError, StageError
+from headrace import stages
+from headrace.config import EnvironmentSettings, ObservationSettings, RoleSettings
+from headrace.config.environment import WrapperSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.gymnasium.group import GymnasiumGroup
+from headrace.stages.environment.pettingzoo import PettingZooGroup
+from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError
 
 MODULE = """
 import gymnasium
@@ -290,7 +290,7 @@ def test_an_option_that_a_built_in_game_does_not_know_is_reported():
 
 def test_gymnasium_is_not_imported_before_an_environment_is_made():
     code = (
-        "import sys, stages.environment.factory\n"
+        "import sys, headrace.stages.environment.factory\n"
         "print([name for name in ('gymnasium', 'pettingzoo', 'torch') if name in sys.modules])"
     )
     checkout = Path(stages.__file__).parent.parent

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
-from queues.messages import Assignment
-from stages.environment.game_tracker import GameTracker
-from stages.environment.lineup import Lineups
-from stages.environment.protocol import GameResults, StepResult
-from stages.errors import StageError
+from headrace.queues.messages import Assignment
+from headrace.stages.environment.game_tracker import GameTracker
+from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.protocol import GameResults, StepResult
+from headrace.stages.errors import StageError
 
 HOME, AWAY, THIRD = "Ball?team=0", "Ball?team=1", "Ball?team=2"
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
-from queues.specs import BehaviorSpec
-from stages.environment.lineup import Lineups
-from stages.environment.protocol import AgentSteps, StepResult
-from stages.environment.stage import EnvironmentStage
-from stages.errors import StageError
-from stages.stage import StageContext
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.errors import StageError
+from headrace.stages.stage import StageContext
 
 OFFSET = 5 << 32
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
-from queues.messages import Assignment
-from stages.environment.lineup import Lineups
+from headrace.queues.messages import Assignment
+from headrace.stages.environment.lineup import Lineups
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
-from queues.messages import Assignment
-from stages.brains.protocol import BrainShare
-from stages.environment.lineup import Lineups
+from headrace.queues.messages import Assignment
+from headrace.stages.brains.protocol import BrainShare
+from headrace.stages.environment.lineup import Lineups
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 

@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.specs import BehaviorSpec
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, Parameterised, connect_parameters
-from stages.environment.protocol import StepResult
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environment.parameters import (
+    EnvironmentParameters,
+    EpisodeParameters,
+    Parameterised,
+    connect_parameters,
+)
+from headrace.stages.environment.protocol import StepResult
 
 
 def sampler(kind, **parameters):

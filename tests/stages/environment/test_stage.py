@@ -19,13 +19,13 @@ from fakes import (
     policy_update,
 )
 
-from queues.messages import Assignment
-from stages.environment.lineup import Lineups, no_behavior
-from stages.environment.protocol import Measured, StepResult
-from stages.environment.stage import EnvironmentStage
-from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
-from stages.policy.protocol import Decision, Recall
-from stages.stage import StageContext
+from headrace.queues.messages import Assignment
+from headrace.stages.environment.lineup import Lineups, no_behavior
+from headrace.stages.environment.protocol import Measured, StepResult
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from headrace.stages.policy.protocol import Decision, Recall
+from headrace.stages.stage import StageContext
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 

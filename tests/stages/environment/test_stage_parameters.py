@@ -8,9 +8,9 @@ import pytest
 from fakes import Cast, CountingGroup, EchoPolicy, policy_update
 from lessons import TellableGroup, told
 
-from stages.environment.lineup import Lineups
-from stages.environment.stage import EnvironmentStage
-from stages.stage import StageContext
+from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.stage import StageContext
 
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "max_value": 6}}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from config import RunConfig
-from stages.environment import stepping_time
-from stages.environment.stepping_time import measure_stepping
+from headrace.config import RunConfig
+from headrace.stages.environment import stepping_time
+from headrace.stages.environment.stepping_time import measure_stepping
 
 ENVIRONMENTS = [
     {"kind": "gymnasium", "id": "CartPole-v1"},

@@ -12,13 +12,13 @@ import pytest
 from environment_requests import group_of
 from small_zoo import Counting, Crowd
 
-from config import EnvironmentSettings
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.pettingzoo.group import PettingZooGroup
-from stages.environment.pettingzoo.instances import LimitedInstance, instance_of
-from stages.environment.protocol import AgentSteps, StepResult
-from stages.environment.time_limit import LimitedGroup
+from headrace.config import EnvironmentSettings
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.pettingzoo.group import PettingZooGroup
+from headrace.stages.environment.pettingzoo.instances import LimitedInstance, instance_of
+from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.environment.time_limit import LimitedGroup
 
 
 def settled(result: StepResult | Awaitable[StepResult]) -> StepResult:

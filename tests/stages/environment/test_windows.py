@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from stages.environment import windows
-from stages.environment.windows import check_window, no_screen
-from stages.errors import StageError
+from headrace.stages.environment import windows
+from headrace.stages.environment.windows import check_window, no_screen
+from headrace.stages.errors import StageError
 
 HUMAN = {"render_mode": "human"}
 

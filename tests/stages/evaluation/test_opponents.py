@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 from fakes import EchoPolicy, policy_update
 
-from config import ConfigError, RunConfig
-from queues.messages import ActionBatch, PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.brains.protocol import BrainRequest
-from stages.environment.protocol import AgentSteps, StepResult
-from stages.errors import LoadError, StageError
-from stages.evaluation import EvaluationStage
-from stages.evaluation.opponents import (
+from headrace.config import ConfigError, RunConfig
+from headrace.queues.messages import ActionBatch, PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.errors import LoadError, StageError
+from headrace.stages.evaluation import EvaluationStage
+from headrace.stages.evaluation.opponents import (
     BrainOpponents,
     NewestOpponents,
     SnapshotOpponents,
     check_opponents,
     make_opponents,
 )
-from stages.policy.protocol import Decision
-from stages.stage import StageContext
+from headrace.stages.policy.protocol import Decision
+from headrace.stages.stage import StageContext
 
 
 class Duels:
@@ -109,7 +109,7 @@ def evaluated(group: Duels, opponents: Any, *policies: tuple[str, int], episodes
     """Evaluate policies (behaviour, weight), one after the other; those of weight 0 only become known."""
     reports: list[Any] = []
     stage = EvaluationStage(lambda: group, Weighty, opponents, 1, episodes, reports.append)
-    stage.start(StageContext("evaluation", log=logging.getLogger("stages.evaluation")))
+    stage.start(StageContext("evaluation", log=logging.getLogger("headrace.stages.evaluation")))
 
     async def run() -> None:
         for number, (behavior, weight) in enumerate(policies):
@@ -189,7 +189,7 @@ def test_who_has_no_policy_yet_acts_at_random_and_is_named_once(caplog):
 
 SCRIPTS = """
 import numpy as np
-from queues.messages import ActionBatch
+from headrace.queues.messages import ActionBatch
 
 class Constant:
     def __init__(self, spec, seed, value=0.5):

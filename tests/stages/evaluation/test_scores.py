@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.evaluation.scores import Played, Score, ScoreKeeper, ScoreSums, score_table
+from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.evaluation.scores import Played, Score, ScoreKeeper, ScoreSums, score_table
 
 
 def tick(ended=(), deciding=(), rewards=None, games=None, behavior_id="A", terminated=True, **more):

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from fakes import DECISION, Cast, CountingGroup, EchoPolicy, counting_spec, policy_update
 
-from config import ActionRepeatSettings
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.brains.protocol import BrainRequest
-from stages.environment.action_repeat import RepeatingGroup
-from stages.environment.protocol import AgentSteps, StepResult
-from stages.evaluation import EvaluationStage
-from stages.evaluation.opponents import BrainOpponents, NewestOpponents
-from stages.policy.protocol import Decision, Recall
-from stages.stage import StageContext
+from headrace.config import ActionRepeatSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.environment.action_repeat import RepeatingGroup
+from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.evaluation import EvaluationStage
+from headrace.stages.evaluation.opponents import BrainOpponents, NewestOpponents
+from headrace.stages.policy.protocol import Decision, Recall
+from headrace.stages.stage import StageContext
 
 
 class Staircase:

@@ -7,11 +7,11 @@ import asyncio
 import numpy as np
 import pytest
 
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.environment.protocol import AgentSteps, GameResults, StepResult
-from stages.errors import StageError
-from stages.evaluation.tournament import CountedGames, PairResult, Tournament, matrix, single_games
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.errors import StageError
+from headrace.stages.evaluation.tournament import CountedGames, PairResult, Tournament, matrix, single_games
 
 
 class Duel:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from queues.messages import ActionBatch, TrajectoryBatch
-from queues.stream_reader import StreamReader
-from stages.exhibition.demonstration import Demonstration
-from stages.games.volley import VolleyGroup
-from stages.trainer.imitation import load_recorded
+from headrace.queues.messages import ActionBatch, TrajectoryBatch
+from headrace.queues.stream_reader import StreamReader
+from headrace.stages.exhibition.demonstration import Demonstration
+from headrace.stages.games.volley import VolleyGroup
+from headrace.stages.trainer.imitation import load_recorded
 
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 

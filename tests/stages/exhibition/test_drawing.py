@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stages.exhibition.drawing import WIDTH, SceneImages
-from stages.games.connect_four import ConnectFourGroup
-from stages.games.pursuit import PursuitGroup
-from stages.games.scene import Display, area, disc, stroke
-from stages.games.volley import VolleyGroup
+from headrace.stages.exhibition.drawing import WIDTH, SceneImages
+from headrace.stages.games.connect_four import ConnectFourGroup
+from headrace.stages.games.pursuit import PursuitGroup
+from headrace.stages.games.scene import Display, area, disc, stroke
+from headrace.stages.games.volley import VolleyGroup
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 

@@ -1,6 +1,6 @@
 """A person's keys come late, twice, or never again."""
 
-from stages.exhibition.hands import AWAY_S, LATE_S, Hands
+from headrace.stages.exhibition.hands import AWAY_S, LATE_S, Hands
 
 
 class Clock:

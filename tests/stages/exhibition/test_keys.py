@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from config import KeyMapSettings
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.errors import StageError
-from stages.exhibition.keys import action_of, buttons, check_keys, default_keys, keys_of
+from headrace.config import KeyMapSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.exhibition.keys import action_of, buttons, check_keys, default_keys, keys_of
 
 
 def spec(continuous=0, branches=(), **more):

@@ -5,19 +5,19 @@ import asyncio
 import numpy as np
 import pytest
 
-from config import KeyMapSettings, KeySettings, RunConfig
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.brains import make_brain
-from stages.brains.protocol import BrainRequest
-from stages.environment.factory import EnvironmentRequest
-from stages.environment.protocol import EnvironmentGroup, Punctual, Stoppable
-from stages.errors import StageError
-from stages.exhibition.hands import LATE_S
-from stages.exhibition.keys import keys_of
-from stages.exhibition.making import make_shown_group
-from stages.exhibition.own_game import OwnGame
-from stages.exhibition.seats import Seats
+from headrace.config import KeyMapSettings, KeySettings, RunConfig
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.brains import make_brain
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environment.protocol import EnvironmentGroup, Punctual, Stoppable
+from headrace.stages.errors import StageError
+from headrace.stages.exhibition.hands import LATE_S
+from headrace.stages.exhibition.keys import keys_of
+from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.own_game import OwnGame
+from headrace.stages.exhibition.seats import Seats
 
 SEAT = "Ball?team=1"
 SPEC = BehaviorSpec(SEAT, (ObservationSpec("seen", (3,)),), ActionSpec(1, (3,), masked=True))

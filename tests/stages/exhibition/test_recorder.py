@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from config import RunConfig
-from queues.messages import ActionBatch
-from stages.environment.factory import EnvironmentRequest
-from stages.errors import StageError
-from stages.exhibition import recorder
-from stages.exhibition.recorder import GameRecorder
+from headrace.config import RunConfig
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.errors import StageError
+from headrace.stages.exhibition import recorder
+from headrace.stages.exhibition.recorder import GameRecorder
 
 
 @dataclass

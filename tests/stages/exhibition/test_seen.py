@@ -8,13 +8,13 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from config import RunConfig
-from queues.messages import ActionBatch
-from queues.specs import ObservationSpec
-from stages.environment.factory import EnvironmentRequest
-from stages.errors import StageError
-from stages.exhibition.making import make_shown_group
-from stages.exhibition.seen import to_rgb
+from headrace.config import RunConfig
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.errors import StageError
+from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.seen import to_rgb
 
 
 class Plain(gymnasium.Env):

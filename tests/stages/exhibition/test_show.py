@@ -6,16 +6,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from config import RunConfig
-from stages.brains import make_brain
-from stages.brains.protocol import BrainRequest
-from stages.environment.factory import EnvironmentRequest
-from stages.errors import StageError
-from stages.evaluation.players import GreedyPlayer
-from stages.exhibition import Cast, Casting, Show
-from stages.exhibition.hands import AWAY_S
-from stages.exhibition.keys import keys_of
-from stages.exhibition.making import make_shown_group
+from headrace.config import RunConfig
+from headrace.stages.brains import make_brain
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.errors import StageError
+from headrace.stages.evaluation.players import GreedyPlayer
+from headrace.stages.exhibition import Cast, Casting, Show
+from headrace.stages.exhibition.hands import AWAY_S
+from headrace.stages.exhibition.keys import keys_of
+from headrace.stages.exhibition.making import make_shown_group
 
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stages.exhibition import video_files
-from stages.exhibition.video_files import GIF_FPS, GIF_S, GIF_WIDTH, GifFile, Mp4File, open_video
+from headrace.stages.exhibition import video_files
+from headrace.stages.exhibition.video_files import GIF_FPS, GIF_S, GIF_WIDTH, GifFile, Mp4File, open_video
 
 
 def picture(shade, size=(40, 60)):

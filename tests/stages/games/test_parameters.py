@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from queues.messages import ActionBatch
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
-from stages.errors import StageError
-from stages.games.pursuit import PursuitGroup
-from stages.games.volley import VolleyGroup
-from stages.games.volley.physics import VX, VY
-from stages.games.volley.rules import BALL_GRAVITY, SERVE_SPEED, TICK_S
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
+from headrace.stages.errors import StageError
+from headrace.stages.games.pursuit import PursuitGroup
+from headrace.stages.games.volley import VolleyGroup
+from headrace.stages.games.volley.physics import VX, VY
+from headrace.stages.games.volley.rules import BALL_GRAVITY, SERVE_SPEED, TICK_S
 
 FAR_FROM_THE_WALL = np.array([[-0.9, -0.9], [-0.9, 0.9], [-0.9, 0.0]], np.float32)
 """Places of the two pursuers and the evader, from which nobody reaches the wall at +x in a decision."""

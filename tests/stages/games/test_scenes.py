@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from queues.messages import ActionBatch
-from stages.exhibition.keys import action_of, check_keys
-from stages.games.connect_four import ConnectFourGroup
-from stages.games.making import BUILTIN_GAMES
-from stages.games.pursuit import PursuitGroup
-from stages.games.scene import Drawn
-from stages.games.volley import VolleyGroup
+from headrace.queues.messages import ActionBatch
+from headrace.stages.exhibition.keys import action_of, check_keys
+from headrace.stages.games.connect_four import ConnectFourGroup
+from headrace.stages.games.making import BUILTIN_GAMES
+from headrace.stages.games.pursuit import PursuitGroup
+from headrace.stages.games.scene import Drawn
+from headrace.stages.games.volley import VolleyGroup
 
 GAMES = [VolleyGroup, PursuitGroup, ConnectFourGroup]
 

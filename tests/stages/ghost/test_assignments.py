@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from fakes import policy_update
 
-from config import SelfPlaySettings
-from stages.ghost.assignments import Assignments
-from stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.config import SelfPlaySettings
+from headrace.stages.ghost.assignments import Assignments
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 PLAYERS = (HOME, AWAY)

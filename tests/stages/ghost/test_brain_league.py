@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from config.brains import OwnBrainSettings
-from stages.ghost import BrainLeague
+from headrace.config.brains import OwnBrainSettings
+from headrace.stages.ghost import BrainLeague
 
 HALVES = [OwnBrainSettings(use="scripted", weight=0.5), OwnBrainSettings(use="random", weight=0.5)]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fakes import policy_update, trajectories
 
-from config import SelfPlaySettings
-from stages.ghost.controller import GhostController
+from headrace.config import SelfPlaySettings
+from headrace.stages.ghost.controller import GhostController
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 HIDER, SEEKER = "Hider?team=0", "Seeker?team=1"

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from config import SelfPlaySettings
-from queues.messages import Assignment, Matchup
-from queues.specs import behavior_name, behavior_team
-from stages.ghost.controller import GhostController
-from stages.ghost.policy_history import NEWEST
+from headrace.config import SelfPlaySettings
+from headrace.queues.messages import Assignment, Matchup
+from headrace.queues.specs import behavior_name, behavior_team
+from headrace.stages.ghost.controller import GhostController
+from headrace.stages.ghost.policy_history import NEWEST
 
 CASTS = (
     ("Ball?team=0", "Ball?team=1"),

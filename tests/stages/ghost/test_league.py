@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from fakes import policy_update
 
-from config import SelfPlaySettings
-from stages.ghost import league
-from stages.ghost.league import League, Match, report
-from stages.ghost.opponents import UniformOpponents
-from stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.config import SelfPlaySettings
+from headrace.stages.ghost import league
+from headrace.stages.ghost.league import League, Match, report
+from headrace.stages.ghost.opponents import UniformOpponents
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
 
 
 def history(name, snapshots=3, **settings):

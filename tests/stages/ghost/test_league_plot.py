@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stages.ghost.league_plot import draw_league
+from headrace.stages.ghost.league_plot import draw_league
 
 WON, LOST, EVEN, NEVER = (33, 102, 172), (217, 95, 14), (247, 247, 247), (214, 214, 214)
 

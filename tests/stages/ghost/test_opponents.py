@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from config.self_play import OPPONENT_SAMPLERS
-from stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
-from stages.loading import load_attribute
+from headrace.config.self_play import OPPONENT_SAMPLERS
+from headrace.stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
+from headrace.stages.loading import load_attribute
 
 
 def candidate(number, wins=0, draws=0, losses=0):

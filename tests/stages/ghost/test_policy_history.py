@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from fakes import policy_update
 
-from config import SelfPlaySettings
-from stages.errors import StageError
-from stages.ghost.opponents import UniformOpponents
-from stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.config import SelfPlaySettings
+from headrace.stages.errors import StageError
+from headrace.stages.ghost.opponents import UniformOpponents
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
 
 
 def make(sampler=None, **settings):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.ghost.policy_history import Record
-from stages.ghost.rating import SkillRating, expected_score, fitted_ratings, points_lost, skill
+from headrace.stages.ghost.policy_history import Record
+from headrace.stages.ghost.rating import SkillRating, expected_score, fitted_ratings, points_lost, skill
 
 RATINGS = st.floats(-3000, 5000)
 OUTCOMES = st.sampled_from([0.0, 0.5, 1.0])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from fakes import RecordedStatistics, policy_update, trajectories
 
-from config import SelfPlaySettings
-from queues.agent_manager_queue import AgentManagerQueue
-from stages.ghost import GhostController, GhostPolicies, GhostStage
-from stages.loop import StageHooks, StageRunner
-from stages.stage import StageContext
+from headrace.config import SelfPlaySettings
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage
+from headrace.stages.loop import StageHooks, StageRunner
+from headrace.stages.stage import StageContext
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 

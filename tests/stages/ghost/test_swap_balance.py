@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from config import SelfPlaySettings
-from stages.ghost.opponents import UniformOpponents
-from stages.ghost.policy_history import PolicyHistory
-from stages.ghost.swap_balance import SwapBalance
+from headrace.config import SelfPlaySettings
+from headrace.stages.ghost.opponents import UniformOpponents
+from headrace.stages.ghost.policy_history import PolicyHistory
+from headrace.stages.ghost.swap_balance import SwapBalance
 
 
 def history(name, **settings):

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from queues.messages import ActionBatch
-from stages.godot.columns import AgentColumns, WrongColumn, action_message
-from stages.godot.spaces import AgentSpaces, behavior_spec
+from headrace.queues.messages import ActionBatch
+from headrace.stages.godot.columns import AgentColumns, WrongColumn, action_message
+from headrace.stages.godot.spaces import AgentSpaces, behavior_spec
 
 MIXED = {
     "turn": {"size": 2, "action_type": "continuous"},

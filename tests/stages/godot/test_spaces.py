@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from queues.specs import ObservationSpec
-from stages.godot.spaces import SHARED_POLICY, BadAnnouncement, behavior_spec, read_announcement
-from stages.programs.errors import ProgramRefused
-from stages.programs.names import GODOT
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.godot.spaces import SHARED_POLICY, BadAnnouncement, behavior_spec, read_announcement
+from headrace.stages.programs.errors import ProgramRefused
+from headrace.stages.programs.names import GODOT
 
 BOX = {"obs": {"space": "box", "size": [8]}}
 MOVE = {"move": {"size": 2, "action_type": "continuous"}}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.godot.wire import ENV_INFO, HANDSHAKE, WireError, read_message
-from stages.programs.server import framed
+from headrace.stages.godot.wire import ENV_INFO, HANDSHAKE, WireError, read_message
+from headrace.stages.programs.server import framed
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.floats(-1e6, 1e6) | st.integers(-9, 9) | st.text(),

@@ -9,10 +9,10 @@ import struct
 import pytest
 from godot_runs import build_in, worker_of
 
-from stages.godot.build import GodotBuild, command_line
-from stages.godot.columns import action_message
-from stages.godot.worker import GodotWorker
-from stages.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
+from headrace.stages.godot.build import GodotBuild, command_line
+from headrace.stages.godot.columns import action_message
+from headrace.stages.godot.worker import GodotWorker
+from headrace.stages.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
 
 PRESS = action_message([b'{"press":1}'] * 4)
 

@@ -5,13 +5,13 @@ import pytest
 from fakes import EchoPolicy, answer_to, policy_update
 from oracles import passed
 
-from config import NetworkSettings
-from queues.messages import DecisionRequest, PolicyQuestion, PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.inference import CentralDecider
-from stages.policy import PolicyDesign, Recall, make_policy, policy_layout
-from stages.policy.network import ActorNetwork, seeded
+from headrace.config import NetworkSettings
+from headrace.queues.messages import DecisionRequest, PolicyQuestion, PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.inference import CentralDecider
+from headrace.stages.policy import PolicyDesign, Recall, make_policy, policy_layout
+from headrace.stages.policy.network import ActorNetwork, seeded
 
 SPEC = BehaviorSpec("Ball", (ObservationSpec("who", (4,), "int64"),), ActionSpec(0, (3,)))
 SEEN = BehaviorSpec("Ball", (ObservationSpec("vector", (3,)), ObservationSpec("more", (2,))), ActionSpec(2, (3,), True))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queues.specs import ActionSpec, ObservationSpec
-from stages.open_protocol.announcement import read_hello
-from stages.programs.errors import MessageError
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.open_protocol.announcement import read_hello
+from headrace.stages.programs.errors import MessageError
 
 SEEN = [{"name": "place", "shape": [3]}]
 

@@ -7,10 +7,10 @@ import base64
 import numpy as np
 import pytest
 
-from queues.messages import ActionBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.open_protocol.columns import actions_part, read_rows
-from stages.programs.errors import MessageError
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.open_protocol.columns import actions_part, read_rows
+from headrace.stages.programs.errors import MessageError
 
 SPEC = BehaviorSpec("Ball", (ObservationSpec("place", (2,)),), ActionSpec(1, (2, 3), masked=True), grouped=True)
 PICTURE = BehaviorSpec("Eye", (ObservationSpec("camera", (2, 2, 1), "uint8", channels_last=True),), ActionSpec(1))

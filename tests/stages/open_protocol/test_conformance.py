@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stages.open_protocol.announcement import read_hello
-from stages.open_protocol.conformance import check_game
-from stages.programs.errors import ProgramBroken, ProgramEnded
+from headrace.stages.open_protocol.announcement import read_hello
+from headrace.stages.open_protocol.conformance import check_game
+from headrace.stages.programs.errors import ProgramBroken, ProgramEnded
 
 SEEN = [{"name": "seen", "shape": [1]}]
 

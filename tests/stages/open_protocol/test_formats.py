@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.open_protocol.formats import decode, encode, format_of
-from stages.programs.errors import MessageError
+from headrace.stages.open_protocol.formats import decode, encode, format_of
+from headrace.stages.programs.errors import MessageError
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.floats(-1e6, 1e6) | st.text(max_size=5),

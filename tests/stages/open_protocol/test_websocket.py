@@ -13,8 +13,8 @@ pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 import aiohttp
 from open_runs import called, free_port
 
-from stages.open_protocol.worker import OpenWorker
-from stages.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
+from headrace.stages.open_protocol.worker import OpenWorker
+from headrace.stages.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
 
 HELLO = {
     "type": "hello",

@@ -8,9 +8,9 @@ import os
 import pytest
 from open_runs import called, free_port, worker_of
 
-from stages.open_protocol.conformance import RandomTrainer
-from stages.open_protocol.worker import GameProgram, OpenWorker
-from stages.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
+from headrace.stages.open_protocol.conformance import RandomTrainer
+from headrace.stages.open_protocol.worker import GameProgram, OpenWorker
+from headrace.stages.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
 
 
 def is_gone(worker):

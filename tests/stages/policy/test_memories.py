@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from queues.specs import ActionSpec
-from stages.policy import Recall
-from stages.policy.memories import AgentMemories
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy import Recall
+from headrace.stages.policy.memories import AgentMemories
 
 FIRST = np.array([0.0, 1.0, 0.0], np.float32)
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from stages.errors import StageError
-from stages.policy import Normalizer
+from headrace.stages.errors import StageError
+from headrace.stages.policy import Normalizer
 
 
 def test_a_new_normalizer_changes_nothing_within_its_limit():

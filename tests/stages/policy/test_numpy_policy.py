@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.messages import PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, policy_layout
-from stages.policy.layout import MASK_PENALTY, branch_slices
-from stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
-from stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
-from stages.policy.numpy_policy import act_together
+from headrace.config import NetworkSettings
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, policy_layout
+from headrace.stages.policy.layout import MASK_PENALTY, branch_slices
+from headrace.stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
+from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
+from headrace.stages.policy.numpy_policy import act_together
 
 OBSERVATIONS = (ObservationSpec("a", (3,)), ObservationSpec("b", (2,), "int64"))
 SMALL = {"hidden_units": 16}
@@ -248,11 +248,11 @@ def test_a_design_that_needs_torch_is_refused():
 
 def test_acting_needs_no_torch():
     code = """
-import sys, stages.policy, stages.trainer, pipeline.policies.export, pipeline.hosts.actor
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+import sys, headrace.stages.policy, headrace.stages.trainer, headrace.pipeline.policies.export, headrace.pipeline.hosts.actor
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 spec = BehaviorSpec("Test", (ObservationSpec("o", (2,)),), ActionSpec(2))
-stages.policy.make_policy(stages.policy.PolicyDesign(spec, NetworkSettings(), squashed=True))
+headrace.stages.policy.make_policy(headrace.stages.policy.PolicyDesign(spec, NetworkSettings(), squashed=True))
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=_root()).returncode == 0

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy import ObservationLayout
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy import ObservationLayout
 
 IMAGE = ObservationSpec("camera", (4, 5, 3), "uint8", channels_last=True)
 THINGS = ObservationSpec("things", (6, 2))

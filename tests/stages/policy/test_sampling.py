@@ -6,14 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from config import NetworkSettings
-from queues.columns import decision_columns
-from queues.messages import PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy import PolicyDesign
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.sampling import ActionSampler, check_heads, log_tanh_slope, sample_categorical, sample_squashed
+from headrace.config import NetworkSettings
+from headrace.queues.columns import decision_columns
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy import PolicyDesign
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.sampling import (
+    ActionSampler,
+    check_heads,
+    log_tanh_slope,
+    sample_categorical,
+    sample_squashed,
+)
 
 
 def design(actions, squashed=False):

@@ -8,15 +8,15 @@ import pytest
 from onnx_samples import exported, inputs_for, live_policy, run, seen_by
 from trainer_samples import CONTINUOUS, IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
 
-from config import NetworkSettings, ObservationSettings
-from config.image_encoders import IMAGE_ENCODERS, ImageEncoder
-from config.observation_kinds import OBSERVATION_KINDS, ObservationKind
-from queues.specs import BehaviorSpec, ObservationSpec
-from stages.environment.spaces.gymnasium_spaces import own_space
-from stages.environment.spaces.observations import observation_parts
-from stages.errors import StageError
-from stages.policy import ObservationLayout
-from stages.policy.design import design_of
+from headrace.config import NetworkSettings, ObservationSettings
+from headrace.config.image_encoders import IMAGE_ENCODERS, ImageEncoder
+from headrace.config.observation_kinds import OBSERVATION_KINDS, ObservationKind
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.environment.spaces.gymnasium_spaces import own_space
+from headrace.stages.environment.spaces.observations import observation_parts
+from headrace.stages.errors import StageError
+from headrace.stages.policy import ObservationLayout
+from headrace.stages.policy.design import design_of
 
 CLIP = ObservationSpec("clip", (2, 3, 6, 6), "uint8")
 

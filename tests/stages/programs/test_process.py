@@ -9,8 +9,8 @@ import sys
 import pytest
 from unity_runs import alive
 
-from stages.programs.errors import ProgramRefused
-from stages.programs.process import ProgramProcess, describe_exit
+from headrace.stages.programs.errors import ProgramRefused
+from headrace.stages.programs.process import ProgramProcess, describe_exit
 
 
 async def launch(*command: str) -> tuple[ProgramProcess, asyncio.Future[int]]:

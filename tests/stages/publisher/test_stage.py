@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fakes import policy_update
 
-from queues.messages import Assignment, Matchup
-from stages.publisher import PolicyPublisher, PublisherPort
+from headrace.queues.messages import Assignment, Matchup
+from headrace.stages.publisher import PolicyPublisher, PublisherPort
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 

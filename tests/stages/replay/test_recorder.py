@@ -8,11 +8,11 @@ import pytest
 from full_disk import files_no_larger_than
 from stream_samples import EVERY_KIND, header, same
 
-from queues.messages import Barrier
-from queues.stream_reader import StreamReader
-from queues.stream_writer import StreamWriter
-from stages.replay import Recorder
-from stages.replay.recorder import GuardedRecorder
+from headrace.queues.messages import Barrier
+from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_writer import StreamWriter
+from headrace.stages.replay import Recorder
+from headrace.stages.replay.recorder import GuardedRecorder
 
 
 def test_tap_writes_what_it_sees_with_the_time_of_its_clock(tmp_path):

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from stream_samples import SPEC, header, index_of, record, same, trajectories
 
-from queues.agent_manager_queue import AgentManagerQueue
-from queues.columns import Column
-from queues.errors import StreamError
-from queues.messages import Barrier, Message, TrajectoryBatch
-from queues.specs import ActionSpec, ObservationSpec
-from queues.stream_format import StreamHeader
-from queues.stream_reader import StreamReader
-from queues.stream_writer import StreamWriter
-from stages.errors import StageError
-from stages.loop import run_source
-from stages.replay import Recorder, ReplaySource
-from stages.stage import StageContext
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.columns import Column
+from headrace.queues.errors import StreamError
+from headrace.queues.messages import Barrier, Message, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_reader import StreamReader
+from headrace.queues.stream_writer import StreamWriter
+from headrace.stages.errors import StageError
+from headrace.stages.loop import run_source
+from headrace.stages.replay import Recorder, ReplaySource
+from headrace.stages.stage import StageContext
 
 CONTEXT = StageContext("replay")
 OTHER = replace(SPEC, behavior_id="Goal", actions=ActionSpec(continuous_size=2))

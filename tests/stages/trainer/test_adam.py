@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from stages.errors import NotFiniteError
-from stages.trainer.adam import Adam, GradientParts
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.trainer.adam import Adam, GradientParts
 
 
 def test_it_goes_the_way_of_torchs_adam():

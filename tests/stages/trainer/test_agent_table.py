@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from stages.errors import StageError
-from stages.trainer.agent_table import PATIENCE, AgentTable, Chains, add_to_episodes
+from headrace.stages.errors import StageError
+from headrace.stages.trainer.agent_table import PATIENCE, AgentTable, Chains, add_to_episodes
 
 
 def ids(*numbers):

@@ -7,11 +7,11 @@ import torch
 from recorded_graphs import RecordedGraphs
 from torch import Tensor
 
-from config import BehaviorSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.trainer import TrainerContext, captured_step
-from stages.trainer.captured_step import MOST_FORMS, WARM_UP, CapturedStep, CudaGraphs, copied, graphs_for
-from stages.trainer.replicas import Replicas
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.trainer import TrainerContext, captured_step
+from headrace.stages.trainer.captured_step import MOST_FORMS, WARM_UP, CapturedStep, CudaGraphs, copied, graphs_for
+from headrace.stages.trainer.replicas import Replicas
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from trainer_samples import (
     trainer_of,
 )
 
-from queues.specs import BehaviorSpec
-from stages.policy.design import design_of
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.design import design_of
 
 pytestmark = pytest.mark.lengthy
 

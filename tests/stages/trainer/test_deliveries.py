@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from fakes import RememberingTrainer, trajectories
 
-from queues.messages import TrajectoryBatch
-from stages.trainer.deliveries import VARIABLE, Deliveries, DeliveryError
-from stages.trainer.stage import TrainerStage
+from headrace.queues.messages import TrajectoryBatch
+from headrace.stages.trainer.deliveries import VARIABLE, Deliveries, DeliveryError
+from headrace.stages.trainer.stage import TrainerStage
 
 
 def numbered(*numbers: int, source: int = 0, behavior_id: str = "Walker") -> TrajectoryBatch:

@@ -2,7 +2,7 @@
 
 from trainer_samples import Reported
 
-from stages.trainer.epochs import EpochStatistics
+from headrace.stages.trainer.epochs import EpochStatistics
 
 
 def opened():

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from fakes import counting_spec
 
-from config import BehaviorSettings
-from stages.errors import LoadError
-from stages.trainer import TrainerContext
-from stages.trainer.factory import make_trainer
+from headrace.config import BehaviorSettings
+from headrace.stages.errors import LoadError
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.factory import make_trainer
 
 CUSTOM = """
     from fakes import RememberingTrainer
@@ -78,7 +78,7 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
             "my_trainers:not_a_class",
             r"behaviors\.Walker\.trainer_type: .* is not a class derived from .*Trainer, got 5",
         ),
-        ("stages.trainer.protocol:TrainerContext", r"is not a class derived from stages\.trainer\.Trainer"),
+        ("headrace.stages.trainer.protocol:TrainerContext", r"is not a class derived from headrace\.Trainer"),
         (
             "my_trainers:Greedy",
             r"behaviors\.Walker\.trainer_type: my_trainers:Greedy asks for the columns logits, values, which no policy "

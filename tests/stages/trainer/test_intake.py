@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from trainer_samples import experience
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy.normalizer import Normalizer
-from stages.trainer.intake import EXPORTED_STEPS, Intake
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.normalizer import Normalizer
+from headrace.stages.trainer.intake import EXPORTED_STEPS, Intake
 
 SPEC = BehaviorSpec(
     "Test",

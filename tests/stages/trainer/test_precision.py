@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from trainer_samples import IMAGE, VECTOR, experience, flat_weights
 
-from config import BehaviorSettings
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.trainer import TrainerContext
-from stages.trainer.factory import make_trainer
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.factory import make_trainer
 
 CASES = pytest.mark.parametrize(
     ("kind", "observation", "hyperparameters", "autograd"),

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from queues.columns import Column
-from stages.trainer.replay_columns import LazyColumn
+from headrace.queues.columns import Column
+from headrace.stages.trainer.replay_columns import LazyColumn
 
 
 @pytest.mark.parametrize("block_bytes", [1, 24, 2**20])

@@ -23,14 +23,14 @@ from trainer_samples import (
     flat_weights,
 )
 
-from queues.specs import BehaviorSpec
-from stages.policy.design import design_of
-from stages.policy.observations import ObservationLayout
-from stages.trainer.factory import make_trainer
-from stages.trainer.joined_replicas import JoinedReplicas, connect, listen
-from stages.trainer.replicas import ALONE, ReplicaLostError, Replicas
-from stages.trainer.sac.replay_memory import ReplayMemory
-from stages.trainer.sac.replay_shard import ReplayShard
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect, listen
+from headrace.stages.trainer.replicas import ALONE, ReplicaLostError, Replicas
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.stages.trainer.sac.replay_shard import ReplayShard
 
 UPDATES = 100
 LENGTHY = {"ppo", "poca", "sac", "impala"}

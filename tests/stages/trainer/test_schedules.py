@@ -1,7 +1,7 @@
 import pytest
 
-from stages.errors import StageError
-from stages.trainer import Schedule
+from headrace.stages.errors import StageError
+from headrace.stages.trainer import Schedule
 
 
 def test_a_constant_schedule_stays():

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from fakes import RecordedStatistics, RememberingTrainer, trajectories
 
-from queues.columns import Column
-from queues.messages import PolicyUpdate
-from queues.specs import ActionSpec
-from stages.errors import NotFiniteError, StageError
-from stages.stage import StageContext
-from stages.trainer.report import TrainerPort
-from stages.trainer.stage import TrainerStage
-from stages.trainer.thread_choice import ThreadChoice
+from headrace.queues.columns import Column
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import ActionSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.stage import StageContext
+from headrace.stages.trainer.report import TrainerPort
+from headrace.stages.trainer.stage import TrainerStage
+from headrace.stages.trainer.thread_choice import ThreadChoice
 
 
 class Desk:

@@ -11,17 +11,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from trainer_samples import IMAGE, VECTOR, experience
 
-from config import BehaviorSettings
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.trainer import TrainerContext, captured_step
-from stages.trainer.factory import make_trainer
-from stages.trainer.on_policy.minibatches import InputRows, Rollout
-from stages.trainer.on_policy.update import Coefficients
-from stages.trainer.ppo import captured as captured_ppo
-from stages.trainer.ppo.captured import CapturedPPOUpdate
-from stages.trainer.sac import captured as captured_sac
-from stages.trainer.sac.captured import CapturedSACUpdate
-from stages.trainer.sac.perceptron import Perceptron
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.trainer import TrainerContext, captured_step
+from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
+from headrace.stages.trainer.on_policy.update import Coefficients
+from headrace.stages.trainer.ppo import captured as captured_ppo
+from headrace.stages.trainer.ppo.captured import CapturedPPOUpdate
+from headrace.stages.trainer.sac import captured as captured_sac
+from headrace.stages.trainer.sac.captured import CapturedSACUpdate
+from headrace.stages.trainer.sac.perceptron import Perceptron
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (3, 2), masked=True)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from config.stop_when import StopWhenSettings
-from stages.trainer.stop_criterion import StopCriterion
+from headrace.config.stop_when import StopWhenSettings
+from headrace.stages.trainer.stop_criterion import StopCriterion
 
 
 def judged(settings: StopWhenSettings | None, *looks: tuple[int, Sequence[float]]) -> list[bool]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.trainer.thread_choice import ROUNDS, ThreadChoice, candidates_for
+from headrace.stages.trainer.thread_choice import ROUNDS, ThreadChoice, candidates_for
 
 
 class Machine:

@@ -27,6 +27,6 @@ def listening(caplog: pytest.LogCaptureFixture) -> Iterator[asyncio.Event]:
                 event.set()
 
     caplog.set_level("INFO")
-    logging.getLogger("stages.unity.worker").addHandler(handler := Watch())
+    logging.getLogger("headrace.stages.unity.worker").addHandler(handler := Watch())
     yield event
-    logging.getLogger("stages.unity.worker").removeHandler(handler)
+    logging.getLogger("headrace.stages.unity.worker").removeHandler(handler)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unity_samples import brain
 
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.unity.actions import action_protos, action_spec
-from stages.unity.errors import UnityRefused
-from stages.unity.messages import BrainParametersProto
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.unity.actions import action_protos, action_spec
+from headrace.stages.unity.errors import UnityRefused
+from headrace.stages.unity.messages import BrainParametersProto
 
 DISCRETE, CONTINUOUS = 0, 1
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from unity_samples import PLAIN, VARIABLE, agent, brain, noise, numbers, picture, png
 
-from stages.unity.columns import BehaviorReader
-from stages.unity.errors import UnityBroken, UnityRefused
-from stages.unity.messages import GOAL_SIGNAL, AgentInfoProto
+from headrace.stages.unity.columns import BehaviorReader
+from headrace.stages.unity.errors import UnityBroken, UnityRefused
+from headrace.stages.unity.messages import GOAL_SIGNAL, AgentInfoProto
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

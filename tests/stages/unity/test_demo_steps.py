@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.unity.demo import DemoReader
-from stages.unity.demo_steps import DemoSteps, read_demo, write_demo
-from stages.unity.messages import BrainParametersProto
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.unity.demo import DemoReader
+from headrace.stages.unity.demo_steps import DemoSteps, read_demo, write_demo
+from headrace.stages.unity.messages import BrainParametersProto
 
 OBSERVATIONS = (
     ObservationSpec("state", (3,)),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from unity_runs import BUILD, NoChannels, play, reports
 
-from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
-from stages.unity.worker import EDITOR_PORT, UnityWorker
+from headrace.stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
+from headrace.stages.unity.worker import EDITOR_PORT, UnityWorker
 
 pytestmark = pytest.mark.lengthy
 

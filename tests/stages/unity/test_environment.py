@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from unity_runs import BUILD, reports
 
-from stages.unity.environment import UnityEnvironment
-from stages.unity.exceptions import (
+from headrace.stages.unity.environment import UnityEnvironment
+from headrace.stages.unity.exceptions import (
     UnityActionException,
     UnityCommunicationException,
     UnityCommunicatorStoppedException,
@@ -20,9 +20,9 @@ from stages.unity.exceptions import (
     UnityTimeOutException,
     UnityWorkerInUseException,
 )
-from stages.unity.side_channels import EngineConfigurationChannel, StatsSideChannel
-from stages.unity.specs import ActionSpec, ActionTuple, DimensionProperty, ObservationType
-from stages.unity.steps import DecisionSteps
+from headrace.stages.unity.side_channels import EngineConfigurationChannel, StatsSideChannel
+from headrace.stages.unity.specs import ActionSpec, ActionTuple, DimensionProperty, ObservationType
+from headrace.stages.unity.steps import DecisionSteps
 
 pytestmark = pytest.mark.lengthy
 

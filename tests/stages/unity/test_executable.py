@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stages.programs.errors import ProgramRefused
-from stages.programs.executables import find_executable
-from stages.programs.logs import tail
-from stages.unity.executable import Executable, command_line, player_log
+from headrace.stages.programs.errors import ProgramRefused
+from headrace.stages.programs.executables import find_executable
+from headrace.stages.programs.logs import tail
+from headrace.stages.unity.executable import Executable, command_line, player_log
 
 
 def make(folder: Path, *names: str) -> None:

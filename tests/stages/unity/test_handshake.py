@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from stages.unity.errors import UnityRefused
-from stages.unity.handshake import check, compatible, our_greeting, read_greeting
-from stages.unity.messages import UnityRLInitializationOutputProto
+from headrace.stages.unity.errors import UnityRefused
+from headrace.stages.unity.handshake import check, compatible, our_greeting, read_greeting
+from headrace.stages.unity.messages import UnityRLInitializationOutputProto
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from unity_samples import CHANNELS_FIRST, CHANNELS_LAST, agent, brain, noise, numbers, picture, png
 
-from stages.unity.columns import BehaviorReader
-from stages.unity.errors import UnityBroken
-from stages.unity.png import PngError, decode_into, split_pngs
+from headrace.stages.unity.columns import BehaviorReader
+from headrace.stages.unity.errors import UnityBroken
+from headrace.stages.unity.png import PngError, decode_into, split_pngs
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

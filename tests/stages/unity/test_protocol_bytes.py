@@ -9,10 +9,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from stages.unity import messages
-from stages.unity.handshake import CAPABILITIES, UnityGreeting
-from stages.unity.messages import AgentActionProto, ListAgentActionProto
-from stages.unity.worker import UnityWorker
+from headrace.stages.unity import messages
+from headrace.stages.unity.handshake import CAPABILITIES, UnityGreeting
+from headrace.stages.unity.messages import AgentActionProto, ListAgentActionProto
+from headrace.stages.unity.worker import UnityWorker
 
 VARINT, LENGTH, FIXED32 = 0, 2, 5
 """Wire types."""

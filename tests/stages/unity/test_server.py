@@ -14,9 +14,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from stages.unity.errors import UnityRefused
-from stages.unity.messages import EXCHANGE
-from stages.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
+from headrace.stages.unity.errors import UnityRefused
+from headrace.stages.unity.messages import EXCHANGE
+from headrace.stages.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
 
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -208,7 +208,7 @@ async def test_a_second_unity_is_refused_and_named_and_the_first_goes_on(caplog)
         server.answer(b"yours")
         assert await waiting == b"yours"
         await refused(second(b"between two calls of the first"), "another Unity is connected")
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "stages.unity.server"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "headrace.stages.unity.server"]
     assert re.match(r"worker 7 refused a call from \S+:\d+: another Unity is connected with it already", line)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from unity_runs import Actor, NoChannels, build, reports
 
-from stages.unity.columns import BehaviorReader
-from stages.unity.worker import UnityWorker
+from headrace.stages.unity.columns import BehaviorReader
+from headrace.stages.unity.worker import UnityWorker
 
 pytestmark = pytest.mark.lengthy
 

@@ -19,12 +19,19 @@ import grpc.aio
 import pytest
 from unity_runs import BUILD, Actor, NoChannels, alive, build, play, reports
 
-from stages.errors import StageError
-from stages.programs.errors import ProgramRefused
-from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
-from stages.unity.executable import Executable
-from stages.unity.messages import CLOSE, EXCHANGE, OK, AgentActionProto, ListAgentActionProto, UnityMessageProto
-from stages.unity.worker import MAX_MESSAGE_MIB, Channels, UnityWorker
+from headrace.stages.errors import StageError
+from headrace.stages.programs.errors import ProgramRefused
+from headrace.stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
+from headrace.stages.unity.executable import Executable
+from headrace.stages.unity.messages import (
+    CLOSE,
+    EXCHANGE,
+    OK,
+    AgentActionProto,
+    ListAgentActionProto,
+    UnityMessageProto,
+)
+from headrace.stages.unity.worker import MAX_MESSAGE_MIB, Channels, UnityWorker
 
 PATIENCE_S = 60.0
 """Of workers whose Unity behaves."""

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 import pytest
 from queue_conformance import check_queue, number_of, numbered
 
-from queues.delivered import DeliveringOutlet
-from queues.errors import QueueClosed
-from queues.served import FetchingInlet
+from headrace.queues.delivered import DeliveringOutlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.served import FetchingInlet
 
 ray = pytest.importorskip("ray")
 
-from pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored  # noqa: E402
-from pipeline.hosts.ray.worker import RayEdges  # noqa: E402
+from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored  # noqa: E402
+from headrace.pipeline.hosts.ray.worker import RayEdges  # noqa: E402
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from queues.messages import ActionBatch
-from stages.environment.godot import instance as instance_module
-from stages.environment.godot.instance import GodotInstance
-from stages.environment.godot.told_parameters import ToldParameters
-from stages.godot.spaces import AgentSpaces, Announcement
-from stages.programs.errors import ProgramBroken
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.godot import instance as instance_module
+from headrace.stages.environment.godot.instance import GodotInstance
+from headrace.stages.environment.godot.told_parameters import ToldParameters
+from headrace.stages.godot.spaces import AgentSpaces, Announcement
+from headrace.stages.programs.errors import ProgramBroken
 
 SEEN = {"obs": {"space": "box", "size": [1]}}
 ACTS = {"press": {"size": 2, "action_type": "discrete"}}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from config import RoleSettings
-from stages.environment.godot.policies import assign_agents, behaviors_of_agents
-from stages.godot.spaces import AgentSpaces, Announcement
-from stages.programs.errors import ProgramRefused
+from headrace.config import RoleSettings
+from headrace.stages.environment.godot.policies import assign_agents, behaviors_of_agents
+from headrace.stages.godot.spaces import AgentSpaces, Announcement
+from headrace.stages.programs.errors import ProgramRefused
 
 SEEN = {"obs": {"space": "box", "size": [2]}}
 MOVE = {"move": {"size": 2, "action_type": "continuous"}}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stages.environment.godot.told_parameters import ToldParameters
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
+from headrace.stages.environment.godot.told_parameters import ToldParameters
+from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters
 
 
 def parameters(generation=0, **values):

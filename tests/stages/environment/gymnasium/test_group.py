@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from config import ObservationSettings
-from queues.messages import ActionBatch
-from stages.environment.gymnasium.group import GymnasiumGroup
-from stages.environment.gymnasium.vectorising import make_vector, vectorise
-from stages.environment.protocol import EnvironmentGroup
-from stages.environment.spaces.gymnasium_spaces import own_space
-from stages.environment.spaces.own_space import from_plain
-from stages.errors import BrokenEnvironmentError, StageError
+from headrace.config import ObservationSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.gymnasium.group import GymnasiumGroup
+from headrace.stages.environment.gymnasium.vectorising import make_vector, vectorise
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environment.spaces.gymnasium_spaces import own_space
+from headrace.stages.environment.spaces.own_space import from_plain
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 MODES = list(AutoresetMode)
 CHOICES = 3

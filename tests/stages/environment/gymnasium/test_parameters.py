@@ -11,11 +11,11 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from config import EnvironmentSettings
-from queues.messages import ActionBatch
-from stages.environment.gymnasium.group import GymnasiumGroup
-from stages.environment.gymnasium.vectorising import make_vector
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
+from headrace.config import EnvironmentSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.gymnasium.group import GymnasiumGroup
+from headrace.stages.environment.gymnasium.vectorising import make_vector
+from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
 
 MODES = list(AutoresetMode)
 LENGTH = 3

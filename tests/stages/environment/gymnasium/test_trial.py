@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
-from config import RunConfig
-from stages.environment.gymnasium.trial import try_gymnasium
+from headrace.config import RunConfig
+from headrace.stages.environment.gymnasium.trial import try_gymnasium
 
 
 class Good(gymnasium.Env):

@@ -10,10 +10,10 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from config import EnvironmentSettings
-from stages.environment.gymnasium.vectorising import make_vector, vectorise
-from stages.environment.wrappers import chain_wrappers
-from stages.errors import BrokenEnvironmentError, StageError
+from headrace.config import EnvironmentSettings
+from headrace.stages.environment.gymnasium.vectorising import make_vector, vectorise
+from headrace.stages.environment.wrappers import chain_wrappers
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 
 class Reusing(gymnasium.Env):

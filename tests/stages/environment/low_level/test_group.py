@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from low_level_env import BRAIN, GuessEnv, ScriptedEnv, behavior, decisions, endings, observation
 
-from queues.messages import ActionBatch
-from stages.environment.low_level.group import LowLevelGroup
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
-from stages.environment.protocol import EnvironmentGroup
-from stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.low_level.group import LowLevelGroup
+from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
 
 VECTOR = {BRAIN: behavior(observation(2), continuous=1)}
 NOBODY = endings(obs=[np.zeros((0, 2))])

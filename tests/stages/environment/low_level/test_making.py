@@ -7,13 +7,13 @@ from environment_requests import request_of
 from low_level_env import GuessEnv
 from unity_runs import BUILD, reports
 
-from config import EngineSettings, EnvironmentSettings
-from queues.messages import ActionBatch
-from stages.environment.low_level.making import make_low_level_group
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
-from stages.environment.protocol import Measured
-from stages.errors import BrokenEnvironmentError, LoadError, StageError
-from stages.unity.environment import UnityEnvironment
+from headrace.config import EngineSettings, EnvironmentSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.low_level.making import make_low_level_group
+from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters
+from headrace.stages.environment.protocol import Measured
+from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError
+from headrace.stages.unity.environment import UnityEnvironment
 
 MADE = []
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from config import ObservationSettings
-from queues.messages import ActionBatch
-from stages.environment.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
-from stages.errors import BrokenEnvironmentError, StageError
+from headrace.config import ObservationSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 BOARD = spaces.Box(0, 1, (3, 3, 2), np.int8)
 

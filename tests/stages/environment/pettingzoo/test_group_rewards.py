@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from properties import examples
 from small_zoo import SEEN, THREE
 
-from config import RoleSettings
-from queues.messages import ActionBatch
-from stages.environment.pettingzoo import PettingZooGroup, instance_of
+from headrace.config import RoleSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.pettingzoo import PettingZooGroup, instance_of
 
 ALL = {"*": RoleSettings(behavior="Team", team=0, group=True)}
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from small_zoo import Counting, Crowd
 
-from config import EnvironmentSettings
-from stages.environment.pettingzoo import make_instances, maker_of
-from stages.environment.pettingzoo.instances import ParallelInstance, TurnInstance, api_of
-from stages.environment.wrappers import chain_wrappers
-from stages.errors import BrokenEnvironmentError, LoadError, StageError
+from headrace.config import EnvironmentSettings
+from headrace.stages.environment.pettingzoo import make_instances, maker_of
+from headrace.stages.environment.pettingzoo.instances import ParallelInstance, TurnInstance, api_of
+from headrace.stages.environment.wrappers import chain_wrappers
+from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError
 
 MODULE = """
 from small_zoo import Counting, Crowd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stages.environment.pettingzoo.outcomes import TeamScores, game_outcomes
+from headrace.stages.environment.pettingzoo.outcomes import TeamScores, game_outcomes
 
 
 @pytest.mark.parametrize(

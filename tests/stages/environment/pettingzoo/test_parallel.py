@@ -9,11 +9,11 @@ import pytest
 from gymnasium import spaces
 from small_zoo import SEEN, Crowd
 
-from config import RoleSettings
-from queues.messages import ActionBatch
-from stages.environment.pettingzoo import PettingZooGroup, instance_of
-from stages.environment.protocol import EnvironmentGroup
-from stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
+from headrace.config import RoleSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
 
 TWO = {"red_0": (0, 3, 1.0), "blue_0": (0, 3, -2.0)}
 TEAMS = {"red_*": RoleSettings(behavior="Red", team=0), "blue_*": RoleSettings(behavior="Blue", team=1)}
@@ -395,7 +395,7 @@ def test_what_was_not_made_for_pictures_gives_none():
 
 
 def test_observation_settings_are_for_the_behaviours_that_have_such_an_observation():
-    from config import ObservationSettings
+    from headrace.config import ObservationSettings
 
     camera = spaces.Dict({"camera": spaces.Box(0, 255, (16, 16, 3), np.uint8), "goal": SEEN})
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fakes import at_once
 
-from config import EnvironmentSettings
-from queues.messages import ActionBatch
+from headrace.config import EnvironmentSettings
+from headrace.queues.messages import ActionBatch
 
 pettingzoo = pytest.importorskip("pettingzoo", reason="python -m pip install 'headrace[pettingzoo]'")
 pytestmark = [
@@ -145,14 +145,14 @@ def test_tag_by_turns_is_the_same_as_in_parallel():
 
 def test_a_tag_without_a_map_is_reported_how_to_write_one():
     pytest.importorskip("mpe2")
-    from stages.errors import StageError
+    from headrace.stages.errors import StageError
 
     with pytest.raises(StageError, match=r"environment\.behaviors: \{'adversary_\*': Name1, 'agent_\*': Name2\}"):
         group_of("mpe2.simple_tag_v3")
 
 
 def test_an_old_version_is_reported_with_the_one_that_there_is():
-    from stages.errors import LoadError
+    from headrace.stages.errors import LoadError
 
     with pytest.raises(LoadError, match=r"did you mean 'pettingzoo\.classic\.tictactoe_v3'"):
         group_of("pettingzoo.classic.tictactoe_v1")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from gymnasium import spaces
 
-from config import RoleSettings
-from stages.environment.pettingzoo.roles import Role, RoleAssignment
-from stages.errors import StageError
+from headrace.config import RoleSettings
+from headrace.stages.environment.pettingzoo.roles import Role, RoleAssignment
+from headrace.stages.errors import StageError
 
 SMALL, LARGE = (spaces.Box(0, 1, (2,)), spaces.Discrete(2)), (spaces.Box(0, 1, (3,)), spaces.Discrete(2))
 TAG = ("adversary_0", "adversary_1", "adversary_2", "agent_0")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from properties import examples
 from small_zoo import Counting, Crowd
 
-from config import RoleSettings
-from queues.messages import ActionBatch
-from stages.environment.pettingzoo import PettingZooGroup, instance_of
+from headrace.config import RoleSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.pettingzoo import PettingZooGroup, instance_of
 
 STEPS = 6
 """Length of a world's episode."""

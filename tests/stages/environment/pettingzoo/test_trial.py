@@ -10,8 +10,8 @@ import pettingzoo  # type: ignore[import-untyped]
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from config import RunConfig
-from stages.environment.pettingzoo.trial import try_pettingzoo
+from headrace.config import RunConfig
+from headrace.stages.environment.pettingzoo.trial import try_pettingzoo
 
 
 class Pair(pettingzoo.ParallelEnv):  # type: ignore[misc]

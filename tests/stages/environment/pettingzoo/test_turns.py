@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from small_zoo import Counting
 
-from config import RoleSettings
-from queues.messages import ActionBatch
-from stages.environment.pettingzoo import PettingZooGroup, instance_of
-from stages.errors import BrokenEnvironmentError, NotFiniteError
+from headrace.config import RoleSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
 
 ZERO, ONE = "Count?team=0", "Count?team=1"
 

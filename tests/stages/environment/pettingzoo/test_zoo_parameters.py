@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from small_zoo import Counting, Crowd
 
-from queues.messages import ActionBatch
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
-from stages.environment.pettingzoo import PettingZooGroup, instance_of
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
+from headrace.stages.environment.pettingzoo import PettingZooGroup, instance_of
 
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 2, "max_value": 3}}
 

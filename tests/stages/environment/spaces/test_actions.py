@@ -10,11 +10,11 @@ from gymnasium.vector.utils import batch_space, iterate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queues.messages import ActionBatch
-from stages.environment.spaces import actions
-from stages.environment.spaces.actions import action_masks, flat_mask
-from stages.environment.spaces.gymnasium_spaces import own_space
-from stages.errors import StageError
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.spaces import actions
+from headrace.stages.environment.spaces.actions import action_masks, flat_mask
+from headrace.stages.environment.spaces.gymnasium_spaces import own_space
+from headrace.stages.errors import StageError
 
 
 def action_mapping(space, num_envs, owner):

@@ -11,10 +11,10 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import ObservationSettings
-from stages.environment.spaces import observations
-from stages.environment.spaces.gymnasium_spaces import own_space
-from stages.errors import StageError
+from headrace.config import ObservationSettings
+from headrace.stages.environment.spaces import observations
+from headrace.stages.environment.spaces.gymnasium_spaces import own_space
+from headrace.stages.errors import StageError
 
 
 def observation_parts(space, owner, settings=None):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stages.environment.spaces.gymnasium_spaces import own_space, plain_spaces
-from stages.environment.spaces.own_space import from_plain, leaves, to_plain
+from headrace.stages.environment.spaces.gymnasium_spaces import own_space, plain_spaces
+from headrace.stages.environment.spaces.own_space import from_plain, leaves, to_plain
 
 SPACES = [
     spaces.Box(-1, 1, (2, 3)),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fake_unity import WALKER, FakeUnity, World, asks, ends, first, says, walking
 
-from stages.errors import EnvironmentEnded, StageError
-from stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
+from headrace.stages.errors import EnvironmentEnded, StageError
+from headrace.stages.unity.errors import UnityBroken, UnityEnded, UnityRefused
 
 ONE = 2**32
 """First agent id of the second instance."""

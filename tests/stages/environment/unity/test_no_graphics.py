@@ -6,10 +6,10 @@ import pytest
 from fake_unity import FakeUnity, asks, first, says
 from unity_samples import agent, noise, picture, png
 
-from config import EngineSettings, RunConfig
-from stages.environment.unity.instance import UnityInstance
-from stages.environment.unity.making import first_without_graphics
-from stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.config import EngineSettings, RunConfig
+from headrace.stages.environment.unity.instance import UnityInstance
+from headrace.stages.environment.unity.making import first_without_graphics
+from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
 
 
 def instance(without_graphics, *script):

@@ -7,14 +7,14 @@ import pytest
 from fake_unity import WALKER, FakeUnity, World, asks, ends, first, says, walking
 from unity_client import channels as client
 
-from config import EngineSettings
-from queues.messages import ActionBatch
-from stages.environment.parameters import EnvironmentParameters, EpisodeParameters
-from stages.environment.programs.program import merged_statistics
-from stages.environment.protocol import Measured
-from stages.environment.unity.side_channel_bridge import SideChannelBridge
-from stages.errors import StageError
-from stages.unity.errors import UnityBroken
+from headrace.config import EngineSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters
+from headrace.stages.environment.programs.program import merged_statistics
+from headrace.stages.environment.protocol import Measured
+from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.errors import StageError
+from headrace.stages.unity.errors import UnityBroken
 
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "max_value": 2}}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from queues.messages import ActionBatch
-from stages.environment.protocol import EnvironmentGroup
-from stages.errors import StageError
-from stages.games.connect_four import ConnectFourGroup, RandomPlayer, rules
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.errors import StageError
+from headrace.stages.games.connect_four import ConnectFourGroup, RandomPlayer, rules
 
 ZERO, ONE = "Four?team=0", "Four?team=1"
 

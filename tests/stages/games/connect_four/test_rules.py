@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from stages.games.connect_four import rules
+from headrace.stages.games.connect_four import rules
 
 
 def stones(*lines):

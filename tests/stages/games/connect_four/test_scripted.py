@@ -7,11 +7,11 @@ import pytest
 from fakes import FakePolicy
 
 from benchmarks.matches import play_connect_four
-from queues.messages import ActionBatch
-from stages.games.connect_four import RandomPlayer, TacticalPlayer, rules
-from stages.games.connect_four.group import ACTIONS
-from stages.games.policy_player import PolicyPlayer
-from stages.policy.protocol import Decision
+from headrace.queues.messages import ActionBatch
+from headrace.stages.games.connect_four import RandomPlayer, TacticalPlayer, rules
+from headrace.stages.games.connect_four.group import ACTIONS
+from headrace.stages.games.policy_player import PolicyPlayer
+from headrace.stages.policy.protocol import Decision
 
 
 def seen(*lines):

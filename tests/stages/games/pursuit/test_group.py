@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.matches import RandomPlayer
-from queues.messages import ActionBatch
-from stages.environment.protocol import EnvironmentGroup
-from stages.games.pursuit import PursuitGroup
-from stages.games.pursuit.group import ACTIONS
-from stages.games.pursuit.rules import EVADER, RESULT_REWARD, STEP_REWARD
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.games.pursuit import PursuitGroup
+from headrace.stages.games.pursuit.group import ACTIONS
+from headrace.stages.games.pursuit.rules import EVADER, RESULT_REWARD, STEP_REWARD
 
 HUNT, FLEE = "Pursuer?team=0", "Evader?team=1"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
-from stages.games.pursuit.observing import OBSERVATION_SIZE, ArenaView, observe
-from stages.games.pursuit.rules import (
+from headrace.stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
+from headrace.stages.games.pursuit.observing import OBSERVATION_SIZE, ArenaView, observe
+from headrace.stages.games.pursuit.rules import (
     ACCELERATION,
     CATCH_DISTANCE,
     EVADER,

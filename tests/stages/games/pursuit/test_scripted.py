@@ -7,13 +7,13 @@ import pytest
 from fakes import FakePolicy
 
 from benchmarks.matches import RandomPlayer, play_pursuit
-from queues.messages import ActionBatch
-from stages.games.policy_player import PolicyPlayer
-from stages.games.pursuit import ScriptedEvader, ScriptedPursuer
-from stages.games.pursuit.group import ACTIONS
-from stages.games.pursuit.motion import DIRECTIONS, Arenas
-from stages.games.pursuit.observing import observe
-from stages.policy.protocol import Decision
+from headrace.queues.messages import ActionBatch
+from headrace.stages.games.policy_player import PolicyPlayer
+from headrace.stages.games.pursuit import ScriptedEvader, ScriptedPursuer
+from headrace.stages.games.pursuit.group import ACTIONS
+from headrace.stages.games.pursuit.motion import DIRECTIONS, Arenas
+from headrace.stages.games.pursuit.observing import observe
+from headrace.stages.policy.protocol import Decision
 
 GAMES = 200
 

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from benchmarks.matches import RandomPlayer
-from queues.messages import ActionBatch
-from stages.environment.protocol import EnvironmentGroup
-from stages.games.volley import VolleyGroup
-from stages.games.volley.group import ACTIONS
-from stages.games.volley.physics import VX, VY, X, Y
-from stages.games.volley.rules import BALL_RADIUS
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.games.volley import VolleyGroup
+from headrace.stages.games.volley.group import ACTIONS
+from headrace.stages.games.volley.physics import VX, VY, X, Y
+from headrace.stages.games.volley.rules import BALL_RADIUS
 
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 

@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from properties import examples
 
-from stages.games.volley.observing import OBSERVATION_NAMES, SCALE, CourtView, observe
-from stages.games.volley.physics import VX, VY, Courts, X, Y, advance
-from stages.games.volley.rules import (
+from headrace.stages.games.volley.observing import OBSERVATION_NAMES, SCALE, CourtView, observe
+from headrace.stages.games.volley.physics import VX, VY, Courts, X, Y, advance
+from headrace.stages.games.volley.rules import (
     BALL_GRAVITY,
     BALL_MAX_SPEED,
     BALL_MIN_REBOUND,

@@ -4,14 +4,14 @@ from fakes import FakePolicy
 from PIL import Image
 from PIL.GifImagePlugin import GifImageFile
 
-from queues.messages import ActionBatch
-from stages.games.policy_player import PolicyPlayer
-from stages.games.volley import ScriptedPlayer, VolleyGroup
-from stages.games.volley.clip import write_clip
-from stages.games.volley.group import ACTIONS
-from stages.games.volley.physics import VX, X, Y
-from stages.games.volley.rendering import draw
-from stages.policy import Decision, Recall
+from headrace.queues.messages import ActionBatch
+from headrace.stages.games.policy_player import PolicyPlayer
+from headrace.stages.games.volley import ScriptedPlayer, VolleyGroup
+from headrace.stages.games.volley.clip import write_clip
+from headrace.stages.games.volley.group import ACTIONS
+from headrace.stages.games.volley.physics import VX, X, Y
+from headrace.stages.games.volley.rendering import draw
+from headrace.stages.policy import Decision, Recall
 
 
 @pytest.fixture

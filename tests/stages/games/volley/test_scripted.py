@@ -3,13 +3,13 @@ import pytest
 from fakes import FakePolicy
 
 from benchmarks.matches import RandomPlayer, Tally, play_volley
-from config import BehaviorSettings
-from queues.messages import ActionBatch
-from stages.games.policy_player import PolicyPlayer
-from stages.games.volley import ScriptedPlayer, VolleyGroup
-from stages.games.volley.group import ACTIONS
-from stages.policy import Decision, Recall, design_of, make_policy
-from stages.trainer.protocol import TrainerContext
+from headrace.config import BehaviorSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.games.policy_player import PolicyPlayer
+from headrace.stages.games.volley import ScriptedPlayer, VolleyGroup
+from headrace.stages.games.volley.group import ACTIONS
+from headrace.stages.policy import Decision, Recall, design_of, make_policy
+from headrace.stages.trainer.protocol import TrainerContext
 
 GAMES = 1000
 
@@ -23,7 +23,7 @@ def test_the_scripted_player_beats_random_play_in_95_of_100_games():
 
 
 def test_the_scripted_player_beats_the_untrained_policy_in_90_of_100_games():
-    trainer_module = pytest.importorskip("stages.trainer.ppo")
+    trainer_module = pytest.importorskip("headrace.stages.trainer.ppo")
     spec = VolleyGroup(1).behavior_specs["Volley?team=0"]
     settings = BehaviorSettings(trainer_type="ppo")
     untrained = make_policy(design_of(spec, settings))

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy import policy_layout
-from stages.policy.design import PolicyDesign
-from stages.policy.network import ActorNetwork, FlatParameters, Inputs, seeded
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy import policy_layout
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network import ActorNetwork, FlatParameters, Inputs, seeded
 
 PLAIN = (ObservationSpec("vector", (6,)),)
 IMAGE = (ObservationSpec("vector", (6,)), ObservationSpec("camera", (20, 20, 1), "uint8", channels_last=True))

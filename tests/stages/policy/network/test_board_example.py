@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings, load_config
-from queues.specs import ObservationSpec
-from stages.games.connect_four import ConnectFourGroup, rules
-from stages.loading import load_attribute
-from stages.policy.design import design_of
-from stages.policy.network.torch_policy import TorchPolicy
-from stages.trainer import TrainerContext
-from stages.trainer.ppo import PPOTrainer
+from headrace.config import NetworkSettings, load_config
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.games.connect_four import ConnectFourGroup, rules
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.network.torch_policy import TorchPolicy
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.ppo import PPOTrainer
 
 FOLDER = Path(__file__).parents[4] / "examples" / "connect_four"
 BOARD = ObservationSpec("observation", (84,), "int8")

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.network import Inputs, NetworkBody, seeded
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network import Inputs, NetworkBody, seeded
 
 VECTOR = ObservationSpec("vector", (4,))
 SECOND = ObservationSpec("second", (2,), "int64")

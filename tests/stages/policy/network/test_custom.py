@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import LoadError, StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.network import ActorNetwork, FlatParameters, Inputs, NetworkBody, make_actor_critic, seeded
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import LoadError, StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network import ActorNetwork, FlatParameters, Inputs, NetworkBody, make_actor_critic, seeded
 
 FIRST = ObservationSpec("first", (3,))
 CAMERA = ObservationSpec("camera", (4, 5, 1), "uint8", channels_last=True)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.network.distributions import (
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.network.distributions import (
     categorical_log_probs,
     gaussian_entropy,
     gaussian_log_probs,
     squashed_sample,
 )
-from stages.policy.sampling import sample_squashed
+from headrace.stages.policy.sampling import sample_squashed
 
 
 def test_gaussian_log_probabilities_match_numbers_worked_out_by_hand():

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from config import PPOHyperparameters, load_config
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import design_of
-from stages.policy.network import Inputs, make_actor_critic
+from headrace.config import PPOHyperparameters, load_config
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.network import Inputs, make_actor_critic
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "custom_network"
 SPEC = BehaviorSpec("CartPole", (ObservationSpec("vector", (4,)),), ActionSpec(discrete_branches=(2,)))

@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from stages.errors import StageError
-from stages.policy.network import FlatParameters, seeded
+from headrace.stages.errors import StageError
+from headrace.stages.policy.network import FlatParameters, seeded
 
 
 def module():

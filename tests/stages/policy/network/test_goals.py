@@ -3,12 +3,12 @@ import pytest
 import torch
 from torch import nn
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.design import PolicyDesign
-from stages.policy.network import Inputs, NetworkBody
-from stages.policy.network.goals import HyperLayer
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network import Inputs, NetworkBody
+from headrace.stages.policy.network.goals import HyperLayer
 
 STATE = ObservationSpec("state", (4,))
 GOAL = ObservationSpec("goal", (2,), goal=True)

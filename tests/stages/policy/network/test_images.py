@@ -3,10 +3,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from config.image_encoders import IMAGE_ENCODERS
-from queues.specs import ObservationSpec
-from stages.errors import StageError
-from stages.policy.network.images import VisualEncoder, pixels
+from headrace.config.image_encoders import IMAGE_ENCODERS
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.network.images import VisualEncoder, pixels
 
 HEIGHT, WIDTH, CHANNELS, OUTPUTS = 36, 40, 3, 16
 

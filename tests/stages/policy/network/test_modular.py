@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy import policy_layout
-from stages.policy.design import PolicyDesign
-from stages.policy.network import ActorCritic, Inputs, ModularActorCritic, make_actor_critic
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy import policy_layout
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network import ActorCritic, Inputs, ModularActorCritic, make_actor_critic
 
 VECTOR = ObservationSpec("vector", (6,))
 CAMERA = ObservationSpec("camera", (3, 20, 20), "uint8")

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network import products
-from stages.policy.network.actor import ActorNetwork
-from stages.policy.network.flat_parameters import seeded
-from stages.policy.network.inputs import Inputs
-from stages.policy.network.products import HiddenProducts, fast_bf16
-from stages.trainer.sac.networks import QNetwork
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network import products
+from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.products import HiddenProducts, fast_bf16
+from headrace.stages.trainer.sac.networks import QNetwork
 
 IMAGE, VECTOR = ObservationSpec("image", (3, 20, 24), "uint8"), ObservationSpec("vector", (5,))
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network.sets import EMBEDDING, SetEncoder
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.sets import EMBEDDING, SetEncoder
 
 
 def encoder(widths=(4,), own=3, spread=0.3):

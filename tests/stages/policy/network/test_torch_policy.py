@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from config import NetworkSettings
-from queues.columns import decision_columns, memory_column
-from queues.messages import PolicyUpdate
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy import (
+from headrace.config import NetworkSettings
+from headrace.queues.columns import decision_columns, memory_column
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy import (
     ActingPolicy,
     Normalizer,
     NumpyPolicy,
@@ -20,10 +20,10 @@ from stages.policy import (
     make_policy,
     policy_layout,
 )
-from stages.policy.actions import action_features, first_action_features
-from stages.policy.memories import AgentMemories
-from stages.policy.network import ActorNetwork, Inputs, seeded
-from stages.policy.network.torch_policy import TorchPolicy
+from headrace.stages.policy.actions import action_features, first_action_features
+from headrace.stages.policy.memories import AgentMemories
+from headrace.stages.policy.network import ActorNetwork, Inputs, seeded
+from headrace.stages.policy.network.torch_policy import TorchPolicy
 
 VECTOR = ObservationSpec("vector", (3,))
 IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")

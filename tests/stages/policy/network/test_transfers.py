@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network import transfers
-from stages.policy.network.actor_critic import ActorCritic
-from stages.policy.network.flat_parameters import FlatParameters
-from stages.policy.network.transfers import Lane, fetched, gathered, host_copies, to_device
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network import transfers
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.flat_parameters import FlatParameters
+from headrace.stages.policy.network.transfers import Lane, fetched, gathered, host_copies, to_device
 
 
 def test_on_a_cpu_a_tensor_is_handed_on_as_it_is():

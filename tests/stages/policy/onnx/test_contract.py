@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx_samples import MEMORY, VECTOR, design_for, exported, inputs_for, run, seen_by
 
-from queues.specs import ActionSpec, ObservationSpec
+from headrace.queues.specs import ActionSpec, ObservationSpec
 
 CAMERA = ObservationSpec("camera", (24, 20, 3), "uint8", channels_last=True)
 THINGS = ObservationSpec("things", (5, 2))

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx_samples import MEMORY, VECTOR, design_for, exported, inputs_for, live_policy, run, seen_by, update_for
 
-from queues.specs import ObservationSpec
-from stages.errors import StageError
-from stages.policy.actions import environment_actions
-from stages.policy.onnx.model import onnx_model
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.actions import environment_actions
+from headrace.stages.policy.onnx.model import onnx_model
 
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -75,7 +75,7 @@ def test_what_the_usual_operator_set_lacks_is_written_for_a_later_one():
 
 def test_every_kind_of_network_of_ours_can_be_written_for_the_later_set_too(monkeypatch):
     """So a network of one's own may stand beside any of it."""
-    monkeypatch.setattr("stages.policy.onnx.model.OPSET", 15)
+    monkeypatch.setattr("headrace.stages.policy.onnx.model.OPSET", 15)
     design = design_for(
         VECTOR,
         ObservationSpec("camera", (3, 20, 20), "uint8"),

@@ -10,11 +10,11 @@ import onnxruntime
 import pytest
 from onnx_samples import MEMORY, design_for, live_policy, update_for
 
-from queues.specs import ActionSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.onnx.check import difference
-from stages.policy.onnx.godot import remark_on_order
-from stages.policy.onnx.model import onnx_model
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.onnx.check import difference
+from headrace.stages.policy.onnx.godot import remark_on_order
+from headrace.stages.policy.onnx.model import onnx_model
 
 ROWS = 64
 

@@ -20,11 +20,11 @@ from onnx_samples import (
     with_logits,
 )
 
-from queues.specs import ActionSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy import Recall
-from stages.policy.actions import action_features, environment_actions, first_action_features
-from stages.policy.onnx.model import onnx_model
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy import Recall
+from headrace.stages.policy.actions import action_features, environment_actions, first_action_features
+from headrace.stages.policy.onnx.model import onnx_model
 
 MASKED = ActionSpec(0, (3, 2), masked=True)
 HYBRID = ActionSpec(2, (3, 4), masked=True)

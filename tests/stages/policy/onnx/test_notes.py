@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx_samples import design_for, update_for
 
-from queues.specs import ActionSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.onnx.model import onnx_model
-from stages.policy.onnx.notes import NOTES, read_notes
-from stages.policy.onnx.stated import stated_notes
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.onnx.notes import NOTES, read_notes
+from headrace.stages.policy.onnx.stated import stated_notes
 
 PICTURE = ObservationSpec("camera", (20, 20, 3), "uint8", channels_last=True)
 

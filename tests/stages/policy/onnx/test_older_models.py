@@ -10,10 +10,10 @@ import pytest
 from older_models import older_model
 from onnx_samples import VECTOR, design_for, masks_for, run, seen_by, update_for
 
-from queues.specs import ActionSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.onnx import OnnxPolicy
-from stages.policy.onnx.model import onnx_model
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.onnx import OnnxPolicy
+from headrace.stages.policy.onnx.model import onnx_model
 
 DISCRETE = ActionSpec(0, (3, 2), masked=True)
 HYBRID = ActionSpec(2, (2,), masked=True)

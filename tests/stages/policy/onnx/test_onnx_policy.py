@@ -10,14 +10,14 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_samples import MEMORY, VECTOR, design_for, live_policy, masks_for, seen_by, update_for
 
-from queues.columns import decision_columns
-from queues.messages import PolicyUpdate
-from queues.specs import ActionSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy.memories import AgentMemories
-from stages.policy.onnx import OnnxPolicy
-from stages.policy.onnx.model import onnx_model
-from stages.policy.protocol import Recall
+from headrace.queues.columns import decision_columns
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.memories import AgentMemories
+from headrace.stages.policy.onnx import OnnxPolicy
+from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.protocol import Recall
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 CAMERA = ObservationSpec("camera", (20, 22, 3), "uint8", channels_last=True)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from trainer_samples import Reported, experience
 
-from config import BehaviorSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.trainer import TrainerContext
-from stages.trainer.bc import BCTrainer
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.bc import BCTrainer
 
 BOTH = ActionSpec(2, (3,))
 VECTOR = (ObservationSpec("vector", (3,)),)

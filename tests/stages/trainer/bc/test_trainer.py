@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from trainer_samples import IMAGE, flat_weights
 
-from queues.specs import ActionSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy import make_policy
-from stages.policy.design import design_of
-from stages.trainer.bc.held_out import held_out
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy import make_policy
+from headrace.stages.policy.design import design_of
+from headrace.stages.trainer.bc.held_out import held_out
 
 DISCRETE = ActionSpec(0, (3,))
 MEMORY = {"memory": {"sequence_length": 5, "memory_size": 8}}

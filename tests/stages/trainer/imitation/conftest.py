@@ -5,8 +5,8 @@ import pytest
 from imitation_spec import SPEC
 from trainer_samples import experience
 
-from queues.stream_format import StreamHeader
-from queues.stream_writer import StreamWriter
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_writer import StreamWriter
 
 
 @pytest.fixture

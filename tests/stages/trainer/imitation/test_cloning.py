@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from config import BehaviorSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy.design import design_of
-from stages.policy.network import ActorNetwork, FlatParameters, make_actor_critic, seeded
-from stages.policy.network.inputs import Inputs
-from stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from stages.trainer.intake import Intake
-from stages.trainer.protocol import TrainerContext
-from stages.trainer.randomness import new_random
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.network import ActorNetwork, FlatParameters, make_actor_critic, seeded
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.randomness import new_random
 
 VECTOR = ObservationSpec("vector", (3,))
 

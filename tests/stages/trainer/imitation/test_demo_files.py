@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.observations import ObservationLayout
-from stages.trainer.imitation import Demonstrations, load_demonstrations, load_recorded
-from stages.trainer.imitation.unity_demos import read_unity_demo, write_unity_demo
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.imitation import Demonstrations, load_demonstrations, load_recorded
+from headrace.stages.trainer.imitation.unity_demos import read_unity_demo, write_unity_demo
 
 BALL = BehaviorSpec("Ball", (ObservationSpec("state", (1,)),), ActionSpec(1))
 EYE = ObservationSpec("eye", (3, 4, 5), "uint8")

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.normalizer import Normalizer
-from stages.policy.observations import EncodedObservations
-from stages.trainer.imitation.demonstrations import Demonstrations, joined
-from stages.trainer.imitation.examples import examples_of, sequences
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.normalizer import Normalizer
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, joined
+from headrace.stages.trainer.imitation.examples import examples_of, sequences
 
 ACTIONS = ActionSpec(2, (3,), unbounded=(1,))
 MEMORY = {"memory": {"sequence_length": 2, "memory_size": 4}}

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.godot.spaces import AgentSpaces, behavior_spec
-from stages.trainer.imitation import load_demonstrations, load_recorded
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.godot.spaces import AgentSpaces, behavior_spec
+from headrace.stages.trainer.imitation import load_demonstrations, load_recorded
 
 JUMP = {"size": 3, "action_type": "discrete"}
 MOVE = {"size": 2, "action_type": "continuous"}

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from imitation_spec import SPEC
 
-from pipeline.policies.demo_files import write_demos
-from queues.errors import StreamError
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.trainer.imitation import load_demonstrations, load_recorded
+from headrace.pipeline.policies.demo_files import write_demos
+from headrace.queues.errors import StreamError
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.trainer.imitation import load_demonstrations, load_recorded
 
 
 def test_a_file_is_found_beside_the_yaml_first_and_then_in_the_working_directory(record, expert, tmp_path, monkeypatch):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network.inputs import Inputs
-from stages.trainer.imitation.examples import ImitationBatch
-from stages.trainer.imitation.losses import cloning_loss, log_likelihood
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.imitation.examples import ImitationBatch
+from headrace.stages.trainer.imitation.losses import cloning_loss, log_likelihood
 
 
 def design(actions, squashed=False):

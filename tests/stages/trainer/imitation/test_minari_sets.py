@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from queues.specs import ActionSpec
-from stages.errors import StageError
-from stages.trainer.imitation import load_recorded
-from stages.trainer.imitation.minari_sets import demonstrations_of
+from headrace.queues.specs import ActionSpec
+from headrace.stages.errors import StageError
+from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.trainer.imitation.minari_sets import demonstrations_of
 
 OBSERVED = spaces.Box(-np.inf, np.inf, (2,))
 

@@ -8,9 +8,9 @@ import pytest
 from imitation_spec import SPEC
 from trainer_samples import IMAGE
 
-from queues.columns import TRAJECTORY_COLUMNS, final_columns, row_columns
-from stages.trainer.imitation import demonstration_batches
-from stages.trainer.imitation.streams import read_stream
+from headrace.queues.columns import TRAJECTORY_COLUMNS, final_columns, row_columns
+from headrace.stages.trainer.imitation import demonstration_batches
+from headrace.stages.trainer.imitation.streams import read_stream
 
 WIDE = replace(SPEC, observations=(*SPEC.observations, IMAGE), actions=replace(SPEC.actions, masked=True))
 

@@ -7,16 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import ImpalaHyperparameters, NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.network.actor_critic import ActorCritic
-from stages.policy.network.inputs import Inputs
-from stages.trainer.impala.by_hand import ImpalaByHand
-from stages.trainer.impala.unrolls import Recorded, Unrolls
-from stages.trainer.impala.update import ImpalaUpdate
-from stages.trainer.replicas import Part
+from headrace.config import ImpalaHyperparameters, NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.impala.by_hand import ImpalaByHand
+from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
+from headrace.stages.trainer.impala.update import ImpalaUpdate
+from headrace.stages.trainer.replicas import Part
 
 CASES = st.fixed_dictionaries(
     {

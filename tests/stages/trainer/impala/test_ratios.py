@@ -3,9 +3,9 @@ from math import log
 import numpy as np
 import pytest
 
-from stages.trainer.impala.ratios import ratios_of
-from stages.trainer.impala.vtrace import Limits
-from stages.trainer.replicas import ALONE
+from headrace.stages.trainer.impala.ratios import ratios_of
+from headrace.stages.trainer.impala.vtrace import Limits
+from headrace.stages.trainer.replicas import ALONE
 
 
 def test_ratios_are_measured_as_by_hand():

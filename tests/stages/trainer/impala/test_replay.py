@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from queues.columns import Column
-from stages.trainer.impala.replay import UnrollReplay
-from stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from headrace.queues.columns import Column
+from headrace.stages.trainer.impala.replay import UnrollReplay
+from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
 
 T = 4
 ROWS = (Column("number", "int64"), Column("seen", "float32", (2,)))

@@ -17,9 +17,9 @@ from trainer_samples import (
     trainer_of,
 )
 
-from queues.specs import BehaviorSpec
-from stages.policy.network.inputs import Inputs
-from stages.trainer.impala.vtrace import Limits, vtrace
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.impala.vtrace import Limits, vtrace
 
 SPEC = BehaviorSpec("Test", (VECTOR,), DISCRETE)
 REPLAY = {"batch_size_from_replay": 3, "replay_capacity": 10}

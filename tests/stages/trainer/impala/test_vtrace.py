@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from stages.trainer.impala.vtrace import Limits, clipped_rewards, vtrace
+from headrace.stages.trainer.impala.vtrace import Limits, clipped_rewards, vtrace
 
 
 def by_definition(log_ratios, rewards, values, final, lengths, valueless, gammas, limits):

@@ -8,20 +8,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config import NetworkSettings, POCAHyperparameters, PPOHyperparameters
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.network.actor_critic import ActorCritic
-from stages.policy.network.inputs import Inputs
-from stages.trainer.on_policy.minibatches import Minibatch
-from stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate
-from stages.trainer.poca.network import GroupActorCritic, Teams
-from stages.trainer.poca.teams import GroupMinibatch
-from stages.trainer.poca.update import POCAUpdate
-from stages.trainer.ppo.by_hand import ActorByHand, PPOByHand
-from stages.trainer.ppo.update import PPOUpdate
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.config import NetworkSettings, POCAHyperparameters, PPOHyperparameters
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.on_policy.minibatches import Minibatch
+from headrace.stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate
+from headrace.stages.trainer.poca.network import GroupActorCritic, Teams
+from headrace.stages.trainer.poca.teams import GroupMinibatch
+from headrace.stages.trainer.poca.update import POCAUpdate
+from headrace.stages.trainer.ppo.by_hand import ActorByHand, PPOByHand
+from headrace.stages.trainer.ppo.update import PPOUpdate
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 ACTIONS = st.builds(
     ActionSpec,

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from config import MemorySettings, NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network import Inputs, make_actor_critic
-from stages.trainer.agent_table import Chains
-from stages.trainer.on_policy.critic_values import evaluate_rows, evaluate_sequences, rows_per_pass
-from stages.trainer.on_policy.minibatches import InputRows
-from stages.trainer.on_policy.rollout_buffer import SequenceCuts
+from headrace.config import MemorySettings, NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network import Inputs, make_actor_critic
+from headrace.stages.trainer.agent_table import Chains
+from headrace.stages.trainer.on_policy.critic_values import evaluate_rows, evaluate_sequences, rows_per_pass
+from headrace.stages.trainer.on_policy.minibatches import InputRows
+from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 
 VECTOR = ObservationSpec("v", (3,))
 MEMORY = 4

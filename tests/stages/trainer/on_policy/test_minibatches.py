@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from config import MemorySettings, NetworkSettings, PPOHyperparameters
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network import make_actor_critic
-from stages.trainer.on_policy.minibatches import InputRows, Rollout, SequenceRollout
-from stages.trainer.on_policy.rollout_buffer import SequenceCuts
-from stages.trainer.on_policy.update import Coefficients
-from stages.trainer.ppo.update import PPOUpdate
+from headrace.config import MemorySettings, NetworkSettings, PPOHyperparameters
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network import make_actor_critic
+from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout, SequenceRollout
+from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
+from headrace.stages.trainer.on_policy.update import Coefficients
+from headrace.stages.trainer.ppo.update import PPOUpdate
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2, (3,)))
 PREVIOUS = 5

@@ -3,8 +3,8 @@ from math import exp, log
 import pytest
 import torch
 
-from stages.trainer.on_policy.policy_change import PolicyChange, change_of, measured
-from stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.on_policy.policy_change import PolicyChange, change_of, measured
+from headrace.stages.trainer.replicas import ALONE, Replicas
 
 
 class Rank(Replicas):

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_samples import experience
 
-from config import MemorySettings
-from queues.columns import Column
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.observations import ObservationLayout
-from stages.trainer.intake import Intake
-from stages.trainer.on_policy.rollout_buffer import BufferTransitions, ColumnTable, RolloutBuffer, SequenceCuts
+from headrace.config import MemorySettings
+from headrace.queues.columns import Column
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, ColumnTable, RolloutBuffer, SequenceCuts
 
 COLUMNS = (Column("a", "float32", (2,)), Column("b", "int64"))
 

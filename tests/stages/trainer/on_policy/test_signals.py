@@ -4,10 +4,10 @@ import torch
 from opened_trainers import opened_trainer_of
 from trainer_samples import Reported, experience
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import StageError
-from stages.trainer.on_policy.advantages import advantages
-from stages.trainer.on_policy.rollout_buffer import BufferTransitions
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.trainer.on_policy.advantages import advantages
+from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(0, (3,)))
 TWO = {"extrinsic": {"gamma": 0.9, "strength": 2.0}, "rnd": {"gamma": 0.5, "strength": 0.1}}

@@ -5,9 +5,9 @@ import pytest
 from group_samples import Piece, batch_of
 from trainer_samples import CONTINUOUS, HYBRID, IMAGE, VECTOR, Reported, all_weights, experience, trainer_of
 
-from queues.messages import TrajectoryBatch
-from queues.specs import BehaviorSpec
-from stages.trainer.on_policy.splitting import moments_within, rows_within
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.trainer.on_policy.splitting import moments_within, rows_within
 
 SPEC = BehaviorSpec("Test", (VECTOR, IMAGE), HYBRID)
 GROUPED = BehaviorSpec("Test", (VECTOR,), CONTINUOUS, grouped=True)

@@ -3,13 +3,13 @@
 import numpy as np
 from trainer_samples import HYBRID, VECTOR, Reported, all_weights, experience
 
-from config import BehaviorSettings, OnPolicyHyperparameters
-from queues.specs import BehaviorSpec
-from stages.policy.network import make_actor_critic
-from stages.trainer import TrainerContext
-from stages.trainer.on_policy.critic_values import evaluate_rows
-from stages.trainer.on_policy.trainer import OnPolicyTrainer, Prepared
-from stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate, value_loss
+from headrace.config import BehaviorSettings, OnPolicyHyperparameters
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.network import make_actor_critic
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.on_policy.critic_values import evaluate_rows
+from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer, Prepared
+from headrace.stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate, value_loss
 
 SPEC = BehaviorSpec("Test", (VECTOR,), HYBRID)
 

@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from config import NetworkSettings, PPOHyperparameters
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError
-from stages.policy.design import PolicyDesign
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.network import ActorCritic, Inputs
-from stages.trainer.on_policy.minibatches import InputRows, Rollout
-from stages.trainer.on_policy.update import Coefficients, value_loss
-from stages.trainer.ppo.update import PPOUpdate
+from headrace.config import NetworkSettings, PPOHyperparameters
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.network import ActorCritic, Inputs
+from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
+from headrace.stages.trainer.on_policy.update import Coefficients, value_loss
+from headrace.stages.trainer.ppo.update import PPOUpdate
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 

@@ -17,8 +17,8 @@ from trainer_samples import (
     experience,
 )
 
-from queues.specs import BehaviorSpec
-from stages.trainer.factory import make_trainer
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.trainer.factory import make_trainer
 
 
 def poca(autograd, actions=HYBRID, observed=(VECTOR,), statistics=None, network=None, **hyperparameters):

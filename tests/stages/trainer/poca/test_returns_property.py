@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opened_trainers import opened_trainer_of
 
-from queues.messages import StepBatch
-from stages.agent import AgentProcessor
+from headrace.queues.messages import StepBatch
+from headrace.stages.agent import AgentProcessor
 
 GAMMA, LAMBDA, HORIZON = 0.9, 0.7, 3
 

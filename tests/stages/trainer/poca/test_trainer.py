@@ -9,8 +9,8 @@ from opened_trainers import opened_trainer_of
 from replay_world import Every
 from trainer_samples import CONTINUOUS, VECTOR, Reported, all_weights, experience, flat_weights, trainer_of
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
 
 GROUPED = BehaviorSpec("Test", (VECTOR,), CONTINUOUS, grouped=True)
 MEMORY = {"memory_size": 8, "sequence_length": 4}

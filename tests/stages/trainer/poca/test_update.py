@@ -4,9 +4,9 @@ import torch
 from opened_trainers import opened_trainer_of
 from trainer_samples import DISCRETE, VECTOR, experience
 
-from queues.specs import BehaviorSpec
-from stages.trainer.on_policy.update import Coefficients
-from stages.trainer.poca.update import baseline_loss
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.trainer.on_policy.update import Coefficients
+from headrace.stages.trainer.poca.update import baseline_loss
 
 SPEC = BehaviorSpec("Test", (VECTOR,), DISCRETE, grouped=True)
 COEFFICIENTS = Coefficients(1e-3, 0.01, epsilon=0.2)

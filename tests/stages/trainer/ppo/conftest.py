@@ -5,10 +5,10 @@ import pytest
 from opened_trainers import OpenedPPO
 from trainer_samples import Reported
 
-from config import BehaviorSettings
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.trainer import TrainerContext
+from headrace.config import BehaviorSettings
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.trainer import TrainerContext
 
 DISCRETE = ActionSpec(0, (3,))
 

@@ -3,16 +3,16 @@ import pytest
 import torch
 from recorded_graphs import RecordedGraphs
 
-from config import NetworkSettings, PPOHyperparameters
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError
-from stages.policy.design import PolicyDesign
-from stages.policy.network.factory import make_actor_critic
-from stages.trainer.captured_step import WARM_UP
-from stages.trainer.on_policy.minibatches import InputRows, Rollout
-from stages.trainer.on_policy.update import Coefficients
-from stages.trainer.ppo.captured import CapturedPPOUpdate
-from stages.trainer.ppo.update import PPOUpdate
+from headrace.config import NetworkSettings, PPOHyperparameters
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.factory import make_actor_critic
+from headrace.stages.trainer.captured_step import WARM_UP
+from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
+from headrace.stages.trainer.on_policy.update import Coefficients
+from headrace.stages.trainer.ppo.captured import CapturedPPOUpdate
+from headrace.stages.trainer.ppo.update import PPOUpdate
 
 ACTIONS = ActionSpec(2, (3, 2), masked=True)
 VECTOR, IMAGE = ObservationSpec("o", (3,)), ObservationSpec("seen", (3, 20, 20), "uint8")

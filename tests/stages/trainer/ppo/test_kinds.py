@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from trainer_samples import all_weights, demonstrations, experience, flat_weights, trainer_of
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy import design_of, make_policy
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy import design_of, make_policy
 
 VECTOR = ObservationSpec("vector", (3,))
 IMAGE = ObservationSpec("image", (20, 20, 3), "uint8", channels_last=True)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from config import BehaviorSettings
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy import NumpyPolicy, design_of
-from stages.trainer import TrainerContext
-from stages.trainer.ppo import PPOTrainer
+from headrace.config import BehaviorSettings
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy import NumpyPolicy, design_of
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.ppo import PPOTrainer
 
 pytestmark = pytest.mark.lengthy
 

@@ -7,13 +7,13 @@ from opened_trainers import OpenedPPO, opened_trainer_of
 from run_configs import changed
 from trainer_samples import experience, played
 
-from config import BehaviorSettings
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy import design_of, make_policy
-from stages.policy.network import Inputs
-from stages.trainer import TrainerContext
-from stages.trainer.ppo import PPOTrainer
+from headrace.config import BehaviorSettings
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy import design_of, make_policy
+from headrace.stages.policy.network import Inputs
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.ppo import PPOTrainer
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(1, (3,)))
 M = 4

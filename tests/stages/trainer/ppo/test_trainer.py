@@ -3,13 +3,13 @@ import pytest
 import torch
 from trainer_samples import VECTOR, demonstrations, trainer_of
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy import Normalizer, NumpyPolicy, design_of
-from stages.policy.network import Inputs
-from stages.trainer import TrainerContext
-from stages.trainer.on_policy.advantages import advantages
-from stages.trainer.ppo import PPOTrainer
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy import Normalizer, NumpyPolicy, design_of
+from headrace.stages.policy.network import Inputs
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.on_policy.advantages import advantages
+from headrace.stages.trainer.ppo import PPOTrainer
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from config import BehaviorSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.network.inputs import Inputs
-from stages.policy.observations import ObservationLayout
-from stages.trainer import TrainerContext
-from stages.trainer.imitation.demonstrations import Demonstrations
-from stages.trainer.rewards.curiosity import Curiosity
-from stages.trainer.rewards.gail import GAIL
-from stages.trainer.rewards.rnd import RND
-from stages.trainer.transitions import Transitions
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.rewards.curiosity import Curiosity
+from headrace.stages.trainer.rewards.gail import GAIL
+from headrace.stages.trainer.rewards.rnd import RND
+from headrace.stages.trainer.transitions import Transitions
 
 SMALL = {"hidden_units": 8, "num_layers": 1}
 

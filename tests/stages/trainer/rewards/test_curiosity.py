@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from queues.specs import ActionSpec
-from stages.trainer.rewards.curiosity import forward_errors, inverse_errors
+from headrace.queues.specs import ActionSpec
+from headrace.stages.trainer.rewards.curiosity import forward_errors, inverse_errors
 
 
 def swish(x):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.trainer.rewards.discriminator import (
+from headrace.stages.trainer.rewards.discriminator import (
     blend,
     bottleneck_divergence,
     gradient_penalty,

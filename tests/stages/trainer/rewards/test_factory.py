@@ -5,11 +5,11 @@ import pytest
 import torch
 from trainer_samples import demonstrations
 
-from config import RewardSignals
-from stages.errors import LoadError, NotFiniteError, StageError
-from stages.loading import load_attribute
-from stages.trainer.randomness import new_random
-from stages.trainer.rewards import RewardSignal, make_signals
+from headrace.config import RewardSignals
+from headrace.stages.errors import LoadError, NotFiniteError, StageError
+from headrace.stages.loading import load_attribute
+from headrace.stages.trainer.randomness import new_random
+from headrace.stages.trainer.rewards import RewardSignal, make_signals
 
 SMALL = {"network_settings": {"hidden_units": 8, "num_layers": 1}}
 
@@ -87,7 +87,7 @@ def test_missing_demonstrations_are_named(make_context, make_spec, tmp_path):
 
 OWN = """
 import torch
-from stages.trainer.rewards import RewardSignal
+from headrace.stages.trainer.rewards import RewardSignal
 
 
 class Calm(RewardSignal):
@@ -137,7 +137,7 @@ def test_a_signal_of_ones_own_is_made_by_its_class_and_stands_behind_the_built_i
     ("block", "key", "problem"),
     [
         ({"use": "own_signals:Clam"}, "use", r"has no attribute 'Clam'; did you mean 'Calm'\?"),
-        ({"use": "own_signals:NoSignal"}, "use", "is not derived from stages.trainer.rewards.RewardSignal"),
+        ({"use": "own_signals:NoSignal"}, "use", "is not derived from headrace.RewardSignal"),
         ({"use": "own_signals:Calm", "with": {"fre": 1}}, "with", r"does not take {'fre': 1}.*it takes \(free=0.0\)"),
         ({"use": "own_signals:Calm", "with": {"free": -1}}, None, "raised ValueError: free must be at least 0"),
     ],

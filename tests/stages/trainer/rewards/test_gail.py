@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from queues.specs import ActionSpec, ObservationSpec
-from stages.errors import StageError
-from stages.policy.network.inputs import Inputs
-from stages.policy.observations import EncodedObservations
-from stages.trainer.rewards.gail import discrimination_loss, imitation_rewards
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.rewards.gail import discrimination_loss, imitation_rewards
 
 
 class FixedChance:

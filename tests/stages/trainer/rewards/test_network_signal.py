@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from stages.errors import StageError
-from stages.trainer.rewards.network_signal import TrainedNetwork
+from headrace.stages.errors import StageError
+from headrace.stages.trainer.rewards.network_signal import TrainedNetwork
 
 
 def make():

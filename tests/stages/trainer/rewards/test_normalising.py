@@ -7,9 +7,9 @@ import pytest
 from opened_trainers import opened_trainer_of
 from trainer_samples import CONTINUOUS, VECTOR, Reported, experience, flat_weights
 
-from queues.specs import BehaviorSpec
-from stages.policy.design import design_of
-from stages.policy.normalizer import Normalizer
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.normalizer import Normalizer
 
 SIGNALS = pytest.mark.parametrize("signal", ["curiosity", "rnd"])
 TRAINERS = pytest.mark.parametrize("kind", ["ppo", "poca", "sac"])

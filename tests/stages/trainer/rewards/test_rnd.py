@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.trainer.rewards.rnd import distillation_errors
+from headrace.stages.trainer.rewards.rnd import distillation_errors
 
 
 def written_out(signal, vectors):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from queues.specs import ActionSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy.network.inputs import Inputs
-from stages.trainer.rewards import make_signals
+from headrace.queues.specs import ActionSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.rewards import make_signals
 
 SIGNALS = ["curiosity", "gail", "rnd"]
 VECTOR = ObservationSpec("vector", (3,))

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config import BehaviorSettings, NetworkSettings, SACHyperparameters
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network.inputs import Inputs
-from stages.trainer import TrainerContext
-from stages.trainer.factory import make_trainer
-from stages.trainer.sac.minibatch import ReplayMinibatch
-from stages.trainer.sac.update import SACUpdate
+from headrace.config import BehaviorSettings, NetworkSettings, SACHyperparameters
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac.update import SACUpdate
 
 CASES = st.fixed_dictionaries(
     {

@@ -4,13 +4,13 @@ import torch
 from recorded_graphs import RecordedGraphs
 from trainer_samples import IMAGE, VECTOR, experience
 
-from config import BehaviorSettings
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.trainer import TrainerContext, captured_step
-from stages.trainer.captured_step import WARM_UP
-from stages.trainer.factory import make_trainer
-from stages.trainer.sac import making, perceptron
-from stages.trainer.sac.captured import CapturedSACUpdate
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.trainer import TrainerContext, captured_step
+from headrace.stages.trainer.captured_step import WARM_UP
+from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.sac import making, perceptron
+from headrace.stages.trainer.sac.captured import CapturedSACUpdate
 
 CONTINUOUS, MASKED = ActionSpec(2), ActionSpec(0, (3, 2), masked=True)
 

@@ -4,8 +4,8 @@ import numpy as np
 from opened_trainers import opened_trainer_of
 from trainer_samples import CONTINUOUS, IMAGE, VECTOR, Reported, experience, trainer_of
 
-from queues.specs import BehaviorSpec
-from stages.trainer.sac import episode_rewards
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.trainer.sac import episode_rewards
 
 SPEC = BehaviorSpec("Test", (VECTOR, IMAGE), CONTINUOUS)
 SIGNALS = {"extrinsic": {}, "rnd": {"strength": 0.5}}

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss, softplus
 
-from config import NetworkSettings, SACHyperparameters
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network.inputs import Inputs
-from stages.trainer.randomness import new_random
-from stages.trainer.sac.minibatch import ReplayMinibatch
-from stages.trainer.sac.update import SACUpdate
+from headrace.config import NetworkSettings, SACHyperparameters
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.randomness import new_random
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac.update import SACUpdate
 
 SEEN, ACTIONS, HIDDEN, ROWS, UPDATES = 5, 3, 16, 32, 300
 GAMMA, TAU, RATE = 0.99, 0.005, 3e-4

@@ -3,12 +3,12 @@ import pytest
 import torch
 from replay_world import MEMORY_SIZE, SPEC, Every, Piece, World, add, new_memory
 
-from queues.specs import ActionSpec
-from stages.policy.layout import MASK_PENALTY
-from stages.policy.observations import EncodedObservations
-from stages.trainer.intake import Intake
-from stages.trainer.sac.minibatch import MinibatchMaker
-from stages.trainer.sac.replay_memory import ReplayedRows
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.sac.minibatch import MinibatchMaker
+from headrace.stages.trainer.sac.replay_memory import ReplayedRows
 
 LENGTH = 3
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from config import NetworkSettings
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network.body import NetworkBody
-from stages.policy.network.inputs import Inputs
-from stages.trainer.sac.perceptron import Perceptron
+from headrace.config import NetworkSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.sac.perceptron import Perceptron
 
 
 def made(activation, inputs, layers):

@@ -3,13 +3,13 @@
 import numpy as np
 import torch
 
-from config import NetworkSettings, SACHyperparameters
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.design import PolicyDesign
-from stages.policy.network.inputs import Inputs
-from stages.trainer.randomness import new_random
-from stages.trainer.sac.minibatch import ReplayMinibatch
-from stages.trainer.sac.update import SACUpdate
+from headrace.config import NetworkSettings, SACHyperparameters
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.trainer.randomness import new_random
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
+from headrace.stages.trainer.sac.update import SACUpdate
 
 SEQUENCES, LENGTH, WIDTH, ACTIONS, SIGNALS, REMEMBERED = 2, 3, 3, 2, 2, 4
 

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from properties import examples
 from replay_world import Every, Piece, World, add, as_read, new_memory, rows_of
 
-from queues.messages import TrajectoryBatch
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.policy.observations import ObservationLayout
-from stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory
 
 PIECES = st.builds(
     Piece,

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from trainer_samples import CONTINUOUS, VECTOR, experience
 
-from queues.errors import QueueClosed
-from queues.messages import Barrier, ReplayRequest
-from queues.specs import ActionSpec, BehaviorSpec
-from stages.policy.observations import ObservationLayout
-from stages.trainer.intake import Intake
-from stages.trainer.sac.dealing import RUN, deal
-from stages.trainer.sac.replay_memory import ReplayMemory, replayed_columns
-from stages.trainer.sac.replay_shard import ReplayShard
-from stages.trainer.sac.sharded_replay import ASKS_SIZE, ShardedReplay, shard_capacity
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Barrier, ReplayRequest
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.sac.dealing import RUN, deal
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory, replayed_columns
+from headrace.stages.trainer.sac.replay_shard import ReplayShard
+from headrace.stages.trainer.sac.sharded_replay import ASKS_SIZE, ShardedReplay, shard_capacity
 
 SPEC = BehaviorSpec("Test", (VECTOR,), CONTINUOUS)
 

@@ -4,10 +4,10 @@ import torch
 from opened_trainers import opened_trainer_of
 from trainer_samples import IMAGE, VECTOR, Reported, demonstrations, experience, flat_weights, trainer_of
 
-from queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from stages.errors import NotFiniteError, StageError
-from stages.policy import make_policy
-from stages.policy.design import design_of
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy import make_policy
+from headrace.stages.policy.design import design_of
 
 pytestmark = pytest.mark.lengthy
 

@@ -5,8 +5,8 @@ import pytest
 from opened_trainers import opened_trainer_of
 from trainer_samples import CONTINUOUS, VECTOR, experience
 
-from queues.specs import BehaviorSpec
-from stages.policy.design import design_of
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.design import design_of
 
 MEMORY = {"memory_size": 4, "sequence_length": 4}
 

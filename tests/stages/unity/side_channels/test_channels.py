@@ -7,9 +7,9 @@ import uuid
 
 import pytest
 
-from config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
-from stages.unity.errors import ChannelMisused
-from stages.unity.side_channels import (
+from headrace.config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
+from headrace.stages.unity.errors import ChannelMisused
+from headrace.stages.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
     FloatPropertiesChannel,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.errors import StageError
-from stages.unity.errors import ChannelMisused, UnityBroken
-from stages.unity.side_channels import IncomingMessage, RawBytesChannel, SideChannel, SideChannels
+from headrace.stages.errors import StageError
+from headrace.stages.unity.errors import ChannelMisused, UnityBroken
+from headrace.stages.unity.side_channels import IncomingMessage, RawBytesChannel, SideChannel, SideChannels
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 ID_ON_THE_WIRE = "33221100 5544 7766 8899 aabbccddeeff"

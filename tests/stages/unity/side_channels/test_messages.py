@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.unity.side_channels import IncomingMessage, OutgoingMessage
+from headrace.stages.unity.side_channels import IncomingMessage, OutgoingMessage
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False)

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from unity_runs import build, play, reports
 
-from stages.unity.side_channels import (
+from headrace.stages.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
     FloatPropertiesChannel,
@@ -18,7 +18,7 @@ from stages.unity.side_channels import (
     StatsAggregationMethod,
     StatsSideChannel,
 )
-from stages.unity.worker import UnityWorker
+from headrace.stages.unity.worker import UnityWorker
 
 pytestmark = pytest.mark.lengthy
 

@@ -1,0 +1,17 @@
+"""Where this Headrace lies. Of all modules this is the lowest: it imports none of the others."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+PARTS = ("config", "queues", "stages", "pipeline")
+"""The packages below `headrace`."""
+_FOLDERS = sys.modules[__name__.rpartition(".")[0]].__path__
+ROOT = os.path.dirname(_FOLDERS[0])
+"""The folder that has to be on `sys.path` for `import headrace`."""
+CODE = (
+    os.path.join(_FOLDERS[0], ""),
+    *(os.path.join(folder, part, "") for folder in _FOLDERS for part in PARTS),
+)
+"""How the names of our files begin."""

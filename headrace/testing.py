@@ -1,0 +1,47 @@
+"""Headrace's own stages, and what runs one of them alone between plain queues (docs/testing-stages.md)."""
+
+from __future__ import annotations
+
+from headrace.queues import AgentManagerQueue, Barrier
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_writer import StreamWriter
+from headrace.stages.actor import Actor, ActorPort, CreditGate
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environment.factory import EnvironmentRequest, make_group
+from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.evaluation import EvaluationStage
+from headrace.stages.evaluation.opponents import NewestOpponents
+from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage
+from headrace.stages.loop import StageHooks, StageRunner
+from headrace.stages.publisher import PolicyPublisher, PublisherPort
+from headrace.stages.replay import Recorder, ReplaySource
+from headrace.stages.trainer import TrainerPort, TrainerStage
+
+__all__ = [
+    "Actor",
+    "ActorPort",
+    "AgentManagerQueue",
+    "AgentProcessor",
+    "Barrier",
+    "CreditGate",
+    "EnvironmentRequest",
+    "EnvironmentStage",
+    "EvaluationStage",
+    "GhostController",
+    "GhostPolicies",
+    "GhostStage",
+    "Lineups",
+    "NewestOpponents",
+    "PolicyPublisher",
+    "PublisherPort",
+    "Recorder",
+    "ReplaySource",
+    "StageHooks",
+    "StageRunner",
+    "StreamHeader",
+    "StreamWriter",
+    "TrainerPort",
+    "TrainerStage",
+    "make_group",
+]

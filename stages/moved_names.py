@@ -1,0 +1,23 @@
+"""Where modules of ours are today that old configurations, run folders and recordings name by an earlier place."""
+
+from __future__ import annotations
+
+from headrace.place import PARTS
+
+_MOVED = {
+    "stages.environment.volley": "headrace.stages.games.volley",
+    **{part: f"headrace.{part}" for part in PARTS},
+}
+"""By the earlier name of a package or module, its name today; a longer one counts before a shorter. Lines stay."""
+
+
+def name_today(module: str) -> str | None:
+    """The name of a module of ours today, by an earlier one; None for a name that none of ours has had."""
+    inner = ""
+    while module:
+        if moved := _MOVED.get(module):
+            today = moved + inner
+            return name_today(today) or today
+        module, dot, last = module.rpartition(".")
+        inner = f"{dot}{last}{inner}"
+    return None
