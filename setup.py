@@ -1,20 +1,29 @@
-"""The packages: the folders beside this file are installed as `headrace.config`, `headrace.queues` and so on.
+"""What setup.cfg can't say: where the packages lie, and the README's links as they are outside of the repository."""
 
-All else is described in setup.cfg.
-"""
+import re
+from configparser import ConfigParser
+from pathlib import Path
 
 from setuptools import find_packages, setup
 
 PARTS = ("config", "queues", "stages", "pipeline")
+"""Folders, each of which is a package below `headrace`."""
+ROOT = Path(__file__).parent
 
+
+def readme() -> str:
+    """Return the README, whose links lead to files of the repository, as a package index can show it."""
+    described = ConfigParser()
+    described.read(ROOT / "setup.cfg", encoding="utf-8")
+    address = described["metadata"]["url"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{address}/raw/main/", text)
+    return re.sub(r"(?<!!)(\[[^]]*\]\()(?!https?:|#)", rf"\1{address}/blob/main/", text)
+
+
+found = find_packages(str(ROOT))
 setup(
-    packages=[
-        "headrace",
-        *(
-            f"headrace.{name}"
-            for part in PARTS
-            for name in (part, *(f"{part}.{inner}" for inner in find_packages(part)))
-        ),
-    ],
+    long_description=readme(),
+    packages=["headrace", *(f"headrace.{name}" for name in found if name.partition(".")[0] in PARTS)],
     package_dir={"headrace": "headrace", **{f"headrace.{part}": part for part in PARTS}},
 )

@@ -14,5 +14,5 @@ class OpenProtocolSettings(EnvironmentSettings):
 
     kind: Literal["open_protocol"]
     transport: Literal["tcp", "websocket"] = Field(
-        "tcp", description="How games call: plain TCP, or WebSockets, as pages in a browser do (needs `headrace[web]`)."
+        "tcp", description="How games call: plain TCP, or WebSockets, as pages in a browser do."
     )

@@ -169,8 +169,6 @@ def _tournament(players: Sequence[str], request: Request) -> int:
 
 def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
     """Serve the page over runs in their folders."""
-    if find_spec("aiohttp") is None:
-        return _refuse("--view needs the package aiohttp: `pip install 'headrace[web]'`")
     from headrace.pipeline.monitor.monitor import USUAL_PORT
     from headrace.pipeline.monitor.view import view
 
@@ -184,8 +182,6 @@ def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
 
 def _serve(asked: Namespace) -> int:
     """Serve models."""
-    if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
-        return _refuse("--serve needs the packages aiohttp and prometheus-client: `pip install 'headrace[web]'`")
     use_one_thread(os.environ)  # before NumPy is imported
     from headrace.pipeline.command.signals import end_process
     from headrace.pipeline.reporting.console import configure_logging

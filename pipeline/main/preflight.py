@@ -128,11 +128,6 @@ def _check_host_kinds(config: RunConfig) -> None:
             )
 
 
-def _check_monitor(config: RunConfig) -> None:
-    if config.monitor is not None and find_spec("aiohttp") is None:
-        raise RunError("the live page (monitor) needs the package aiohttp: `pip install 'headrace[web]'`")
-
-
 def _check_persons(config: RunConfig) -> None:
     """Check that persons who are to play can see the game, and reach it."""
     found = persons_in(config)
@@ -184,6 +179,6 @@ def _check_streams(config: RunConfig) -> None:
 
 _PARTS = (
     *(_check_alone, _check_streams, _check_demonstrations, _check_starts),
-    *(_check_host_kinds, _check_monitor, _check_persons),
+    *(_check_host_kinds, _check_persons),
 )
 """The checks of what a run needs beside its environment, and beside the run that it goes on from."""

@@ -31,7 +31,7 @@ OPEN = frozenset({*PAGE, "/healthz"})
 
 def page_routes() -> list[web.RouteDef]:
     """Return the routes of the page's files."""
-    return file_routes(files("pipeline.monitor").joinpath("page"), PAGE)
+    return file_routes(files("headrace.pipeline.monitor").joinpath("page"), PAGE)
 
 
 def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list[web.RouteDef]:

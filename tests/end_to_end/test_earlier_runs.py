@@ -58,13 +58,8 @@ def assert_close(actual, expected):
 
 
 def configuration(run):
-    """What the run was configured by; its game has moved since."""
+    """What the run was configured by; of self-play the game has moved since, twice."""
     plain = yaml.safe_load((EARLIER / run / "run" / "configuration.yaml").read_text())
-    factory = plain["environment"]["factory"]
-    if factory is not None:
-        plain["environment"]["factory"] = factory.replace(
-            "headrace.stages.environment.volley", "headrace.stages.games.volley"
-        )
     return changed(plain, {"record": None})
 
 

@@ -6,8 +6,6 @@ import socket
 from itertools import pairwise
 
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from page_calls import LONG, Page, held_up
 from run_configs import cartpole, changed, volley
 

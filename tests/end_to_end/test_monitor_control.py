@@ -6,8 +6,6 @@ import os
 import signal
 
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from page_calls import LONG, Page
 from run_configs import INLINE, changed, volley
 from runs import Command

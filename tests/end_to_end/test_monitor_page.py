@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from browsers import complaints, needs_browser, opened_browser
 from page_calls import Page, held_up
 from run_configs import volley

@@ -10,8 +10,6 @@ import sys
 import urllib.request
 
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from run_configs import INLINE, changed, volley
 from runs import COMMAND, run_here
 

@@ -157,7 +157,6 @@ def test_a_game_in_javascript_is_trained_under_node(catcher):
 @needs_browser
 @pytest.mark.lengthy
 def test_the_policy_plays_in_the_page(catcher):
-    pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
     port = free_port()
     command = [
         *(

@@ -6,8 +6,6 @@ import os
 import signal
 
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from browsers import complaints, needs_browser, opened_browser
 from page_calls import Page
 from run_configs import volley

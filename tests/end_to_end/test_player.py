@@ -8,11 +8,9 @@ import os
 import signal
 from contextlib import asynccontextmanager
 
+import aiohttp
 import numpy as np
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
-import aiohttp
 from page_calls import Page
 from run_folders import streams
 from runs import PATIENCE_S

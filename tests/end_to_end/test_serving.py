@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 import grpc
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from runs import COMMAND
 from serving_samples import expected, write_model
 

@@ -1,4 +1,4 @@
-"""Modules of the user's own: where they may lie, and which names of theirs do no harm."""
+"""Modules of the user's own: where they may lie, and that they may have any names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from run_configs import cartpole
 from runs import COMMAND
 
 ROOT = COMMAND.parents[1]
-MODULE = """
+THINGS = """
 import gymnasium
-from headrace.stages import Stage
+from headrace import Stage
 
 
 class Pass(Stage):
@@ -26,39 +26,76 @@ class Pass(Stage):
 def make():
     return gymnasium.make("CartPole-v1")
 """
-SHADOW = "raise RuntimeError('a package of the name of one of ours was imported')"
 SCRIPT = """
 import sys
-sys.path.insert(1, sys.argv[1])
-from headrace.config import RunConfig
-from headrace.pipeline.run import run
-import yaml
+sys.path.append(sys.argv[1])
+from headrace import run
 
-print(run(RunConfig.from_plain(yaml.safe_load(open(sys.argv[2])))).behaviors["CartPole"].step)
+print(run(sys.argv[2]).behaviors["CartPole"].step)
 """
+CORRIDOR = """
+import gymnasium, numpy as np
+from config import LR
+from pipeline import preprocess
+from stages.first import START
+from utils import OUT
+import queues
 
 
-def write_run(folder: Path, where: str = "") -> Path:
-    """Write a run of two processes whose environment and stage are the user's; its configuration."""
-    plain = cartpole(
-        behaviors__CartPole__max_steps=600,
-        environment__factory="my_things:make",
-        pipeline__stages=[{"use": "my_things:Pass", "after": "agent_processor"}],
-        checkpoint_settings={"results_dir": str(folder / "results")},
-    )
-    del plain["environment"]["id"]
-    path = folder / where / "my.yaml"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump(plain), encoding="utf-8")
-    return path
+class Corridor(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = START
+        return preprocess(np.array([self.at], np.float32)), {}
+
+    def step(self, action):
+        self.at += LR if action else -LR
+        return preprocess(np.array([self.at], np.float32)), 1.0, abs(self.at) > OUT, False, {}
+"""
+TRAIN = """
+import sys
+sys.path.append(sys.argv[1])
+from headrace import run
+
+if __name__ == "__main__":
+    print(run("c.yaml").behaviors["C"].step)
+"""
+COMMON_NAMES = {
+    "my_env.py": CORRIDOR,
+    "train.py": TRAIN,
+    "config.py": "LR = 0.1\n",
+    "queues.py": "",
+    "pipeline.py": "def preprocess(x):\n    return x\n",
+    "stages/__init__.py": "",
+    "stages/first.py": "START = 0.5\n",
+    "utils.py": "OUT = 0.95\n",
+    "test_train.py": "from headrace import run\n\ndef test_it():\n    assert run('c.yaml').behaviors['C'].step >= 500\n",
+    "c.yaml": """
+environment: {kind: gymnasium, factory: "my_env:Corridor", behavior: C, num_envs: 4}
+behaviors: {C: {trainer_type: ppo, max_steps: 500, hyperparameters: {buffer_size: 256, batch_size: 64}}}
+checkpoint_settings: {run_id: c, force: true}
+""",
+}
 
 
-def call(folder: Path, *line: object) -> str:
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder whose modules have the names that research projects have most."""
+    for name, text in COMMON_NAMES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def call(folder: Path, *line: object, **environment: str) -> str:
     """Call Python in a folder; what it said."""
     done = subprocess.run(
         [sys.executable, *map(str, line)],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -68,18 +105,41 @@ def call(folder: Path, *line: object) -> str:
 
 
 @pytest.mark.lengthy
-def test_packages_of_our_names_in_the_working_directory_are_named_and_do_no_harm(tmp_path):
-    config = write_run(tmp_path, "configs")
-    (tmp_path / "my_things.py").write_text(MODULE, encoding="utf-8")
-    for name in ("config", "pipeline", "queues", "stages"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(SHADOW, encoding="utf-8")
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("train.py", ROOT),
+        ("-m", "train", ROOT),
+        ("-c", f"import sys; sys.path.append({str(ROOT)!r})\nfrom headrace import run\nprint(run('c.yaml').behaviors)"),
+        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={ROOT}", "test_train.py"),
+    ],
+    ids=["script", "module", "notebook", "pytest"],
+)
+def test_a_project_may_have_modules_of_any_names(project, line):
+    """Without a file, as in a notebook, the working directory is first on the path."""
+    said = call(project, *line)
+    assert "Traceback" not in said
+    assert (project / "results/c/C.onnx").exists()
 
-    said = call(tmp_path, COMMAND, config)
 
-    (warning,) = [line for line in said.splitlines() if line.startswith("warning: ")]
-    assert f"{tmp_path / 'pipeline' / '__init__.py'}, " in warning
-    assert "CartPole: " in said.splitlines()[-1]
+def test_an_environment_is_tried_with_its_own_modules_also_where_our_checkout_is_on_the_path(project):
+    said = call(project, COMMAND, "c.yaml", "--validate", PYTHONPATH=str(ROOT))
+    assert "warning" not in said
+    assert "behavior C:" in said
+
+
+def write_run(folder: Path) -> Path:
+    """Write a run of two processes whose environment and stage are the user's; its configuration."""
+    plain = cartpole(
+        behaviors__CartPole__max_steps=600,
+        environment__factory="my_things:make",
+        pipeline__stages=[{"use": "my_things:Pass", "after": "agent_processor"}],
+        checkpoint_settings={"results_dir": str(folder / "results")},
+    )
+    del plain["environment"]["id"]
+    path = folder / "my.yaml"
+    path.write_text(yaml.safe_dump(plain), encoding="utf-8")
+    return path
 
 
 @pytest.mark.lengthy
@@ -87,7 +147,7 @@ def test_hosts_find_what_a_script_finds_beside_itself(tmp_path):
     beside, elsewhere = tmp_path / "scripts", tmp_path / "elsewhere"
     beside.mkdir()
     elsewhere.mkdir()
-    (beside / "my_things.py").write_text(MODULE, encoding="utf-8")
+    (beside / "my_things.py").write_text(THINGS, encoding="utf-8")
     (beside / "train.py").write_text(SCRIPT, encoding="utf-8")
 
     assert int(call(elsewhere, beside / "train.py", ROOT, write_run(tmp_path)).splitlines()[-1]) >= 600

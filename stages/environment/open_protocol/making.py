@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.config import RunConfig
@@ -13,7 +12,6 @@ from headrace.stages.environment.open_protocol.instance import OpenInstance
 from headrace.stages.environment.parameters import EpisodeParameters
 from headrace.stages.environment.programs.group import ProgramGroup
 from headrace.stages.open_protocol.worker import GameProgram, OpenWorker
-from headrace.stages.programs.errors import ProgramRefused
 from headrace.stages.restarts import RestartBudget
 
 RUN_LOGS = "run_logs"
@@ -48,8 +46,6 @@ def check_game(config: RunConfig) -> None:
     Raises:
         ProgramRefused: if something is not.
     """
-    if _transport(config) == "websocket" and find_spec("aiohttp") is None:
-        raise ProgramRefused("environment.transport: websocket needs the package aiohttp: pip install 'headrace[web]'")
     if config.env_settings.env_path is not None:
         GameProgram(config.env_settings.env_path).command("tcp", 0, 0)
 

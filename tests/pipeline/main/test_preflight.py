@@ -60,7 +60,6 @@ VOLLEY = {"environment": {"kind": "builtin", "id": "Volley"}, "behaviors": {"Vol
     ],
 )
 def test_a_person_who_could_not_play_is_told_what_to_do(plain, message):
-    pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
     with pytest.raises(RunError, match=message):
         check_run(RunConfig.from_plain(plain))
     check_run(RunConfig.from_plain({**VOLLEY, "monitor": {"control": True}}))

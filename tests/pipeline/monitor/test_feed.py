@@ -6,8 +6,6 @@ import json
 import socket
 
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from aiohttp import ClientSession, web
 
 from headrace.pipeline.monitor import feed as feed_module

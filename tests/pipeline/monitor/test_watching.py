@@ -6,8 +6,6 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
-
 from headrace.pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, StatisticsReport, Stop
 from headrace.pipeline.monitor import exhibition
 from headrace.pipeline.monitor.exhibition import Exhibition

@@ -74,7 +74,7 @@ def test_lines_are_plain_by_default():
     out = io.StringIO()
     configure_logging(stream=out)
     ConsoleWriter(lambda: 1.5).write("Tennis", summaries(reward=[2.0]), 100)
-    logging.getLogger("pipeline.x").debug("per batch")
+    logging.getLogger("headrace.pipeline.x").debug("per batch")
     assert out.getvalue() == (
         "[INFO] Tennis. Step: 100. Time Elapsed: 1.500 s. Mean Reward: 2.000. Std of Reward: 0.000. Training.\n"
     )
@@ -83,8 +83,8 @@ def test_lines_are_plain_by_default():
 def test_each_line_of_a_warning_has_its_level_and_blocks_of_information_stay_as_they_are():
     out = io.StringIO()
     configure_logging(stream=out)
-    logging.getLogger("stages.x").warning("it has died\nIts last words:\n\nhelp")
-    logging.getLogger("stages.x").info("Hyperparameters:\n\tlambd: 1")
+    logging.getLogger("headrace.stages.x").warning("it has died\nIts last words:\n\nhelp")
+    logging.getLogger("headrace.stages.x").info("Hyperparameters:\n\tlambd: 1")
     assert out.getvalue() == (
         "[WARNING] it has died\n[WARNING] Its last words:\n[WARNING] \n[WARNING] help\n"
         "[INFO] Hyperparameters:\n\tlambd: 1\n"
@@ -94,7 +94,7 @@ def test_each_line_of_a_warning_has_its_level_and_blocks_of_information_stay_as_
 def test_debug_lines_carry_time_and_place():
     out = io.StringIO()
     configure_logging(debug=True, stream=out)
-    logging.getLogger("stages.x").debug("a batch of %d", 7)
+    logging.getLogger("headrace.stages.x").debug("a batch of %d", 7)
     pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d DEBUG \[test_console\.py:\d+\] a batch of 7\n"
     assert re.fullmatch(pattern, out.getvalue())
 

@@ -13,7 +13,7 @@ from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.reporting.console import DETAIL, configure_logging
 from headrace.pipeline.reporting.run_log import logged_to
 
-log = logging.getLogger("pipeline.test")
+log = logging.getLogger("headrace.pipeline.test")
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
-pytest.importorskip("prometheus_client", reason="python -m pip install 'headrace[web]'")
 from aiohttp import web
 from browsers import needs_browser, opened_browser
 from serving_samples import MEMORY, expected, serving, write_model

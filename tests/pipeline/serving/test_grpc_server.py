@@ -11,9 +11,6 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
-pytest.importorskip("prometheus_client", reason="python -m pip install 'headrace[web]'")
 from serving_samples import MEMORY, PICTURE, expected, serving, write_model
 
 from headrace.pipeline.serving import messages

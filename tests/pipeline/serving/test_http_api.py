@@ -9,9 +9,6 @@ from contextlib import asynccontextmanager
 import msgpack
 import numpy as np
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
-pytest.importorskip("prometheus_client", reason="python -m pip install 'headrace[web]'")
 from aiohttp import ClientSession
 from serving_samples import MEMORY, PICTURE, expected, serving, write_model
 

@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
 from aiohttp import ClientSession, web
 from pydantic import BaseModel
 

@@ -6,11 +6,9 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
+import aiohttp
 import msgpack
 import pytest
-
-pytest.importorskip("aiohttp", reason="python -m pip install 'headrace[web]'")
-import aiohttp
 from open_runs import called, free_port
 
 from headrace.stages.open_protocol.worker import OpenWorker

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from headrace.config import tables
+from headrace.config.tables import Table, import_plugins, plugin_modules
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch):
+    monkeypatch.setattr(tables, "_adders", {})
+    tables._import_plugins.cache_clear()
+    yield
+    tables._import_plugins.cache_clear()
+
+
+def test_the_module_that_adds_an_entry_is_remembered():
+    table = Table(ours=1)
+    assert plugin_modules() == []
+
+    table["theirs"] = 2
+
+    assert dict(table) == {"ours": 1, "theirs": 2}
+    assert plugin_modules() == [__name__]
+
+
+def test_a_script_is_remembered_by_its_file_and_headrace_not_at_all(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/somewhere/train.py")
+    monkeypatch.setattr(tables, "_adders", {"__main__": None, "headrace.config.trainers": None, "kinds": None})
+
+    assert plugin_modules() == ["train", "kinds"]
+
+
+def test_modules_of_another_process_are_imported_once(tmp_path, monkeypatch):
+    (tmp_path / "kinds_of_mine.py").write_text(
+        f"from {__name__} import TABLE\nTABLE['mine'] = TABLE.get('mine', 0) + 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    import_plugins(["kinds_of_mine"])
+    import_plugins(["kinds_of_mine"])
+
+    assert TABLE["mine"] == 1
+
+
+TABLE: Table[int] = Table()
+
+
+def test_an_installed_package_s_module_is_imported_when_a_name_is_lacking(tmp_path, monkeypatch):
+    info = tmp_path / "offering-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[headrace.plugins]\nmore = kinds_of_theirs\n")
+    (tmp_path / "kinds_of_theirs.py").write_text(f"from {__name__} import TABLE\nTABLE['theirs'] = 7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert "my_module:Class" not in TABLE
+    assert "kinds_of_theirs" not in sys.modules, "a reference is found without a table"
+    assert "theirs" in TABLE
+    assert TABLE.get("theirs") == 7
+    assert TABLE.get("nobody's") is None

@@ -1,0 +1,78 @@
+"""A kind that a module of the user's adds to a table is known in all processes of a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from run_configs import cartpole
+from runs import COMMAND
+
+POLES = """
+import dataclasses
+from headrace import ENVIRONMENT_KINDS
+from headrace.stages.environment.gymnasium.making import make_gymnasium_group
+
+ENVIRONMENT_KINDS["poles"] = dataclasses.replace(ENVIRONMENT_KINDS["gymnasium"], meaning="poles", group="poles:make")
+
+
+def make(request):
+    return make_gymnasium_group(request)
+"""
+PLAIN = cartpole(behaviors__CartPole__max_steps=600, environment__kind="poles", checkpoint_settings={"run_id": "poles"})
+SCRIPT = f"import poles, headrace; print(headrace.run({PLAIN!r}).behaviors['CartPole'].step)"
+
+
+@pytest.fixture
+def call(tmp_path):
+    """Calls Python in a folder with the module."""
+    (tmp_path / "poles.py").write_text(POLES)
+
+    def said(*line, **environment):
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            [sys.executable, *map(str, line)],
+            cwd=tmp_path,
+            env=kept | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return done.returncode, done.stdout
+
+    return said
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("in_the_script", [False, True], ids=["a module", "the script itself"])
+def test_a_kind_that_a_script_adds_is_known_in_process_hosts(call, tmp_path, in_the_script):
+    ours = f"import sys; sys.path.append({str(COMMAND.parents[1])!r})"
+    kind, run = ("", SCRIPT)
+    if in_the_script:
+        kind, run = POLES.replace("poles:make", "train:make"), SCRIPT.replace("import poles, ", "import ")
+    (tmp_path / "train.py").write_text(f"{ours}\n{kind}\nif __name__ == '__main__':\n    {run}\n")
+    status, said = call("train.py")
+    assert status == 0, said
+    assert int(said.splitlines()[-1]) >= 600
+
+
+def test_a_kind_of_an_installed_package_is_known_to_the_command(call, tmp_path):
+    (tmp_path / "poles.yaml").write_text(yaml.safe_dump(PLAIN))
+    elsewhere = tmp_path / "site"
+    info = elsewhere / "poles-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: poles\nVersion: 1.0\n")
+    line = (COMMAND, "poles.yaml", "--validate")
+
+    status, said = call(*line, PYTHONPATH=str(elsewhere))
+    assert status == 2, said
+    assert "environment.kind: 'poles' is not known" in said
+
+    (info / "entry_points.txt").write_text("[headrace.plugins]\npoles = poles\n")
+    (elsewhere / "poles.py").write_text(POLES)
+    status, said = call(*line, PYTHONPATH=str(elsewhere))
+    assert status == 0, said
+    assert "behavior CartPole:" in said
