@@ -32,7 +32,7 @@ class Table(dict[str, _Entry]):
         """Return True if there is such an entry, in an installed package's module if in no other."""
         return super().__contains__(name) or (_is_name(name) and _import_plugins() and super().__contains__(name))
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: Any = None) -> _Entry | Any:
         """Return the entry of this name, or the default."""
         return super().get(name, default) if name in self else default
 

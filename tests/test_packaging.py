@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -117,7 +117,7 @@ def test_a_checkout_without_links_trains_in_processes(linkless, tmp_path):
     )
 
 
-def trained_by(command: list[object], example: Path, folder: Path) -> str:
+def trained_by(command: Sequence[object], example: Path, folder: Path) -> str:
     """What a short run on CartPole, with an actor in a process, prints in a folder with modules of common names."""
     for name in ("config", "pipeline"):
         (folder / name).mkdir()

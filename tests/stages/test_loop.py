@@ -167,14 +167,14 @@ async def test_a_stage_that_means_something_else_by_context_keeps_it():
     class OfFrames(Lifecycle):
         def __init__(self):
             super().__init__()
-            self.context = 4  # frames
+            self.context = 4  # type: ignore[assignment]  # frames
 
         def process(self, item):
             return [self.context * item]
 
     class Computed(Lifecycle):
         @property
-        def context(self):
+        def context(self):  # type: ignore[override]
             return 5
 
         def process(self, item):
