@@ -4,7 +4,7 @@ import re
 from configparser import ConfigParser
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
 PARTS = ("config", "queues", "stages", "pipeline")
 """Folders, each of which is a package below `headrace`."""
@@ -21,9 +21,10 @@ def readme() -> str:
     return re.sub(r"(?<!!)(\[[^]]*\]\()(?!https?:|#)", rf"\1{address}/blob/main/", text)
 
 
-found = find_packages(str(ROOT))
+# Folders of data are among them, as Python could import those too.
+found = [name for part in PARTS for name in find_namespace_packages(str(ROOT), include=[part, f"{part}.*"])]
 setup(
     long_description=readme(),
-    packages=["headrace", *(f"headrace.{name}" for name in found if name.partition(".")[0] in PARTS)],
+    packages=["headrace", *(f"headrace.{name}" for name in found if "__pycache__" not in name)],
     package_dir={"headrace": "headrace", **{f"headrace.{part}": part for part in PARTS}},
 )

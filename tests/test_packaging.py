@@ -78,7 +78,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("checkout")
     for name in (*PARTS, "headrace", "bin"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg", "setup.py"):
+    for name in ("LICENSE", "LICENSE-uPlot", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg", "setup.py"):
         shutil.copy(ROOT / name, copy)
     return copy
 
@@ -208,7 +208,7 @@ def test_a_wheel_states_licences_commands_and_links_that_work_elsewhere(wheel):
         assert f"{command} = headrace.pipeline.cli:main" in texts["entry_points.txt"]
     assert texts["top_level.txt"].split() == ["headrace"]
     assert texts["LICENSE"] == (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert "MIT" in texts["uplot-licence.txt"]
+    assert "MIT" in texts["LICENSE-uPlot"]
     assert re.search(r"^License-Expression: Apache-2.0 AND MIT$", texts["METADATA"], flags=re.MULTILINE)
     for line in ("Requires-Python: >=3.11", "Author: The Headrace authors", "Project-URL: Changelog, https://"):
         assert f"\n{line}" in texts["METADATA"]

@@ -17,7 +17,6 @@ PAGE = {
     "/style.css": "style.css",
     "/uplot.min.js": "uplot.min.js",
     "/uplot.min.css": "uplot.min.css",
-    "/uplot-licence.txt": "uplot-licence.txt",
     "/icon.svg": "icon.svg",
     **{
         f"/{name}.js": f"{name}.js"
