@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.place import PARTS
 
 _MOVED = {
-    "stages.environment.volley": "headrace.stages.games.volley",
+    **{f"stages.environment.{game}": f"headrace.stages.games.{game}" for game in ("connect_four", "pursuit", "volley")},
     **{part: f"headrace.{part}" for part in PARTS},
 }
 """By the earlier name of a package or module, its name today; a longer one counts before a shorter. Lines stay."""
