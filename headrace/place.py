@@ -8,7 +8,7 @@ import sys
 PARTS = ("config", "queues", "stages", "pipeline")
 """The packages below `headrace`."""
 _FOLDERS = sys.modules[__name__.rpartition(".")[0]].__path__
-ROOT = os.path.dirname(_FOLDERS[0])
+ROOT = os.path.abspath(os.path.dirname(_FOLDERS[0]))
 """The folder that has to be on `sys.path` for `import headrace`."""
 CODE = (
     os.path.join(_FOLDERS[0], ""),

@@ -20,6 +20,7 @@ from typing import Any
 import ray
 from ray._private.services import canonicalize_bootstrap_address
 
+import headrace
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.errors import RunError
@@ -27,6 +28,7 @@ from headrace.pipeline.common.graph import decides_centrally
 from headrace.pipeline.hosts.ahead import child_environment
 from headrace.pipeline.hosts.leftovers import remove_folder_at_end, watch_this_process
 from headrace.pipeline.hosts.ray.head import first_to_answer, wait_until_gone
+from headrace.place import ROOT
 
 LOOPBACK = "127.0.0.1"
 _LONGEST_FOLDER = 107 - 65 - 30
@@ -92,14 +94,10 @@ class RaySession:
                 )
 
     def _join(self, config: RunConfig) -> None:
-        address = config.pipeline.ray.address
+        address, shipped = config.pipeline.ray.address, runtime_environment(config)
         try:
             with _signals_kept(), _as_it_listens(address):
-                ray.init(
-                    address=address,
-                    logging_level=logging.ERROR,
-                    runtime_env=runtime_environment(config),
-                )
+                ray.init(address=address, logging_level=logging.ERROR, runtime_env=shipped)
         except Exception as error:
             ray.shutdown()
             raise RunError(
@@ -139,15 +137,20 @@ def _end_processes() -> None:
 
 
 def runtime_environment(config: RunConfig) -> dict[str, Any]:
-    """What hosts on other machines need: this Headrace, and the modules of the user's own that main has imported."""
+    """What hosts on other machines need: this Headrace, and the modules of the user's own that main has imported.
+
+    Raises:
+        RunError: if this Headrace's packages do not lie in one folder.
+    """
     environment = dict(config.pipeline.ray.runtime_env)
-    ours = [os.path.dirname(os.path.abspath(str(sys.modules[name].__file__))) for name in _OUR_PACKAGES]
-    modules = [*environment.get("py_modules", ()), *ours, *_modules_in(config)]
+    if len(headrace.__path__) > 1:
+        raise RunError(
+            f"pipeline.ray.address: {ROOT} is a checkout without links, which can't be sent to other machines: install "
+            "Headrace from it (`pip install .`), and run the installed command"
+        )
+    modules = [*environment.get("py_modules", ()), *headrace.__path__, *_modules_in(config)]
     environment["py_modules"] = list(dict.fromkeys(modules))
     return environment
-
-
-_OUR_PACKAGES = ("config", "pipeline", "queues", "stages")
 
 
 def _modules_in(config: RunConfig) -> list[str]:
@@ -156,7 +159,7 @@ def _modules_in(config: RunConfig) -> list[str]:
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if "." in name or name in _OUR_PACKAGES or not file or name == "__main__":
+        if "." in name or name == "headrace" or not file or name == "__main__":
             continue
         path = os.path.abspath(file)
         if os.path.basename(path) == "__init__.py":
