@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[1]
 STEPS = 2048
 """Of the first buffer."""
 TICKS = os.sysconf("SC_CLK_TCK")
-RUN = "from headrace.pipeline.cli import main; import sys; sys.exit(main())"
 CONFIG = f"""
 environment: {{kind: gymnasium, id: CartPole-v1, num_envs: 64}}
 behaviors:
@@ -74,9 +73,18 @@ def first_update(root: Path, shape: str) -> tuple[float, float]:
         )
         begun = time.monotonic()
         with subprocess.Popen(
-            [sys.executable, "-c", RUN, str(config), "--run-id", "start", "--results-dir", folder, "--seed", "1"],
+            [
+                sys.executable,
+                root / "bin/run-pipeline",
+                config,
+                "--seed",
+                "1",
+                "--run-id",
+                "a",
+                "--results-dir",
+                folder,
+            ],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(root)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -45,8 +45,7 @@ def _named(value: Any, path: KeyPath) -> str:
     """Name a class or function, so that other processes can import it."""
     module, name = value.__module__, value.__qualname__
     if module == "__main__":
-        file = getattr(sys.modules["__main__"], "__file__", None)
-        module = Path(file).stem if file else ""  # a script: other processes find it as a module
+        module = main_module()
     if "<" in name or not module:
         meant = "make_env" if value.__name__ == "<lambda>" else value.__name__
         raise _refused(
@@ -55,6 +54,15 @@ def _named(value: Any, path: KeyPath) -> str:
             f"my_env.py (in a notebook: %%writefile my_env.py), and write 'my_env:{meant}'",
         )
     return f"{module}:{name}"
+
+
+def main_module() -> str:
+    """The name by which other processes find the main module: a script is a module beside it; empty in a notebook."""
+    main = sys.modules["__main__"]
+    if spec := getattr(main, "__spec__", None):  # of `python -m package.module`
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else ""
 
 
 def _refused(path: KeyPath, message: str) -> ConfigError:

@@ -9,32 +9,39 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from collections import UserDict
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-PLUGINS = "headrace.plugins"
-"""Group of entry points whose values are modules."""
+from headrace.config.errors import ConfigError, Mistake
+from headrace.config.plain_data import main_module
+
+_GROUP = "headrace.plugins"
 _Entry = TypeVar("_Entry")
 _adders: dict[str, None] = {}
 
 
-class Table(dict[str, _Entry]):
+class Table(UserDict[str, _Entry]):
     """Entries by name."""
 
     def __setitem__(self, name: str, entry: _Entry) -> None:
         """Add an entry, and remember the module that does."""
-        _adders[sys._getframe(1).f_globals["__name__"]] = None
+        frame = sys._getframe(1)
+        while frame.f_back and frame.f_globals["__name__"].startswith("collections"):  # of `update` and the like
+            frame = frame.f_back
+        _adders[frame.f_globals["__name__"]] = None
         super().__setitem__(name, entry)
+
+    def __missing__(self, name: str) -> _Entry:
+        """Look for an entry among those of installed packages."""
+        if name in self:
+            return self.data[name]
+        raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
         """Return True if there is such an entry, in an installed package's module if in no other."""
-        return super().__contains__(name) or (_is_name(name) and _import_plugins() and super().__contains__(name))
-
-    def get(self, name: str, default: Any = None) -> _Entry | Any:
-        """Return the entry of this name, or the default."""
-        return super().get(name, default) if name in self else default
+        return name in self.data or (_is_name(name) and _import_plugins() and name in self.data)
 
 
 def _is_name(name: object) -> bool:
@@ -43,20 +50,35 @@ def _is_name(name: object) -> bool:
 
 @functools.cache
 def _import_plugins() -> bool:
-    for point in metadata.entry_points(group=PLUGINS):
-        point.load()
+    for point in metadata.entry_points(group=_GROUP):
+        _import(point.module, f"{point.name!r} of the installed package {point.dist and point.dist.name}")
     return True
 
 
 def plugin_modules() -> list[str]:
-    """The modules that have added entries, for `import_plugins` in another process; a script has its file's name."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    names = [Path(file).stem if name == "__main__" and file else name for name in _adders]
+    """The modules that have added entries, for `import_plugins` in another process."""
+    names = [main_module() if name == "__main__" else name for name in _adders]
     return [name for name in names if name.partition(".")[0] != "headrace"]
 
 
 def import_plugins(modules: Sequence[str]) -> None:
-    """Import modules that have added entries in another process; in that process itself they are there."""
+    """Import modules that have added entries in another process; in that process itself they are there.
+
+    Raises:
+        ConfigError: if one can't be imported here.
+    """
     for module in modules:
         if module not in plugin_modules():
-            importlib.import_module(module)
+            _import(module, f"{module or 'a notebook, or code without a file,'} that adds kinds to tables")
+
+
+def _import(module: str, what: str) -> None:
+    """Import a module; `what` it is begins the message if that fails."""
+    cure = "put them into a module of their own (in a notebook: %%writefile my_kinds.py), and import that"
+    try:
+        if not module:
+            raise ImportError("other processes can't import it")
+        importlib.import_module(module)
+    except Exception as error:
+        message = f"{what}: {type(error).__name__}: {error}{'' if module else f'; {cure}'}"
+        raise ConfigError([Mistake("", None, "", message)]) from error

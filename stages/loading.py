@@ -163,10 +163,10 @@ def _import_own(folders: Sequence[Path], top: str) -> None:
 
 def _add_to_path(folders: Sequence[str]) -> None:
     """Add folders before those of installed packages; that of a checkout of ours goes behind all, and hides nothing."""
-    ours = [ROOT] if ROOT in sys.path and ROOT not in _INSTALLED else []
+    ours = [ROOT] if ROOT in [*sys.path, *folders] and ROOT not in _INSTALLED else []
     others = [path for path in sys.path if path not in ours]
     at = next((index for index, path in enumerate(others) if path in _INSTALLED), len(others))
-    sys.path[:] = [*others[:at], *folders, *others[at:], *ours]
+    sys.path[:] = [*others[:at], *(folder for folder in folders if folder not in ours), *others[at:], *ours]
 
 
 def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from headrace.config import tables
+from headrace.config import ConfigError, tables
 from headrace.config.tables import Table, import_plugins, plugin_modules
 
 
@@ -18,15 +18,18 @@ def _as_before(monkeypatch):
 
 def test_the_module_that_adds_an_entry_is_remembered():
     table = Table(ours=1)
-    assert plugin_modules() == []
+    tables._adders.clear()
 
     table["theirs"] = 2
+    tables._adders.clear()
+    table.update(more=3)
 
-    assert dict(table) == {"ours": 1, "theirs": 2}
+    assert dict(table) == {"ours": 1, "theirs": 2, "more": 3}
     assert plugin_modules() == [__name__]
 
 
 def test_a_script_is_remembered_by_its_file_and_headrace_not_at_all(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "/somewhere/train.py")
     monkeypatch.setattr(tables, "_adders", {"__main__": None, "headrace.config.trainers": None, "kinds": None})
 
@@ -45,6 +48,18 @@ def test_modules_of_another_process_are_imported_once(tmp_path, monkeypatch):
     assert TABLE["mine"] == 1
 
 
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("", r"^a notebook, .* that adds kinds to tables: ImportError: .*; put them into a module of their own"),
+        ("kinds_of_nobody", r"^kinds_of_nobody that adds kinds to tables: ModuleNotFoundError: No module named"),
+    ],
+)
+def test_what_other_processes_can_not_import_is_refused_by_name(module, message):
+    with pytest.raises(ConfigError, match=message):
+        import_plugins([module])
+
+
 TABLE: Table[int] = Table()
 
 
@@ -61,3 +76,15 @@ def test_an_installed_package_s_module_is_imported_when_a_name_is_lacking(tmp_pa
     assert "theirs" in TABLE
     assert TABLE.get("theirs") == 7
     assert TABLE.get("nobody's") is None
+
+
+def test_an_installed_package_whose_module_fails_is_named(tmp_path, monkeypatch):
+    info = tmp_path / "offering-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[headrace.plugins]\nmore = broken_kinds\n")
+    (tmp_path / "broken_kinds.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"^'more' of the installed package offering: ZeroDivisionError: division by"):
+        TABLE.get("anything")
