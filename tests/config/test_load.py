@@ -700,8 +700,8 @@ def test_the_cartpole_example_is_the_task_that_others_are_measured_by():
 
 def test_importing_and_loading_takes_nothing_heavy():
     code = (
-        "import sys, config; config.load_config(sys.argv[1]); "
-        "print([m for m in ('numpy', 'torch', 'gymnasium', 'grpc', 'queues', 'stages') if m in sys.modules])"
+        "import sys; from headrace.config import load_config; load_config(sys.argv[1]); "
+        "print([m for m in ('numpy', 'torch', 'gymnasium', 'grpc', 'headrace.queues', 'headrace.stages') if m in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(EXAMPLES / "cartpole.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLES.parents[1])
