@@ -69,16 +69,20 @@ def import_plugins(modules: Sequence[str]) -> None:
     """
     for module in modules:
         if module not in plugin_modules():
-            _import(module, f"{module or 'a notebook, or code without a file,'} that adds kinds to tables")
+            _import(module, f"{module}, which adds kinds to tables")
 
 
 def _import(module: str, what: str) -> None:
-    """Import a module; `what` it is begins the message if that fails."""
-    cure = "put them into a module of their own (in a notebook: %%writefile my_kinds.py), and import that"
+    if not module:
+        raise _refusal(
+            "a notebook, or code without a file, has added kinds to tables, and other processes can't import it: add them "
+            "in a module (in a notebook: %%writefile my_kinds.py), and import that"
+        )
     try:
-        if not module:
-            raise ImportError("other processes can't import it")
         importlib.import_module(module)
     except Exception as error:
-        message = f"{what}: {type(error).__name__}: {error}{'' if module else f'; {cure}'}"
-        raise ConfigError([Mistake("", None, "", message)]) from error
+        raise _refusal(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _refusal(message: str) -> ConfigError:
+    return ConfigError([Mistake("", None, "", message)])

@@ -51,8 +51,8 @@ def test_modules_of_another_process_are_imported_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("", r"^a notebook, .* that adds kinds to tables: ImportError: .*; put them into a module of their own"),
-        ("kinds_of_nobody", r"^kinds_of_nobody that adds kinds to tables: ModuleNotFoundError: No module named"),
+        ("", r"^a notebook, or code without a file, has added kinds to tables, .*: add them in a module"),
+        ("kinds_of_nobody", r"^kinds_of_nobody, which adds kinds to tables: ModuleNotFoundError: No module named"),
     ],
 )
 def test_what_other_processes_can_not_import_is_refused_by_name(module, message):
