@@ -25,7 +25,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect, listen
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 CASES: dict[str, tuple[int, int, int]] = {
     "2×64, 256": (64, 256, 2048),
@@ -111,7 +111,7 @@ def main() -> None:
     for case in asked.cases:
         alone, joined = [], []
         for _ in range(asked.rounds):
-            alone += learn(ALONE, asked.trainer, case, asked.updates)
+            alone += learn(SINGLE_TRAINER, asked.trainer, case, asked.updates)
             joined += together(asked.trainer, case, asked.size, asked.updates)
         one, several = 1e3 * median(alone), 1e3 * median(joined)
         print(f"{case:>16} {one:>9.1f} {several:>9.1f} {one / several:>6.2f}×", flush=True)

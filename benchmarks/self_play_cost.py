@@ -30,7 +30,7 @@ from headrace.config import load_config
 from headrace.queues.messages import Matchup, TrajectoryBatch
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environment.deciding import PlayerRows, decide_rows
-from headrace.stages.environment.lineup import LineupPlayer, Lineups, no_behavior
+from headrace.stages.environment.policy_mapping import MappedPlayer, PolicyMappings, no_behavior
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.games.volley import VolleyGroup
 from headrace.stages.ghost.controller import GhostController
@@ -62,9 +62,9 @@ class Side:
         assert settings.self_play is not None, "that's what the example is for"
         assert config.environment is not None
         has: Callable[[str], bool] = (lambda name: True) if self_play else no_behavior
-        self._lineups = Lineups(lambda spec: make_policy(design_of(spec, settings)), has)
+        self._mappings = PolicyMappings(lambda spec: make_policy(design_of(spec, settings)), has)
         options = config.environment.options
-        self._environment = EnvironmentStage(lambda: VolleyGroup(games, **options), self._lineups)
+        self._environment = EnvironmentStage(lambda: VolleyGroup(games, **options), self._mappings)
         self._processor = AgentProcessor({BEHAVIOR: settings.time_horizon}, source=0, min_rows=1024)
         self._environment.start(StageContext("environment"))
         self._processor.start(StageContext("agent_processor"))
@@ -86,18 +86,18 @@ class Side:
             self._ghosts = GhostStage(self._controller, self._assign)
             self._ghosts.start(StageContext("ghost"))
         self._publish()
-        self._turn = self._lineups.turns
+        self._turn = self._mappings.turns
 
     def seconds_per_tick(self) -> float:
         """CPU seconds per tick over the next stretch."""
         return asyncio.run(self._play()) / TICKS
 
-    def policies(self, count: int) -> list[LineupPlayer]:
+    def policies(self, count: int) -> list[MappedPlayer]:
         """So many policies, of equal weights."""
         made = [make_policy(design_of(self.spec, self._settings)) for _ in range(count)]
         for policy in made:
             policy.load(self._policy)
-        return [LineupPlayer(policy) for policy in made]
+        return [MappedPlayer(policy) for policy in made]
 
     @property
     def changes(self) -> int:
@@ -112,15 +112,15 @@ class Side:
                     self._take(batch)
             self.ticks += 1
             if self.ticks % 50 == 0:
-                self.decided += 50 * len({id(game.players[i]) for game in self._lineups.games for i in self._ids})
+                self.decided += 50 * len({id(game.players[i]) for game in self._mappings.games for i in self._ids})
             await self._environment.advance()
-            if self._lineups.turns != self._turn:
+            if self._mappings.turns != self._turn:
                 await self._begin_anew()
         return time.process_time() - began
 
     async def _begin_anew(self) -> None:
         """It is another team's turn to learn: all games are, as an actor has it."""
-        self._turn = self._lineups.turns
+        self._turn = self._mappings.turns
         for batch in self._processor.close_all(truncated=True):
             self._take(batch)
         await self._environment.reset(1 + self._turn)
@@ -147,7 +147,7 @@ class Side:
     def _assign(self, matchup: Matchup) -> None:
         for update in matchup.policies:
             self._environment.update(update)
-        self._lineups.assign(matchup.assignment)
+        self._mappings.assign(matchup.assignment)
 
 
 def decision_cost(policies: int, agents: int) -> float:

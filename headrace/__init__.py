@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from headrace.pipeline.run import run as run
     from headrace.pipeline.run import run_async as run_async
     from headrace.pipeline.run_folder.checkpoint import newest_checkpoint as newest_checkpoint
-    from headrace.pipeline.taking_part import CheckpointWritten as CheckpointWritten
-    from headrace.pipeline.taking_part import StopRequest as StopRequest
-    from headrace.pipeline.taking_part import SummaryWritten as SummaryWritten
+    from headrace.pipeline.run_handle import CheckpointWritten as CheckpointWritten
+    from headrace.pipeline.run_handle import StopRequest as StopRequest
+    from headrace.pipeline.run_handle import SummaryWritten as SummaryWritten
     from headrace.queues import ActionSpec as ActionSpec
     from headrace.queues import BehaviorSpec as BehaviorSpec
     from headrace.queues import ObservationSpec as ObservationSpec
@@ -86,7 +86,7 @@ _HOMES = {
     "headrace.pipeline.reporting.statistics": ("StatisticsWriter", "Summary"),
     "headrace.pipeline.run": ("RunOptions", "RunResult", "run", "run_async"),
     "headrace.pipeline.run_folder.checkpoint": ("newest_checkpoint",),
-    "headrace.pipeline.taking_part": ("CheckpointWritten", "StopRequest", "SummaryWritten"),
+    "headrace.pipeline.run_handle": ("CheckpointWritten", "StopRequest", "SummaryWritten"),
     "headrace.queues": (
         "ActionSpec",
         "BehaviorSpec",

@@ -7,11 +7,12 @@ import sys
 
 PARTS = ("config", "queues", "stages", "pipeline")
 """The packages below `headrace`."""
-_FOLDERS = sys.modules[__name__.rpartition(".")[0]].__path__
-ROOT = os.path.abspath(os.path.dirname(_FOLDERS[0]))
+FOLDERS = sys.modules[__name__.rpartition(".")[0]].__path__
+"""Where Python looks for them; more than one in a checkout without links."""
+ROOT = os.path.abspath(os.path.dirname(FOLDERS[0]))
 """The folder that has to be on `sys.path` for `import headrace`."""
 CODE = (
-    os.path.join(_FOLDERS[0], ""),
-    *(os.path.join(folder, part, "") for folder in _FOLDERS for part in PARTS),
+    os.path.join(FOLDERS[0], ""),
+    *(os.path.join(folder, part, "") for folder in FOLDERS for part in PARTS),
 )
 """How the names of our files begin."""

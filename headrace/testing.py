@@ -8,7 +8,7 @@ from headrace.queues.stream_writer import StreamWriter
 from headrace.stages.actor import Actor, ActorPort, CreditGate
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environment.factory import EnvironmentRequest, make_group
-from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.policy_mapping import PolicyMappings
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.evaluation import EvaluationStage
 from headrace.stages.evaluation.opponents import NewestOpponents
@@ -31,8 +31,8 @@ __all__ = [
     "GhostController",
     "GhostPolicies",
     "GhostStage",
-    "Lineups",
     "NewestOpponents",
+    "PolicyMappings",
     "PolicyPublisher",
     "PublisherPort",
     "Recorder",

@@ -68,8 +68,8 @@ def _validate(config: RunConfig, *, try_environments: bool) -> int:
     """Print the pipeline, or what can't be found of all that the configuration names, or how its environment fails."""
     from headrace.pipeline.command.description import describe
     from headrace.pipeline.main import environment_trial
-    from headrace.pipeline.main.named_code import all_names
     from headrace.pipeline.main.preflight import missing_parts
+    from headrace.pipeline.main.references import all_names
 
     mistakes = all_names(config)
     if try_environments:
@@ -128,7 +128,7 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
     if find_spec("matplotlib") is None:
         return _refuse("--plot needs the package matplotlib: `pip install 'headrace[plot]'`")
     from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_run
-    from headrace.pipeline.run_folder.finding import find_run
+    from headrace.pipeline.run_folder.lookup import find_run
 
     folders = [find_run(name, results, "--plot") for name in names]
     picture = draw_runs([read_run(folder) for folder in folders])
@@ -222,7 +222,7 @@ def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSna
     """
     use_one_thread(os.environ)  # before NumPy is imported
     from headrace.pipeline.hosts.child_process import started_early
-    from headrace.pipeline.hosts.leftovers import watch_this_process
+    from headrace.pipeline.hosts.process_cleanup import watch_this_process
 
     watch_this_process()
     with started_early(config):  # first of all: what follows is imported here while children import what they need

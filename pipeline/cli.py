@@ -1,7 +1,7 @@
 """The command, `run-pipeline` or `mlagents-learn`: from a command line to an exit status.
 
 Importing what reads the configuration takes a sixth of the time to the first update, and importing torch half of it, so
-a learner's process is started before anything else where the command plainly starts one (`pipeline/hosts/ahead.py`).
+a learner's process is started before anything else where the command plainly starts one (`pipeline/hosts/prestart.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from headrace.pipeline.common.imports import uncollected
 from headrace.pipeline.common.output import close_output
-from headrace.pipeline.hosts.ahead import started_ahead
+from headrace.pipeline.hosts.prestart import prestarted_learner
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
     try:
-        with started_ahead(sys.argv[1:] if arguments is None else arguments):
+        with prestarted_learner(sys.argv[1:] if arguments is None else arguments):
             with uncollected():
                 from headrace.pipeline.actions import follow
 

@@ -23,8 +23,8 @@ from headrace.pipeline.common.versions import version_information
 from headrace.pipeline.hosts.child_process import started_early
 from headrace.pipeline.hosts.runtime import ACTOR
 from headrace.pipeline.main.coordinator import Coordinator
-from headrace.pipeline.main.named_code import in_place
 from headrace.pipeline.main.preflight import check_run
+from headrace.pipeline.main.references import in_place
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.run_shape import settled_shape
 from headrace.pipeline.main.self_play import check_players, write_leagues
@@ -39,7 +39,7 @@ from headrace.pipeline.run_folder.changed_settings import changed_settings, othe
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
 from headrace.pipeline.run_folder.recovery import choose_checkpoint
-from headrace.pipeline.taking_part import Callbacks, CheckpointWritten, StopRequest, SummaryWritten, guarded
+from headrace.pipeline.run_handle import Callbacks, CheckpointWritten, StopRequest, SummaryWritten, guarded
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import is_failure
 from headrace.stages.evaluation.scores import Score

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 
-class Deed(Protocol):
+class Operation(Protocol):
     """Something that a stage does, in words."""
 
     def describe(self) -> str:
@@ -26,8 +26,8 @@ class Activity:
 
     Attributes:
         stage: its name.
-        deed: what it is doing; None while it waits for an item.
-        deeds: number of deeds begun.
+        operation: what it is doing; None while it waits for an item.
+        operations: number of operations begun.
         waiting: true while it waits for room at its outlet.
         passed: number of results that found room.
         progress: `Stage.progress`.
@@ -37,8 +37,8 @@ class Activity:
 
     def __init__(self) -> None:
         self.stage = ""
-        self.deed: Deed | None = None
-        self.deeds = 0
+        self.operation: Operation | None = None
+        self.operations = 0
         self.waiting = False
         self.passed = 0
         self.progress: Callable[[], int | None] = lambda: 0
@@ -66,16 +66,16 @@ class Activity:
 
         Looked at about once a second: what came between two looks shows in the counters.
         """
-        progress = None if self.deed is None or self.waiting else self.progress()
-        seen = None if progress is None else (self.deeds, self.passed, progress)
+        progress = None if self.operation is None or self.waiting else self.progress()
+        seen = None if progress is None else (self.operations, self.passed, progress)
         if seen is None or seen != self._seen:
             self._seen, self._since = seen, now_s
         return now_s - self._since
 
     def describe(self) -> str:
         """Name the stage and what it is doing."""
-        deed = self.deed
-        return f"stage {self.stage}" if deed is None else f"stage {self.stage} {deed.describe()}"
+        operation = self.operation
+        return f"stage {self.stage}" if operation is None else f"stage {self.stage} {operation.describe()}"
 
     def frames(self) -> list[FrameType]:
         """The calls in which it waits, the innermost last, while its task does not run."""

@@ -32,7 +32,7 @@ BLOCKING_S = 0.25
 """A stage that blocks its event loop longer than this is named in a warning."""
 
 
-class Nowhere:
+class NoOutlet:
     """The outlet of a stage that yields to no other."""
 
     async def put(self, item: Any) -> None:
@@ -287,11 +287,11 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
 
     def __enter__(self) -> None:
         activity = self._context.activity
-        activity.deed = self
-        activity.deeds += 1
+        activity.operation = self
+        activity.operations += 1
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._context.activity.deed = None
+        self._context.activity.operation = None
         # An outlet closed by its consumer is an ending, not this stage's failure: the loop handles it.
         if is_failure(error) and not isinstance(error, StageFailure | QueueClosed):
             raise StageFailure(self._context.name, self.describe(), error) from error

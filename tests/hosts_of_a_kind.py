@@ -28,7 +28,7 @@ PATIENCE_S = 25.0
 """For what takes a second; a slow machine is no failure."""
 GONE = "gone"
 QUEUES = 12
-"""Of each sort that a host can have; process hosts are born with these."""
+"""Of each sort that a host can have; process hosts are started with these."""
 
 
 def configuration(kind: str) -> RunConfig:

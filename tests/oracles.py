@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.queues import codec
 from headrace.queues.messages import DecisionAnswer, DecisionRequest
-from headrace.stages.environment.asking import UnansweredError
+from headrace.stages.environment.remote_policy import NoDecisionError
 from headrace.stages.inference import CentralDecider
 
 
@@ -25,7 +25,7 @@ class NearOracle:
 
     async def ask(self, questions):
         if self.lost:
-            raise UnansweredError
+            raise NoDecisionError
         self.asked.append(questions)
         self._waiting = asyncio.get_running_loop().create_future()
         if not self.holds:
@@ -45,7 +45,7 @@ class NearOracle:
 
     def give_up(self):
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(UnansweredError())
+            self._waiting.set_exception(NoDecisionError())
 
 
 def passed(message):

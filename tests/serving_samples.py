@@ -14,7 +14,7 @@ from onnx_samples import design_for, live_policy, update_for
 
 from headrace.config import BehaviorSettings
 from headrace.pipeline.policies.export import export_policy
-from headrace.pipeline.serving.loaded import load_models
+from headrace.pipeline.serving.served_models import load_models
 from headrace.pipeline.serving.service import PolicyService
 from headrace.queues.specs import ActionSpec, ObservationSpec
 

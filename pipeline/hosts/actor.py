@@ -27,7 +27,7 @@ from headrace.pipeline.control.messages import (
     SourceEnded,
     Stop,
 )
-from headrace.pipeline.hosts.brain_steps import BrainSteps, LearnedAlone
+from headrace.pipeline.hosts.brain_steps import BrainSteps, LearnedStepsOnly
 from headrace.pipeline.hosts.central_decisions import CentralDecisions
 from headrace.pipeline.hosts.custom_stages import build_stages
 from headrace.pipeline.hosts.hosted_game import HostedGame
@@ -48,8 +48,8 @@ from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environment.factory import EnvironmentRequest, make_group
-from headrace.stages.environment.lineup import Lineups, no_behavior
 from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.environment.policy_mapping import PolicyMappings, no_behavior
 from headrace.stages.environment.protocol import EnvironmentGroup
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.evaluation.scores import ScoreKeeper
@@ -94,11 +94,11 @@ class ActorHost(Host):
         make_brains = brain_maker(config, derive_seed(plan.seed, BRAINS, plan.replica), person)
         self._central = CentralDecisions(plan.source) if decides_centrally(config) else None
         usual = policy_maker if self._central is None else asked_policies
-        lineups = Lineups(make_policy or usual(config, plan.folder), self_play_of(config), make_brains)
+        mappings = PolicyMappings(make_policy or usual(config, plan.folder), self_play_of(config), make_brains)
         self._scores = self._keeper() if config.checkpoint_settings.inference else None
         environment = EnvironmentStage(
             self._maker(request),
-            lineups,
+            mappings,
             plan.replica * AGENT_ID_RANGE,
             deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
             oracle=self._central,
@@ -149,7 +149,7 @@ class ActorHost(Host):
 
     async def _work(self) -> None:
         stages = build_stages(placements_after(self.config, AGENT_PROCESSOR, in_main=False), self.config)
-        last: Any = LearnedAlone(self._router, self.config)
+        last: Any = LearnedStepsOnly(self._router, self.config)
         outlet = last
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(self._follow())

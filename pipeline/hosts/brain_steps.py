@@ -40,7 +40,7 @@ class BrainSteps:
         self._sink.close()
 
 
-class LearnedAlone:
+class LearnedStepsOnly:
     """The last outlet of an actor: of a behaviour that learns in some games, only the steps of these go on.
 
     Args:

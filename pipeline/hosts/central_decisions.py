@@ -8,14 +8,14 @@ from typing import Any
 from headrace.queues.ends import ItemSource, Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion
-from headrace.stages.environment.asking import UnansweredError
+from headrace.stages.environment.remote_policy import NoDecisionError
 
 _NUMBERS_OF_ONE = 2**40
 """Numbers of requests of one incarnation of an actor: an answer that is meant for a dead one fits none of the next."""
 
 
 class CentralDecisions:
-    """Asks one thing at a time; see `headrace.stages.environment.asking.Oracle`.
+    """Asks one thing at a time; see `headrace.stages.environment.remote_policy.Oracle`.
 
     Args:
         source: the actor's incarnation.
@@ -41,9 +41,9 @@ class CentralDecisions:
         self.give_up()
 
     async def ask(self, questions: tuple[PolicyQuestion, ...]) -> tuple[PolicyAnswer, ...]:
-        """See `Oracle`."""
+        """See `DecisionClient`."""
         if self._lost or self._outlet is None:
-            raise UnansweredError
+            raise NoDecisionError
         self._number += 1
         self._waiting = asyncio.get_running_loop().create_future()
         try:
@@ -51,11 +51,11 @@ class CentralDecisions:
             return await self._waiting
         except QueueClosed:
             self._lost = True
-            raise UnansweredError from None
+            raise NoDecisionError from None
         finally:
             self._waiting = None
 
     def give_up(self) -> None:
-        """See `Oracle`."""
+        """See `DecisionClient`."""
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(UnansweredError())
+            self._waiting.set_exception(NoDecisionError())

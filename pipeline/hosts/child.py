@@ -1,4 +1,4 @@
-"""The entry of a process host: reads its birth message from standard input and serves until its work is done."""
+"""The entry of a process host: reads its start message from standard input and serves until its work is done."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def leave_signals_to_main() -> None:
 
 
 def main() -> int:
-    """Import what the host will need, read the birth message and serve; the exit status."""
+    """Import what the host will need, read the start message and serve; the exit status."""
     leave_signals_to_main()
     with uncollected():
-        from headrace.pipeline.hosts.births import be_born
+        from headrace.pipeline.hosts.host_process import run_host_process
 
         import_early(sys.argv[2:])
-    return be_born()
+    return run_host_process()
 
 
 if __name__ == "__main__":

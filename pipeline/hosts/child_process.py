@@ -23,9 +23,9 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.graph import actor_names, learner_name, offline_demonstrations
 from headrace.pipeline.common.threads import usable_cores
-from headrace.pipeline.hosts.ahead import dismiss_ahead, learner_imports, spawn, take_ahead
-from headrace.pipeline.hosts.leftovers import end_group, new_mark, watch_host
-from headrace.queues.handing import hand_over
+from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
+from headrace.pipeline.hosts.process_cleanup import end_group, new_mark, watch_host
+from headrace.queues.fd_passing import hand_over
 from headrace.queues.platform import Segment
 
 _early: dict[str, ChildProcess] = {}
@@ -42,9 +42,9 @@ class ChildProcess:
     """
 
     def __init__(self, name: str, modules: Sequence[str] = ()) -> None:
-        unborn = take_ahead(name) or spawn(name, modules, new_mark(name))
-        self._process, self._birth = unborn.process, unborn.birth
-        watch_host(self._process.pid, unborn.mark)
+        started = take_prestarted(name) or spawn(name, modules, new_mark(name))
+        self._process, self._start_socket = started.process, started.socket
+        watch_host(self._process.pid, started.mark)
         self._ended: asyncio.Future[int] | None = None
 
     @property
@@ -57,23 +57,25 @@ class ChildProcess:
         """True until it has ended."""
         return self._process.poll() is None
 
-    async def be(self, birth: dict[str, Any], things: Sequence[socket.socket | Segment], *, more: bool = False) -> None:
+    async def be(
+        self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment], *, more: bool = False
+    ) -> None:
         """Tell it what it is; a child that has died meanwhile shows by its exit status.
 
         Args:
-            birth: plain data, with tickets.
+            start_message: plain data, with tickets.
             things: what the tickets mean.
-            more: other births may follow.
+            more: other starts may follow.
         """
         loop = asyncio.get_running_loop()
         first, self._ended = self._ended is None, self._ended or loop.create_future()
         try:
             with suppress(ConnectionError):
                 if self._process.stdin is not None:
-                    self._process.stdin.write(msgpack.packb(birth, use_bin_type=True))
+                    self._process.stdin.write(msgpack.packb(start_message, use_bin_type=True))
                     self._process.stdin.close()
                 else:
-                    await hand_over(self._birth, things, msgpack.packb(birth, use_bin_type=True))
+                    await hand_over(self._start_socket, things, msgpack.packb(start_message, use_bin_type=True))
         except BaseException:
             if first:
                 self.dismiss()
@@ -81,24 +83,24 @@ class ChildProcess:
                 self.kill()  # whoever listens to it hears of its end
             raise
         if not more:
-            self._birth.close()
+            self._start_socket.close()
         if first:
             threading.Thread(target=self._await_end, args=(loop,), name=f"end of {self.pid}", daemon=True).start()
 
     async def hear(self) -> bytes:
-        """Return what it says on the line of its births; nothing once that has ended."""
+        """Return what it says on the line of its starts; nothing once that has ended."""
         with suppress(ConnectionError):
-            return await asyncio.get_running_loop().sock_recv(self._birth, 1 << 10)
+            return await asyncio.get_running_loop().sock_recv(self._start_socket, 1 << 10)
         return b""
 
     def let_end(self) -> None:
-        """Say that no births follow."""
+        """Say that no starts follow."""
         with suppress(OSError):  # it was quicker
-            self._birth.shutdown(socket.SHUT_WR)
+            self._start_socket.shutdown(socket.SHUT_WR)
 
     def leave(self) -> None:
         """Close the line."""
-        self._birth.close()
+        self._start_socket.close()
 
     async def wait(self) -> int:
         """Wait for the end of what it is; the exit status, negative for a signal."""
@@ -114,13 +116,13 @@ class ChildProcess:
             loop.call_soon_threadsafe(ended.set_result, status)
 
     def kill(self) -> None:
-        """Kill it; what it has started is ended then (`leftovers`)."""
+        """Kill it; what it has started is ended then (`process_cleanup`)."""
         with suppress(ProcessLookupError):  # it was quicker
             self._process.kill()
 
     def dismiss(self) -> None:
         """End it, as nobody needs it."""
-        self._birth.close()
+        self._start_socket.close()
         self.kill()
         self._process.wait()
 
@@ -142,7 +144,7 @@ def started_early(config: RunConfig) -> Iterator[None]:
             for name, modules in _expected(config):
                 if name not in _early:
                     _early[name] = ChildProcess(name, modules)
-        dismiss_ahead()
+        end_prestarted()
         yield
     finally:
         dismiss_early()
@@ -178,7 +180,7 @@ def learner_processes(config: RunConfig) -> dict[str, str]:
 def most_learner_processes(config: RunConfig) -> int:
     """Return how many processes all learners have at most; a learner with followers has one of its own."""
     learners = config.pipeline.hosts.learners
-    if learners.replicas > 1 or sys.platform == "win32":  # there a process is born once
+    if learners.replicas > 1 or sys.platform == "win32":  # there a process has one host
         return max(1, len(config.behaviors))
     return usable_cores() if learners.processes == "auto" else learners.processes
 

@@ -27,7 +27,7 @@ from headrace.stages.environment.protocol import EnvironmentGroup
 from headrace.stages.errors import EnvironmentEnded, StageError
 from headrace.stages.evaluation import EvaluationResult, EvaluationStage
 from headrace.stages.evaluation.opponents import make_opponents
-from headrace.stages.loop import Nowhere, StageFailure, StageRunner
+from headrace.stages.loop import NoOutlet, StageFailure, StageRunner
 from headrace.stages.policy.design import design_of
 
 NAME = "evaluation"
@@ -64,7 +64,7 @@ class EvaluationHost(Host):
             before_reset=parameters.reseed,
             brain_of=partial(lone_brain, config, self.plan.seed),
         )
-        sink: Any = Nowhere()
+        sink: Any = NoOutlet()
         runner = StageRunner(stage, self._policies, sink, self.stages.context(NAME), self.stages.hooks(NAME))
         try:
             async with self._limit:

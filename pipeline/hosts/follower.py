@@ -12,7 +12,7 @@ from headrace.pipeline.control.messages import FollowerReady, OpenEdge
 from headrace.pipeline.hosts.device import choose_device
 from headrace.pipeline.hosts.followers import check_agreement, device_of_replica, in_thread, is_loss, own_address
 from headrace.pipeline.hosts.training import TrainerHost
-from headrace.stages.loop import Nowhere, StageRunner
+from headrace.stages.loop import NoOutlet, StageRunner
 from headrace.stages.stage import NoStatistics
 
 
@@ -36,7 +36,7 @@ class FollowerHost(TrainerHost):
         self.control.send(FollowerReady())
         # Without a limit of its own: it ends with the learner.
         replicas = await in_thread(lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here))
-        nowhere: Any = Nowhere()
+        nowhere: Any = NoOutlet()
         for _ in range(self._shards.count):  # the learner sends rows to shards, and asks them
             self._shards.outlets.put_nowait(nowhere)
         async with self._make_stage(replicas, device, NoStatistics()) as stage:

@@ -121,7 +121,7 @@ class Followers:
 
         async def work() -> None:
             device, own = device_of_replica(self._device, 0, self._size)
-            for ready in all_ready:  # a follower that dies while it is born is nobody to wait for in a thread
+            for ready in all_ready:  # a follower that dies while it starts is nobody to wait for in a thread
                 await ready.wait()
             joined = await in_thread(lambda: JoinedReplicas(0, self._size, store, own, address, self._patience_s))
             await train(joined, device, self)

@@ -12,7 +12,7 @@ from headrace.config.brains import PLAYER, brains_of_team
 from headrace.config.keys import KeyMapSettings
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import DirectShow, KeysHeld, ShowAnnounced
-from headrace.pipeline.hosts.shown import described_show, described_side, picture_taken
+from headrace.pipeline.hosts.game_view import described_show, described_side, picture_taken
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environment.factory import EnvironmentRequest
 from headrace.stages.environment.protocol import EnvironmentGroup

@@ -115,12 +115,12 @@ class InferenceHost(Host):
                 await self._wait_for_others(took_s * PATIENCE)
                 self._asked.clear()
                 began = time.perf_counter()
-                context.activity.deed = _Deciding(len(self._decider))
+                context.activity.operation = _Deciding(len(self._decider))
                 answers = self._decider.answer()
                 took_s = time.perf_counter() - began
                 context.timings.add(ACTING, took_s)
                 self._batches += 1
-                context.activity.deed = None
+                context.activity.operation = None
                 for actor, answer in answers:
                     with suppress(QueueClosed):  # main is gone, or ends this host
                         await self._answers[actor].put(answer)

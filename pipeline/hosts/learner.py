@@ -37,7 +37,7 @@ from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.stages.errors import StageError
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.trainer.epochs import EpochStatistics
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
 from headrace.stages.trainer.stage import TrainerStage
 
@@ -73,7 +73,7 @@ class LearnerHost(TrainerHost):
             _, words, slow = choose_precision(configured, device)
             log.log(WARNING if slow else INFO, "%s: hidden products in %s.", self.plan.behavior, words)
         if replicas == 1:
-            await self._train(ALONE, device)
+            await self._train(SINGLE_TRAINER, device)
             return
         lost = await Followers(self.plan, self.config, device).beside(self._train)
         if lost:

@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 
 from headrace.pipeline.common.loop_holder import describe_holder, own_frames
-from headrace.pipeline.hosts.leftovers import end_group
+from headrace.pipeline.hosts.process_cleanup import end_group
 
 ANSWER_S = 2.0
 """Seconds in which a host answers, unless it is stopped, or a C call holds Python's lock."""
@@ -40,7 +40,7 @@ def die_with(parent: int) -> None:
 
 
 class HostLifeline:
-    """A host's end: ends the process when main is gone, and where nothing sweeps (`leftovers`) its group with it.
+    """A host's end: ends the process when main is gone, and where nothing sweeps (`process_cleanup`) its group with it.
 
     Args:
         sock: the host's end.

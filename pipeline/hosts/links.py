@@ -1,6 +1,6 @@
-"""The links of process hosts: sockets and shared memory that a host is born with, and how either side opens its ends.
+"""The links of process hosts: sockets and shared memory that a host starts with, and how either side opens its ends.
 
-A process host is born with a number of links before anybody knows which behaviours there will be; main holds their
+A process host is started with a number of links before anybody knows which behaviours there will be; main holds their
 other ends. A queue to or from the host takes one of its links.
 """
 
@@ -45,7 +45,7 @@ def policy_link(slab_bytes: int | None) -> LinkSpec:
 
 
 class ProcessEdges:
-    """Ends of links that a process host was born with."""
+    """Ends of links that a process host was started with."""
 
     def __init__(self, tickets: Mapping[str, dict[str, Any]]) -> None:
         self._ends = {name: LinkEnd.from_ticket(ticket) for name, ticket in tickets.items()}
@@ -94,7 +94,7 @@ class ProcessEdges:
 class HostLinks:
     """The links of one process host, as main holds them."""
 
-    born_with: dict[str, LinkEnd] = field(default_factory=dict)
+    given_at_start: dict[str, LinkEnd] = field(default_factory=dict)
     """The host's own ends by ticket name; main keeps them while the host may have to be replaced."""
     peers: dict[str, LinkEnd] = field(default_factory=dict)
     """The other ends, not yet in use."""
@@ -106,15 +106,15 @@ class HostLinks:
         """Links on which the host will put, and links from which it will get."""
         links = cls()
         for i in range(outgoing_count):
-            links.born_with[f"out-{i}"], links.peers[f"out-{i}"] = make_link(outgoing)
+            links.given_at_start[f"out-{i}"], links.peers[f"out-{i}"] = make_link(outgoing)
         for i in range(incoming_count):
-            links.peers[f"in-{i}"], links.born_with[f"in-{i}"] = make_link(incoming)
+            links.peers[f"in-{i}"], links.given_at_start[f"in-{i}"] = make_link(incoming)
         return links
 
     def add_lines(self, outgoing: LinkSpec, count: int) -> None:
         """Add links on which the host will put items that wait in line."""
         for i in range(count):
-            self.born_with[f"line-{i}"], self.peers[f"line-{i}"] = make_link(outgoing)
+            self.given_at_start[f"line-{i}"], self.peers[f"line-{i}"] = make_link(outgoing)
 
     def take(self, direction: str) -> tuple[str, LinkEnd]:
         """An unused link: its ticket name in the host, and main's end.
@@ -131,18 +131,18 @@ class HostLinks:
 
     def take_over(self, dead: HostLinks, which: str = "") -> None:
         """Take the links of a dead host, in use or not; those of one direction only leave the others to be closed."""
-        for taken, left in ((self.born_with, dead.born_with), (self.peers, dead.peers)):
+        for taken, left in ((self.given_at_start, dead.given_at_start), (self.peers, dead.peers)):
             for name in [name for name in left if name.startswith(which)]:
                 taken[name] = left.pop(name)
                 self.taken_over.add(name)
 
     def settle(self) -> None:
         """Keep nothing for a replacement: only the host's own handles count now, so that its end shows at the peers."""
-        for end in self.born_with.values():
+        for end in self.given_at_start.values():
             end.close()
-        self.born_with.clear()
+        self.given_at_start.clear()
 
     def close(self) -> None:
         """Give up all of main's handles."""
-        for end in (*self.born_with.values(), *self.peers.values()):
+        for end in (*self.given_at_start.values(), *self.peers.values()):
             end.close()

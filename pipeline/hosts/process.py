@@ -28,7 +28,7 @@ from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from headrace.pipeline.hosts.plan import HostPlan, HostRole
 from headrace.pipeline.hosts.protocol import Feed, HostHandle
-from headrace.pipeline.hosts.shared_process import Lodger, SharedProcess
+from headrace.pipeline.hosts.shared_process import SharedProcess, SharedProcessHost
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.links import LinkEnd
 from headrace.queues.platform import Segment, write_ticket
@@ -53,8 +53,8 @@ class ProcessHost:
         self,
         plan: HostPlan,
         control: SocketControl,
-        lifeline: MainLifeline | Lodger,
-        process: ChildProcess | Lodger,
+        lifeline: MainLifeline | SharedProcessHost,
+        process: ChildProcess | SharedProcessHost,
         links: HostLinks,
     ) -> None:
         self.plan = plan
@@ -114,7 +114,7 @@ class ProcessHost:
         return await self._lifeline.ask()
 
     def kill(self) -> None:
-        """Kill the process; what it has started is ended then (`leftovers`)."""
+        """Kill the process; what it has started is ended then (`process_cleanup`)."""
         self._process.kill()
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class ProcessHosts:
         assert replaces is None or isinstance(replaces, ProcessHost), "a replacement is of the same kind"
         links = self._make_links(plan.role, replaces)
         tickets = {f"feed-{i}": end for i, end in enumerate(feed.ends)} if feed is not None else {}
-        links.born_with |= tickets
+        links.given_at_start |= tickets
         try:
             host = await start_process(plan, links, self._shared_by(plan))
         except BaseException:
@@ -250,33 +250,33 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
         ours.enter_context(orders)
         ours.enter_context(reports)
         process = shared or take_child(plan.name)
-        birth: dict[str, Any] = {
+        start_message: dict[str, Any] = {
             "plan": plan.to_plain(),
             "parent": os.getpid(),
             "path": sys.path,
             "orders": write_ticket(their_orders, process.pid),
             "reports": write_ticket(their_reports, process.pid),
-            "links": {name: end.ticket(process.pid) for name, end in links.born_with.items()},
+            "links": {name: end.ticket(process.pid) for name, end in links.given_at_start.items()},
         }
-        ends = [each for end in links.born_with.values() for each in (end.sock, end.segment)]
-        lifeline, host = await _be_born(process, birth, [their_orders, their_reports, *ends])
+        ends = [each for end in links.given_at_start.values() for each in (end.sock, end.segment)]
+        lifeline, host = await _start_in(process, start_message, [their_orders, their_reports, *ends])
         ours.pop_all()
     control = await SocketControl.open(reports, orders)
     return ProcessHost(plan, control, lifeline, host, links)
 
 
-async def _be_born(
-    process: ChildProcess | SharedProcess, birth: dict[str, Any], things: Sequence[socket.socket | Segment]
-) -> tuple[MainLifeline | Lodger, ChildProcess | Lodger]:
-    """Let a host be born in a process; returns its lifeline and its process."""
+async def _start_in(
+    process: ChildProcess | SharedProcess, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]
+) -> tuple[MainLifeline | SharedProcessHost, ChildProcess | SharedProcessHost]:
+    """Start a host in a process; returns its lifeline and its process."""
     if isinstance(process, SharedProcess):
-        lodger = await process.take_in(birth, things)
-        return lodger, lodger
+        shared_host = await process.take_in(start_message, things)
+        return shared_host, shared_host
     lifeline, their_lifeline = socket.socketpair()
     with ExitStack() as ours, their_lifeline:
         ours.enter_context(lifeline)
-        birth["lifeline"] = write_ticket(their_lifeline, process.pid)
-        await process.be(birth, [*things, their_lifeline])
+        start_message["lifeline"] = write_ticket(their_lifeline, process.pid)
+        await process.be(start_message, [*things, their_lifeline])
         ours.pop_all()
     return MainLifeline(lifeline, process.pid), process
 

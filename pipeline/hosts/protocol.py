@@ -1,7 +1,7 @@
 """The seam between main and its hosts: what every kind of host offers, whether it is near or far.
 
 Main names queues and asks for its ends of them. How an end comes about (an object in the same event loop, a link that a
-process was born with, an address in a network) is known to the kind alone, and to the host, which finds it in the
+process was started with, an address in a network) is known to the kind alone, and to the host, which finds it in the
 message `OpenEdge`.
 """
 

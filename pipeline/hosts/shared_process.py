@@ -8,8 +8,8 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.pipeline.hosts.births import NOTICE
 from headrace.pipeline.hosts.child_process import ChildProcess
+from headrace.pipeline.hosts.host_process import NOTICE
 from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.queues.platform import Segment, write_ticket
 
@@ -45,29 +45,31 @@ class SharedProcess:
         """True while it takes in hosts."""
         return not self._over and self._child.alive
 
-    async def take_in(self, birth: dict[str, Any], things: Sequence[socket.socket | Segment]) -> Lodger:
-        """Let a host be born there; the arguments are those of `ChildProcess.be`."""
+    async def take_in(
+        self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]
+    ) -> SharedProcessHost:
+        """Start a host there; the arguments are those of `ChildProcess.be`."""
         number = next(self._numbers)
         self._ends[number] = asyncio.get_running_loop().create_future()
         try:
             async with self._taking_in:
                 if self._lifeline is None:
-                    await self._begin({**birth, "number": number}, things)
+                    await self._begin({**start_message, "number": number}, things)
                 else:
-                    await self._child.be({**birth, "number": number}, things, more=True)
+                    await self._child.be({**start_message, "number": number}, things, more=True)
         except BaseException:
             del self._ends[number]
             self._over = True  # who else is in it hears of its end
             raise
-        return Lodger(self, self._lifeline, self._ends[number])
+        return SharedProcessHost(self, self._lifeline, self._ends[number])
 
-    async def _begin(self, birth: dict[str, Any], things: Sequence[socket.socket | Segment]) -> None:
+    async def _begin(self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]) -> None:
         ours, theirs = socket.socketpair()
         lifeline = MainLifeline(ours, self.pid)
         try:
             with theirs:
-                birth["lifeline"] = write_ticket(theirs, self.pid)
-                await self._child.be(birth, [*things, theirs], more=True)
+                start_message["lifeline"] = write_ticket(theirs, self.pid)
+                await self._child.be(start_message, [*things, theirs], more=True)
         except BaseException:
             lifeline.close()
             raise
@@ -107,11 +109,11 @@ class SharedProcess:
         self._child.kill()
 
 
-class Lodger:
+class SharedProcessHost:
     """A host's part in the process: its process and its lifeline, as far as they are its own."""
 
     def __init__(self, process: SharedProcess, lifeline: MainLifeline | None, end: asyncio.Future[int]) -> None:
-        assert lifeline is not None, "the process has one since its first host was born"
+        assert lifeline is not None, "the process has one since its first host was started"
         self._process = process
         self._lifeline = lifeline
         self._end = end

@@ -32,7 +32,7 @@ from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.ghost import BrainLeague
-from headrace.stages.loop import Nowhere, StageRunner
+from headrace.stages.loop import NoOutlet, StageRunner
 from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
@@ -218,7 +218,7 @@ class BehaviorStarter:
         policy = read_policy_update(path, state.behavior)
         log.info("%s is played by %s.", state.behavior, path)
         stage = CountingStage(state.behavior, self._count_play)
-        nowhere: Any = Nowhere()
+        nowhere: Any = NoOutlet()
         inlet = await self._launcher.gather(state.behavior)
         context = self._stages.context(f"inference-{state.behavior}")
         self._run(StageRunner(stage, inlet, nowhere, context).run())
@@ -230,7 +230,7 @@ class BehaviorStarter:
         end = math.inf if self._plan.playing else settings.max_steps
         counting = CountingStage(name, self._report, state.step, end, self.brain_league.rate)
         inlet = await self._launcher.gather(name)
-        outlet: Any = Nowhere()
+        outlet: Any = NoOutlet()
         if settings.broadcast:
             counted: Any = AgentManagerQueue(f"counted {name}", LOCAL_BOUND)
             self._run_all(state.path.trajectories(counted, outlet))

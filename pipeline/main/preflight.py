@@ -17,7 +17,7 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.persons import persons_in
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import offline_demonstrations
-from headrace.pipeline.main.named_code import names_of_main
+from headrace.pipeline.main.references import names_of_main
 from headrace.pipeline.policies.export import NEWEST
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps

@@ -19,7 +19,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.graph import decides_centrally, offline_demonstrations, placements_after
 from headrace.pipeline.common.threads import usable_cores
 from headrace.pipeline.hosts.sizes import kind_of_trainer
-from headrace.pipeline.main.alone import Unanswered, call_alone
+from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
 from headrace.pipeline.run_folder.folder import CONFIGURATION
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.pacing import rows_per_update
@@ -146,8 +146,8 @@ def _has_player(config: RunConfig) -> bool:
 def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
     """Seconds of a tick by the number of instances; empty if the environment gives no answer, as the run will say."""
     function = "headrace.stages.environment.stepping_time:measure_stepping"
-    answer = call_alone(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
-    if isinstance(answer, Unanswered):
+    answer = call_in_subprocess(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
+    if isinstance(answer, NoAnswer):
         log.debug("the time of the environment's steps could not be measured: %s", answer)
         return {}
     return dict(answer)

@@ -100,7 +100,7 @@ class Exhibition(ShownGame):
         finally:
             self._host = None
             self._outlets, self._sent = {}, {}
-            self.lineup.persons, self.lineup.recorded = {}, ""
+            self.order.persons, self.order.recorded = {}, ""
         self.status, self.trouble = ("failed", failure) if failure else ("off", "")
         if failure:
             log.error("The exhibition on the page has failed: %s\nThe run goes on.", failure)
@@ -113,7 +113,7 @@ class Exhibition(ShownGame):
         async with asyncio.TaskGroup() as tasks:
             host = await self._start_process(tasks)
             self._host, self._heard = host, asyncio.get_running_loop().time()
-            host.control.send(self.lineup.order())
+            host.control.send(self.order.message())
             care = tasks.create_task(self._care(host))
             try:
                 failure = await self._listen(host)

@@ -28,7 +28,7 @@ class ShowOrder:
     speed: float = 1.0
     recorded: str = ""
 
-    def order(self) -> DirectShow:
+    def message(self) -> DirectShow:
         """Return it as the message to whoever plays the game."""
         ids = dict.fromkeys((*self.players, *self.persons))
         parts = {each: (self.players.get(each, "newest"), each in self.persons) for each in ids}
@@ -49,7 +49,7 @@ class ShownGame(ABC):
     """True if it is the run's own game, so that whatever is done to it is done to the run."""
 
     def __init__(self, status: str, trouble: str = "") -> None:
-        self.lineup = ShowOrder()
+        self.order = ShowOrder()
         self.status = status
         """`refused`, `off`, `starting`, `on` or `failed`."""
         self.trouble = trouble
@@ -91,8 +91,8 @@ class ShownGame(ABC):
             self._alone_since = asyncio.get_running_loop().time()
 
     def direct(self) -> None:
-        """Pass the lineup on, as it has changed."""
-        self._send(self.lineup.order())
+        """Pass the mapping on, as it has changed."""
+        self._send(self.order.message())
         self.tell()
 
     def hold_keys(self, behavior_id: str, keys: tuple[str, ...]) -> None:

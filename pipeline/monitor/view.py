@@ -17,8 +17,8 @@ from headrace.pipeline.monitor.api import OPEN, page_routes, run_routes
 from headrace.pipeline.monitor.league_matrix import league_for_page
 from headrace.pipeline.reporting.event_files import read_events
 from headrace.pipeline.reporting.history import History
-from headrace.pipeline.run_folder.finding import find_run
 from headrace.pipeline.run_folder.folder import CONFIGURATION, folder_name
+from headrace.pipeline.run_folder.lookup import find_run
 from headrace.pipeline.web.guards import make_token
 from headrace.pipeline.web.site import Site, SiteOptions
 

@@ -101,13 +101,13 @@ class Viewer:
 
     def state(self) -> dict[str, Any]:
         """What the page shows beside the picture."""
-        show, lineup = self._show, self._show.lineup
+        show, order = self._show, self._show.order
         sides = [
             {
                 **side,
-                "player": lineup.players.get(side["id"], "newest"),
-                "taken": side["id"] in lineup.persons,
-                "mine": lineup.persons.get(side["id"]) is self,
+                "player": order.players.get(side["id"], "newest"),
+                "taken": side["id"] in order.persons,
+                "mine": order.persons.get(side["id"]) is self,
             }
             for side in show.announced["sides"]
         ]
@@ -119,9 +119,9 @@ class Viewer:
             "saved": show.announced["saved"],
             "waits": show.announced["waits"],
             "own": show.own,
-            "paused": lineup.paused,
-            "speed": lineup.speed,
-            "recorded": lineup.recorded,
+            "paused": order.paused,
+            "speed": order.speed,
+            "recorded": order.recorded,
             "may_play": self._may_play,
         }
 
@@ -140,7 +140,7 @@ class Viewer:
             raise Refused(NOT_ALLOWED)
         if isinstance(wish, Pace) and self._show.own and not self._may_play:
             raise Refused(NOT_ALLOWED)
-        if isinstance(wish, Give | Pace) and not self._may_play and self._show.lineup.persons:
+        if isinstance(wish, Give | Pace) and not self._may_play and self._show.order.persons:
             raise Refused("somebody plays, so that this is not yours to change")
         match wish:
             case HoldKeys():
@@ -160,7 +160,7 @@ class Viewer:
 
     def leave(self) -> None:
         """Give back what was taken: the socket is closed."""
-        persons = self._show.lineup.persons
+        persons = self._show.order.persons
         left = [side for side, viewer in persons.items() if viewer is self]
         for side in left:
             self._let_go(side)
@@ -168,13 +168,13 @@ class Viewer:
             self._show.direct()
 
     def _let_go(self, side: str) -> None:
-        lineup = self._show.lineup
-        lineup.persons.pop(side, None)
-        if lineup.recorded == side:
-            lineup.recorded = ""
+        order = self._show.order
+        order.persons.pop(side, None)
+        if order.recorded == side:
+            order.recorded = ""
 
     def _hold(self, wish: HoldKeys) -> None:
-        if self._show.lineup.persons.get(wish.side) is not self:
+        if self._show.order.persons.get(wish.side) is not self:
             return  # it was on its way when the side was left
         if wish.number > self._numbers.get(wish.side, -1):
             self._numbers[wish.side] = wish.number
@@ -187,11 +187,11 @@ class Viewer:
         if wish.player not in side["choices"]:
             there = ", ".join(side["choices"])
             raise Refused(f"there is no player '{wish.player}' for {wish.side}; there are: {there}")
-        self._show.lineup.players[wish.side] = wish.player
+        self._show.order.players[wish.side] = wish.player
 
     def _take(self, wish: Take) -> None:
         side = self._side(wish.side)
-        persons = self._show.lineup.persons
+        persons = self._show.order.persons
         if wish.do == "leave":
             if persons.get(wish.side) is self:
                 self._let_go(wish.side)
@@ -207,16 +207,16 @@ class Viewer:
     def _pace(self, wish: Pace) -> None:
         if wish.speed not in SPEEDS:
             raise Refused(f"the speed can be {', '.join(f'{speed:g}' for speed in SPEEDS)}, not {wish.speed:g}")
-        self._show.lineup.paused, self._show.lineup.speed = wish.paused, wish.speed
+        self._show.order.paused, self._show.order.speed = wish.paused, wish.speed
 
     def _record(self, wish: RecordPlay) -> None:
         if wish.side:
             self._side(wish.side)
             if self._show.own:
                 raise Refused("the run records its own game: start it with --record, and 'broadcast: true'")
-            if self._show.lineup.persons.get(wish.side) is not self:
+            if self._show.order.persons.get(wish.side) is not self:
                 raise Refused("only your own play can be recorded: take the side over first")
-        self._show.lineup.recorded = wish.side
+        self._show.order.recorded = wish.side
 
     def _side(self, side: str) -> dict[str, Any]:
         known: dict[str, dict[str, Any]] = {each["id"]: each for each in self._show.announced["sides"]}

@@ -14,7 +14,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.model_files import acting_policy, is_onnx, newest_policy
 from headrace.queues.messages import Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.asking import AskedPolicies
+from headrace.stages.environment.remote_policy import RemotePolicies
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.policy.factory import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
@@ -78,7 +78,7 @@ def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Ca
     return lambda spec: make_policy(_acting_design(config, spec), device)
 
 
-def asked_policies(config: RunConfig, run_folder: Path) -> AskedPolicies:
+def asked_policies(config: RunConfig, run_folder: Path) -> RemotePolicies:
     """Return what makes an actor's policies where a central host decides, by those that it makes."""
 
     def sizes(spec: BehaviorSpec) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def asked_policies(config: RunConfig, run_folder: Path) -> AskedPolicies:
         design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
         return design.memory_size, design.previous_action_size
 
-    return AskedPolicies(sizes)
+    return RemotePolicies(sizes)
 
 
 def _acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:

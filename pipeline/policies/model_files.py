@@ -326,7 +326,7 @@ def _behavior_of(path: Path) -> str:
 
 
 def _stated(file: ModelFile) -> tuple[BehaviorSpec, int]:
-    from headrace.stages.policy.onnx.stated import stated_notes
+    from headrace.stages.policy.onnx.model_spec import stated_notes
 
     return stated_notes(file.path, file.behavior)
 

@@ -6,8 +6,8 @@ import os
 
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.model_files import BEST, LAST, check_decides, find_model, read_model
-from headrace.pipeline.prediction.own_terms import own_terms
 from headrace.pipeline.prediction.policy import LoadedPolicy
+from headrace.pipeline.prediction.policy_spaces import own_terms
 from headrace.queues.specs import behavior_name
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.pipeline.common.errors import PredictError
-from headrace.pipeline.prediction.given import MASK, ObservationReader, read_masks, read_starts, read_state
-from headrace.pipeline.prediction.own_terms import OwnTerms
+from headrace.pipeline.prediction.observation_reader import MASK, ObservationReader, read_masks, read_starts, read_state
+from headrace.pipeline.prediction.policy_spaces import OwnTerms
 from headrace.queues.messages import ActionBatch, Floats
 from headrace.queues.specs import STEP_MUL, BehaviorSpec
 from headrace.stages.environment.spaces.actions import ActionMapping, action_mapping

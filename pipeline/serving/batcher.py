@@ -15,9 +15,9 @@ from functools import partial
 
 import numpy as np
 
-from headrace.pipeline.serving.asked import Asked
-from headrace.pipeline.serving.loaded import LoadedModel, ServedModel
-from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.action_request import ActionRequest
+from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
+from headrace.pipeline.serving.served_models import LoadedModel, ServedModel
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import NotFiniteError
@@ -52,7 +52,7 @@ class ActionAnswer:
 
 @dataclass(eq=False, slots=True)
 class _WaitingRequest:
-    asked: Asked
+    asked: ActionRequest
     recall: Recall | None
     answer: asyncio.Future[ActionAnswer]
 
@@ -90,7 +90,7 @@ class Batcher:
         """Requests that wait."""
         return len(self._waiting)
 
-    async def ask(self, asked: Asked, recall: Recall | None) -> ActionAnswer:
+    async def ask(self, asked: ActionRequest, recall: Recall | None) -> ActionAnswer:
         """Answer a request; one that is cancelled is dropped.
 
         Args:
@@ -101,7 +101,7 @@ class Batcher:
             RequestRefused: if too many wait, it took too long, or the policy can't decide.
         """
         if len(self._waiting) >= self._limits.waiting:
-            raise RequestRefused(Why.OVERLOADED, f"{self._limits.waiting} requests wait already; try again later")
+            raise RequestRefused(ErrorKind.OVERLOADED, f"{self._limits.waiting} requests wait already; try again later")
         each = _WaitingRequest(asked, recall, asyncio.get_running_loop().create_future())
         self._waiting.append(each)
         self._news.set()
@@ -109,7 +109,7 @@ class Batcher:
             async with asyncio.timeout(self._limits.patience_s):
                 return await each.answer
         except TimeoutError:
-            raise RequestRefused(Why.LATE, f"there was no decision in {self._limits.patience_s:g} s") from None
+            raise RequestRefused(ErrorKind.LATE, f"there was no decision in {self._limits.patience_s:g} s") from None
         finally:
             if each in self._waiting:  # nobody waits for the answer any more
                 self._waiting.remove(each)
@@ -218,8 +218,8 @@ def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> Non
 
 def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
     if isinstance(error, NotFiniteError):  # it has decided on zeros, so it is these observations
-        return RequestRefused(Why.UNFIT, f"the model has no finite answer to these observations: {error}")
+        return RequestRefused(ErrorKind.UNFIT, f"the model has no finite answer to these observations: {error}")
     said = describe_error(error)
     log.error("%s could not decide: %s", loaded.path, said)
     log.debug("where it was raised:", exc_info=error)
-    return RequestRefused(Why.FAULT, f"this is a fault of the model or the server: {said}")
+    return RequestRefused(ErrorKind.FAULT, f"this is a fault of the model or the server: {said}")

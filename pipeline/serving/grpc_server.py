@@ -14,15 +14,15 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from headrace.pipeline.serving import messages
-from headrace.pipeline.serving.asked import (
-    Asked,
+from headrace.pipeline.serving.action_request import (
+    ActionRequest,
     by_spec,
     make_asked,
     observation_array,
     observation_from_values,
     unfit,
 )
-from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.guards import has_token
 from headrace.queues.messages import Array
@@ -179,10 +179,10 @@ def _parsed(kind: Any, given: bytes) -> Any:
     try:
         return kind.FromString(given)
     except DecodeError as error:
-        raise RequestRefused(Why.MALFORMED, f"the message is no {kind.DESCRIPTOR.name}: {error}") from None
+        raise RequestRefused(ErrorKind.MALFORMED, f"the message is no {kind.DESCRIPTOR.name}: {error}") from None
 
 
-def _asked(spec: BehaviorSpec, request: Any) -> Asked:
+def _asked(spec: BehaviorSpec, request: Any) -> ActionRequest:
     """Read a request.
 
     Raises:

@@ -10,14 +10,14 @@ import msgpack
 from aiohttp import hdrs, web
 from pydantic import BaseModel, ConfigDict, Field
 
-from headrace.pipeline.serving.asked import MOST_AGENTS, read_asked
+from headrace.pipeline.serving.action_request import MOST_AGENTS, read_action_request
 from headrace.pipeline.serving.batcher import ActionAnswer
 from headrace.pipeline.serving.metrics import CONTENT_TYPE
-from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.pipeline.serving.schema import schema
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.bodies import MSGPACK, checked, read_plain
-from headrace.pipeline.web.refusals import refusal
+from headrace.pipeline.web.error_responses import refusal
 
 OPEN = frozenset({"/healthz"})
 """Paths that need no token."""
@@ -46,7 +46,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
         name = request.match_info["model"]
         service.model(name)  # before a body is read for nothing
         plain = await read_plain(request)
-        answer = await service.act(name, lambda spec: read_asked(spec, plain))
+        answer = await service.act(name, lambda spec: read_action_request(spec, plain))
         return _answer(request, _plain_of(answer))
 
     async def open_session(request: web.Request) -> web.Response:
@@ -63,7 +63,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
 
     async def health(_: web.Request) -> web.Response:
         if service.ending:
-            raise RequestRefused(Why.ENDING, "the server ends")
+            raise RequestRefused(ErrorKind.ENDING, "the server ends")
         return web.json_response({"status": "serving"})
 
     async def metrics(_: web.Request) -> web.Response:
@@ -90,9 +90,9 @@ def _refusing(handler: Handler) -> Handler:
             return await handler(request)
         except RequestRefused as refused:
             answer = refusal(refused.why.http, str(refused))
-            if refused.why is Why.OVERLOADED:
+            if refused.why is ErrorKind.OVERLOADED:
                 answer.headers[hdrs.RETRY_AFTER] = "1"
-            if refused.why is Why.ENDING:
+            if refused.why is ErrorKind.ENDING:
                 answer.force_close()
             return answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.pipeline.serving.asked import KEYS
+from headrace.pipeline.serving.action_request import KEYS
 
 _ARRAY = {
     "description": "An array with a row per agent, as nested lists; or its bytes in the observation's dtype "

@@ -14,7 +14,7 @@ from headrace.config.listen import LAST_PORT, endpoint_of, reaches_others
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.serving.grpc_server import GrpcServer
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
-from headrace.pipeline.serving.loaded import ServedModel, load_models
+from headrace.pipeline.serving.served_models import ServedModel, load_models
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.guards import make_token
 from headrace.pipeline.web.site import TRIED_PORTS, Site, SiteOptions

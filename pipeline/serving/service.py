@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from headrace.config.errors import suggest
-from headrace.pipeline.serving.asked import Asked, unfit
+from headrace.pipeline.serving.action_request import ActionRequest, unfit
 from headrace.pipeline.serving.batcher import ActionAnswer, Batcher, BatchLimits
-from headrace.pipeline.serving.loaded import ServedModel, keep_fresh
 from headrace.pipeline.serving.metrics import Tally
-from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
+from headrace.pipeline.serving.served_models import ServedModel, keep_fresh
 from headrace.pipeline.serving.sessions import SessionLimits, Sessions, Turn
 from headrace.queues.specs import BehaviorSpec
 
@@ -108,7 +108,7 @@ class PolicyService:
         """
         return self._desk(name).model.plain()
 
-    async def act(self, name: str, read: Callable[[BehaviorSpec], Asked]) -> ActionAnswer:
+    async def act(self, name: str, read: Callable[[BehaviorSpec], ActionRequest]) -> ActionAnswer:
         """Answer a request.
 
         Args:
@@ -157,13 +157,13 @@ class PolicyService:
 
     def _check_open(self) -> None:
         if self._ending:
-            raise RequestRefused(Why.ENDING, "the server ends")
+            raise RequestRefused(ErrorKind.ENDING, "the server ends")
 
     def _desk(self, name: str) -> _Desk:
         found = self._desks.get(name)
         if found is None:
             raise RequestRefused(
-                Why.UNKNOWN,
+                ErrorKind.UNKNOWN,
                 f"there is no model {name!r}{suggest(name, self._desks)}; there are: {', '.join(self._desks)}",
             )
         return found

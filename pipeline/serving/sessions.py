@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.pipeline.serving.asked import MOST_AGENTS, Asked, unfit
-from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.action_request import MOST_AGENTS, ActionRequest, unfit
+from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.stages.policy.protocol import Recall
 
 
@@ -80,7 +80,7 @@ class Sessions:
         limits = self.limits
         if len(self._sessions) >= limits.sessions or self._agents + agents > limits.agents:
             raise RequestRefused(
-                Why.OVERLOADED,
+                ErrorKind.OVERLOADED,
                 f"there are {len(self._sessions)} sessions of {self._agents} agents (at most {limits.sessions} and "
                 f"{limits.agents}); end those that are over",
             )
@@ -108,7 +108,7 @@ class Sessions:
                 self._remove(key)
 
     @contextmanager
-    def turn(self, asked: Asked) -> Iterator[Turn]:
+    def turn(self, asked: ActionRequest) -> Iterator[Turn]:
         """Use a session for a request; what it remembers changes only if there was a decision.
 
         Raises:
@@ -117,7 +117,7 @@ class Sessions:
         key = asked.session
         session = self._get(key)
         if session.busy:
-            raise RequestRefused(Why.BUSY, f"session {key}: another request of this session is not answered yet")
+            raise RequestRefused(ErrorKind.BUSY, f"session {key}: another request of this session is not answered yet")
         if asked.agents != session.agents:
             raise unfit(f"session {key} is of {session.agents} agents, and the observations of {asked.agents}")
         turn = Turn(self._begun(session, asked.episode_start))
@@ -149,7 +149,7 @@ class Sessions:
         session = self._sessions.get(key)
         if session is None:
             raise RequestRefused(
-                Why.UNKNOWN,
+                ErrorKind.UNKNOWN,
                 f"there is no session {key!r} of this model: it was ended, or idle for {self.limits.idle_s:g} s",
             )
         return session

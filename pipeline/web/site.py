@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from headrace.config.listen import endpoint_of, reaches_others
+from headrace.pipeline.web.error_responses import answer_errors
 from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
-from headrace.pipeline.web.refusals import answer_errors
 from headrace.stages.listening import find_port
 
 _quiet = logging.getLogger(f"{__name__}.connections")

@@ -21,8 +21,8 @@ from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.actor.resets import Resets
 from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.asking import UnansweredError
 from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.environment.remote_policy import NoDecisionError
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded
 from headrace.stages.restarts import RestartBudget
@@ -134,7 +134,7 @@ class Actor(Source[Item]):
         if self._asked:
             self._deferred.append(partial(self.receive_assignment, assignment))
             return
-        self._environment.lineups.assign(assignment)
+        self._environment.mappings.assign(assignment)
         self._wake.set()
 
     def receive_parameters(self, parameters: EnvironmentParameters) -> None:
@@ -219,7 +219,7 @@ class Actor(Source[Item]):
             Cue.CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
             Cue.RENEWAL_DUE: lambda: self._checkpoint is not None and self._obeys(),
             Cue.STOP_DUE: lambda: self._stopping and self._obeys(),
-            Cue.POLICY_MISSING: lambda: not self._environment.lineups.ready(self._environment.specs),
+            Cue.POLICY_MISSING: lambda: not self._environment.mappings.ready(self._environment.specs),
             Cue.RESET_DUE: lambda: self._obeys() and self._resets.due(),
             Cue.CREDITS_MISSING: self._credits_missing,
             Cue.ALWAYS: lambda: True,
@@ -272,7 +272,7 @@ class Actor(Source[Item]):
         began = time.perf_counter()
         try:
             self._adopted |= await self._environment.consult()
-        except UnansweredError:
+        except NoDecisionError:
             self._catch_up()
             if self._state is not State.WAITING:
                 self._state = State.DECIDING  # where commands are followed; what was decided before a reset is gone
@@ -320,10 +320,10 @@ class Actor(Source[Item]):
         completed as learners would be beyond all caps, more of them with each turn. Each tick's decisions are taken
         after this, and its steps are completed after it: decisions open now are those of the turn before.
         """
-        lineups = self._environment.lineups
-        if self._turns != lineups.turns:
-            self._turns = lineups.turns
-            for behavior_id in filter(lineups.has_self_play, self._environment.specs):
+        mappings = self._environment.mappings
+        if self._turns != mappings.turns:
+            self._turns = mappings.turns
+            for behavior_id in filter(mappings.has_self_play, self._environment.specs):
                 self._processor.end_learning(behavior_id)
 
     def _decide_again(self) -> None:

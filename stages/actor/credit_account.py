@@ -49,11 +49,11 @@ class CreditAccount:
 
     def missing(self, players: Iterable[str]) -> bool:
         """True if credits of some of these behaviours are used up, or came before the policy that they are for."""
-        lineups, gate = self._environment.lineups, self._gate
+        mappings, gate = self._environment.mappings, self._gate
         self._used = self._count_used()
         self._learners = learners = self._learning(players)
         return bool(gate.closed(self._used, learners)) or any(
-            lineups.newest_version(name) < gate.needed_version(name) for name in learners
+            mappings.newest_version(name) < gate.needed_version(name) for name in learners
         )
 
     def bounded(self) -> bool:
@@ -96,7 +96,7 @@ class CreditAccount:
 
     def newest_versions(self) -> dict[str, int]:
         """The versions by which the behaviours' learners act."""
-        return {name: self._environment.lineups.newest_version(name) for name in self._names}
+        return {name: self._environment.mappings.newest_version(name) for name in self._names}
 
     def needed_versions(self) -> dict[str, int]:
         """The oldest versions that may use the last grants."""
@@ -116,4 +116,4 @@ class CreditAccount:
 
     def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of some behaviours that are learned from now: only these need credits and their newest policies."""
-        return tuple(name for name in names if self._environment.lineups.learns(name))
+        return tuple(name for name in names if self._environment.mappings.learns(name))

@@ -76,11 +76,11 @@ class Resets:
         if self.adopt_parameters():
             self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
             return True
-        lineups = self._environment.lineups
-        if self._played_turn and self._played_turn != lineups.turns:
-            self._reset_to = (*self._stretch, lineups.current.generation, _TURN)
+        mappings = self._environment.mappings
+        if self._played_turn and self._played_turn != mappings.turns:
+            self._reset_to = (*self._stretch, mappings.current.generation, _TURN)
             return True
-        self._played_turn = lineups.turns  # at first no game has begun before there is a turn
+        self._played_turn = mappings.turns  # at first no game has begun before there is a turn
         return False
 
     def reach_checkpoint(self, number: int) -> None:
@@ -126,7 +126,7 @@ class Resets:
 
     async def _begin_anew(self, stretch: tuple[int, ...]) -> None:
         await self._environment.reset(self._seed(*stretch), stretch)
-        self._played_turn = self._environment.lineups.turns
+        self._played_turn = self._environment.mappings.turns
 
     def _seed(self, *path: int) -> int:
         """A seed that differs for each stretch of the run between two checkpoints, and for each restart."""

@@ -13,7 +13,7 @@ from headrace.stages.agent.agent_state import LEARNING, AgentState, Stamps, as_b
 from headrace.stages.agent.groups import Groups
 from headrace.stages.agent.outbox import EndedEpisodes, Outbox
 from headrace.stages.agent.pages import PageColumn, Pages
-from headrace.stages.agent.roll import Deciding, Roll
+from headrace.stages.agent.tick_agents import Deciding, TickAgents
 from headrace.stages.slots import Numbers, Where, pick
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Assembler:
         self._source = source
         self._pages = Pages(step, horizon)
         self._outbox = Outbox()
-        self._roll = Roll(len(step.agent_ids))
+        self._roll = TickAgents(len(step.agent_ids))
         self._slots = self._roll.slots
         self._agents = AgentState(self._slots.total, self._pages.nowhere, step.group_ids is not None)
         self._mates = self._agents.mates

@@ -16,7 +16,7 @@ from dataclasses import replace
 from headrace.config import ActionRepeatSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import STEP_MUL, BehaviorSpec
-from headrace.stages.environment.holds import Holds
+from headrace.stages.environment.held_actions import HeldActions
 from headrace.stages.environment.parameters import Parameterised
 from headrace.stages.environment.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
 from headrace.stages.errors import StageError
@@ -38,7 +38,7 @@ class RepeatingGroup:
         self._group = group
         self._settings = settings
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
-        self._holds: dict[str, Holds] = {}
+        self._holds: dict[str, HeldActions] = {}
         self._asked: tuple[str, ...] = ()
         """Behaviour ids with rows in the last environment step."""
         self.has_deadlines = isinstance(group, Punctual) and group.has_deadlines
@@ -91,7 +91,7 @@ class RepeatingGroup:
             asked.append(behavior_id)
             if behavior_id not in self._holds:
                 spec = self._group.behavior_specs[behavior_id]
-                self._holds[behavior_id] = Holds(spec.actions, self._settings, spec.grouped)
+                self._holds[behavior_id] = HeldActions(spec.actions, self._settings, spec.grouped)
             told = self._holds[behavior_id].add(steps)
             if told is not None:
                 found[behavior_id] = told

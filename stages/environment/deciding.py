@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
-from headrace.stages.environment.lineup import Lineup, LineupPlayer
+from headrace.stages.environment.policy_mapping import MappedPlayer, PolicyMapping
 from headrace.stages.policy.numpy_policy import NumpyPolicy, act_together
 from headrace.stages.policy.protocol import Decision, Recall
 
-LineupRows = list[tuple[Lineup, NDArray[np.intp] | None]]
-"""The rows of a tick by lineup; None for all of them."""
-PlayerRows = list[tuple[LineupPlayer, NDArray[np.intp] | None]]
+MappingRows = list[tuple[PolicyMapping, NDArray[np.intp] | None]]
+"""The rows of a tick by mapping; None for all of them."""
+PlayerRows = list[tuple[MappedPlayer, NDArray[np.intp] | None]]
 """The rows of a tick by policy; None for all of them."""
 
 
-def players_of(parts: LineupRows, behavior_id: str) -> PlayerRows:
-    """Group the rows of a tick by policy: several lineups often share one."""
-    found: dict[int, tuple[LineupPlayer, list[NDArray[np.intp]]]] = {}
-    for lineup, rows in parts:
-        player = lineup.players[behavior_id]
+def players_of(parts: MappingRows, behavior_id: str) -> PlayerRows:
+    """Group the rows of a tick by policy: several mappings often share one."""
+    found: dict[int, tuple[MappedPlayer, list[NDArray[np.intp]]]] = {}
+    for mapping, rows in parts:
+        player = mapping.players[behavior_id]
         found.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
     if len(found) == 1:
         return [(player, None) for player, _ in found.values()]
@@ -75,7 +75,7 @@ def decide_rows(
 
 
 def _act(
-    player: LineupPlayer,
+    player: MappedPlayer,
     observations: tuple[Array, ...],
     masks: NDArray[np.bool_] | None,
     random: np.random.Generator,
@@ -104,21 +104,21 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
     return parts
 
 
-class Stamp:
+class DecisionStamp:
     """The policy version and self-play stamp of each decision of a tick; no stamp without self-play."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 
-    def __init__(self, count: int, parts: LineupRows, behavior_id: str) -> None:
+    def __init__(self, count: int, parts: MappingRows, behavior_id: str) -> None:
         self.versions = np.empty(count, np.int64)
         self.generations = np.zeros(count, np.int32)
         self.learning = np.empty(count, np.bool_)
         self.opponents = np.full(count, -1, np.int32)
-        for lineup, some in parts:
+        for mapping, some in parts:
             rows: Any = slice(None) if some is None else some
-            player = lineup.players[behavior_id]
+            player = mapping.players[behavior_id]
             self.versions[rows] = player.version
-            self.learning[rows] = lineup.learns(behavior_id)
+            self.learning[rows] = mapping.learns(behavior_id)
             if not player.plain:
-                self.generations[rows] = lineup.generation
-                self.opponents[rows] = lineup.opponent
+                self.generations[rows] = mapping.generation
+                self.opponents[rows] = mapping.opponent

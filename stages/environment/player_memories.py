@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.lineup import LineupPlayer
+from headrace.stages.environment.policy_mapping import MappedPlayer
 from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.protocol import Recall
 from headrace.stages.slots import Numbers
@@ -46,7 +46,7 @@ class PlayerMemories:
     def recall(
         self,
         spec: BehaviorSpec,
-        player: LineupPlayer,
+        player: MappedPlayer,
         agent_ids: Numbers,
         episode_ids: Numbers,
         rows: NDArray[np.intp] | None,
@@ -65,7 +65,7 @@ class PlayerMemories:
     def note(
         self,
         behavior_id: str,
-        player: LineupPlayer,
+        player: MappedPlayer,
         agent_ids: Numbers,
         episode_ids: Numbers,
         rows: NDArray[np.intp] | None,

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
-from headrace.stages.environment.asking import AskedPolicy, Oracle
-from headrace.stages.environment.deciding import LineupRows, PlayerRows, Stamp, decide_rows, players_of
+from headrace.stages.environment.deciding import DecisionStamp, MappingRows, PlayerRows, decide_rows, players_of
 from headrace.stages.environment.game_tracker import GameTracker
-from headrace.stages.environment.lineup import Lineups, no_behavior
 from headrace.stages.environment.parameters import EpisodeParameters, connect_parameters
 from headrace.stages.environment.player_memories import PlayerMemories
+from headrace.stages.environment.policy_mapping import PolicyMappings, no_behavior
 from headrace.stages.environment.protocol import AgentSteps, EnvironmentGroup, Measured, Punctual, StepResult, Stoppable
+from headrace.stages.environment.remote_policy import DecisionClient, RemotePolicy
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, is_failure
 from headrace.stages.policy.protocol import Recall
@@ -57,26 +57,26 @@ class EnvironmentStage(Source[StepBatch]):
 
     Args:
         make_group: builds the group; called again when it has to be restarted.
-        lineups: the policies of each game.
+        mappings: the policies of each game.
         first_agent_id: added to the group's agent ids, so that they are unique across actors.
         deterministic: returns True for a behaviour name if its agents act by the mean and the most likely choice.
-        oracle: answers for policies that do not lie here, of which `lineups` are made then; None if all do.
+        oracle: answers for policies that do not lie here, of which `mappings` are made then; None if all do.
         audience: follows what the environments bring; None for nobody.
     """
 
     def __init__(
         self,
         make_group: Callable[[], EnvironmentGroup],
-        lineups: Lineups,
+        mappings: PolicyMappings,
         first_agent_id: int = 0,
         deterministic: Callable[[str], bool] = no_behavior,
-        oracle: Oracle | None = None,
+        oracle: DecisionClient | None = None,
         audience: Audience | None = None,
     ) -> None:
         self.oracle = oracle
         self._audience = audience
         self._make_group = make_group
-        self._lineups = lineups
+        self._mappings = mappings
         self._first_agent_id = first_agent_id
         self._deterministic = deterministic
         self._group: EnvironmentGroup | None = None
@@ -85,7 +85,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._begun = self.parameters.begun
         self._context = StageContext("environment")
         self._result = StepResult({})
-        self._tracker = GameTracker(lineups)
+        self._tracker = GameTracker(mappings)
         self._game_columns: dict[str, Columns] = {}
         self._actions: dict[str, ActionBatch] = {}
         self._memories = PlayerMemories()
@@ -116,9 +116,9 @@ class EnvironmentStage(Source[StepBatch]):
         return self._result.closed
 
     @property
-    def lineups(self) -> Lineups:
+    def mappings(self) -> PolicyMappings:
         """The policies of each game."""
-        return self._lineups
+        return self._mappings
 
     def start(self, context: StageContext) -> None:
         """Build the group."""
@@ -145,7 +145,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._announce()
         self._report()
         self._game_columns = {}
-        self._lineups.begin_games(self.num_envs, np.random.default_rng((seed, _DRAWING)))
+        self._mappings.begin_games(self.num_envs, np.random.default_rng((seed, _DRAWING)))
         self._tracker.begin(self._result)
         if self._audience is not None:
             self._audience.begin(self.num_envs, self._result)
@@ -169,7 +169,7 @@ class EnvironmentStage(Source[StepBatch]):
             By behaviour id, the version of a trainer's policy that has decided, if it is another than before.
 
         Raises:
-            UnansweredError: if there is no answer.
+            NoDecisionError: if there is no answer.
         """
         if self.oracle is None:
             return {}
@@ -179,7 +179,7 @@ class EnvironmentStage(Source[StepBatch]):
                 seen, greedy = self._seen_by_deciding(steps), self._deterministic(behavior_name(behavior_id))
                 _, players, recalls = self._who_decides(behavior_id, steps)
                 for (player, rows), recall in zip(players, recalls, strict=True):
-                    if isinstance(player.policy, AskedPolicy):
+                    if isinstance(player.policy, RemotePolicy):
                         at: Any = slice(None) if rows is None else rows
                         masks = None if steps.action_masks is None else steps.action_masks[at]
                         asked.append((player, player.policy))
@@ -215,7 +215,7 @@ class EnvironmentStage(Source[StepBatch]):
             if gone is not None:
                 self._lose(gone)
         named = type(self._group).__name__
-        tracked = self._lineups.self_play or self._lineups.mixes_brains or self._lineups.rates_brains
+        tracked = self._mappings.self_play or self._mappings.mixes_brains or self._mappings.rates_brains
         self._game_columns = self._tracker.finish(self._result, named) if tracked else {}
         if self._audience is not None:
             self._audience.add(self._result)
@@ -242,12 +242,12 @@ class EnvironmentStage(Source[StepBatch]):
 
     def update(self, update: PolicyUpdate) -> None:
         """Act by this policy from the next decision on."""
-        self._lineups.update(update)
+        self._mappings.update(update)
 
     def _lose(self, env_ids: NDArray[np.int32]) -> None:
         """Begin new games in instances that are restarted, if ever. Memories need nothing: they are kept by episode."""
         self._tracker.forget(env_ids)
-        self._lineups.restart_games(env_ids)
+        self._mappings.restart_games(env_ids)
 
     def _report(self) -> None:
         """Report the environment's own numbers, those of no single behaviour under the name of each."""
@@ -285,7 +285,7 @@ class EnvironmentStage(Source[StepBatch]):
         for behavior_id, spec in self.specs.items():
             if behavior_id not in self._known:  # a restarted group has the same behaviours
                 self._known.add(behavior_id)
-                self._lineups.add_behavior(spec)
+                self._mappings.add_behavior(spec)
 
     def _decide(self) -> list[StepBatch]:
         self._actions = {}
@@ -305,7 +305,7 @@ class EnvironmentStage(Source[StepBatch]):
         ids, episodes = agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
         for (player, rows), recall in zip(players, after, strict=True):
             self._memories.note(behavior_id, player, ids, episodes, rows, recall)
-        stamp = Stamp(count, parts, behavior_id)
+        stamp = DecisionStamp(count, parts, behavior_id)
         self._actions[behavior_id] = decision.actions
         group_ids, group_rewards = self._groups_of(behavior_id, steps)
         return StepBatch(
@@ -332,12 +332,12 @@ class EnvironmentStage(Source[StepBatch]):
             undiscounted=steps.undiscounted,
         )
 
-    def _who_decides(self, behavior_id: str, steps: AgentSteps) -> tuple[LineupRows, PlayerRows, list[Recall | None]]:
-        """Return the lineups and the policies of the rows that decide, and the memories of each policy's rows."""
+    def _who_decides(self, behavior_id: str, steps: AgentSteps) -> tuple[MappingRows, PlayerRows, list[Recall | None]]:
+        """Return the mappings and the policies of the rows that decide, and the memories of each policy's rows."""
         agent_ids = steps.agent_ids + self._first_agent_id
         deciding = slice(steps.ended, None)
-        alone: LineupRows = [(self._lineups.current, None)]
-        parts = self._lineups.rows_by_lineup(steps.env_ids[deciding]) if len(agent_ids) > steps.ended else alone
+        alone: MappingRows = [(self._mappings.current, None)]
+        parts = self._mappings.rows_by_mapping(steps.env_ids[deciding]) if len(agent_ids) > steps.ended else alone
         players = players_of(parts, behavior_id)
         self._memories.forget(behavior_id, agent_ids[: steps.ended])
         spec, ids, episodes = self.specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]

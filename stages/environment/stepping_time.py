@@ -1,6 +1,6 @@
 """The time that steps of a run's environments take, by the number of instances; for who chooses that number.
 
-It makes and steps environments, so it is called in a process of its own (`pipeline/main/alone.py`).
+It makes and steps environments, so it is called in a process of its own (`pipeline/main/subprocess_call.py`).
 """
 
 from __future__ import annotations

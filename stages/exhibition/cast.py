@@ -16,7 +16,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environment.protocol import AgentSteps
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.players import Player, uniform_player
-from headrace.stages.exhibition.hands import Hands
+from headrace.stages.exhibition.held_keys import HeldKeys
 from headrace.stages.exhibition.keys import action_of
 
 NEWEST = "newest"
@@ -82,13 +82,13 @@ class Cast:
         if not part.person:
             self._persons.pop(behavior_id, None)
         elif behavior_id not in self._persons:
-            self._persons[behavior_id] = Person(Hands(self._clock))
+            self._persons[behavior_id] = Person(HeldKeys(self._clock))
 
     def part(self, behavior_id: str) -> Casting:
         """Return the part of a behaviour id."""
         return self._parts.get(behavior_id, Casting())
 
-    def hands(self, behavior_id: str) -> Hands | None:
+    def hands(self, behavior_id: str) -> HeldKeys | None:
         """Return the hands of the person who plays for a behaviour id; None without one."""
         person = self._persons.get(behavior_id)
         return None if person is None else person.hands
@@ -157,7 +157,7 @@ class Person:
         hands: what the person presses.
     """
 
-    def __init__(self, hands: Hands) -> None:
+    def __init__(self, hands: HeldKeys) -> None:
         self.hands = hands
         self.agent: int | None = None
         """The agent; None until one of the behaviour id is asked."""

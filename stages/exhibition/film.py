@@ -40,7 +40,7 @@ class Picture:
 
 
 @runtime_checkable
-class Pictured(Protocol):
+class Rendering(Protocol):
     """A group whose instances render themselves."""
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
@@ -52,7 +52,7 @@ class FilmedGroup:
     """A group of which each environment step is filmed; whatever wraps it may hold actions for several.
 
     Args:
-        group: one that is `Drawn` or `Pictured`; it is closed with this one.
+        group: one that is `Drawn` or `Rendering`; it is closed with this one.
         raw: give images as they are, not as JPEG.
     """
 

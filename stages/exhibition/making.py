@@ -12,8 +12,8 @@ from headrace.stages.environment.factory import EnvironmentRequest, find_factory
 from headrace.stages.environment.protocol import EnvironmentGroup
 from headrace.stages.environment.windows import HUMAN
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.film import FilmedGroup, Pictured
-from headrace.stages.exhibition.seen import SeenGroup
+from headrace.stages.exhibition.film import FilmedGroup, Rendering
+from headrace.stages.exhibition.observation_pictures import ObservationPictures
 from headrace.stages.games.scene import Drawn
 
 PICTURES = "rgb_array"
@@ -47,7 +47,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
     filmed: list[FilmedGroup] = []
 
     def film(group: EnvironmentGroup) -> EnvironmentGroup:
-        if not isinstance(group, Drawn | Pictured):
+        if not isinstance(group, Drawn | Rendering):
             group.close()
             raise StageError(
                 f"{type(group).__name__} can't be shown: expected a method render(env_id) that returns an RGB image"
@@ -64,7 +64,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
         trial.close()
         if unlike:
             group.close()
-            group = make_group(as_it_acts, lambda made: film(SeenGroup(made)))
+            group = make_group(as_it_acts, lambda made: film(ObservationPictures(made)))
     return group, filmed[-1]
 
 

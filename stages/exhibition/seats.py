@@ -14,7 +14,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains.protocol import BrainRequest, Memoryless
 from headrace.stages.environment.protocol import AgentSteps
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.hands import Hands
+from headrace.stages.exhibition.held_keys import HeldKeys
 from headrace.stages.exhibition.keys import action_of
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
@@ -46,11 +46,11 @@ class Seats:
         """Set whenever there is a reason to look again; whoever looks clears it."""
         self._keys = keys
         self._clock = clock
-        self._hands: dict[str, Hands] = {}
+        self._hands: dict[str, HeldKeys] = {}
 
     def direct(self, taken: Collection[str], paused: bool, speed: float) -> None:
         """Let persons sit at these behaviour ids alone."""
-        self._hands = {each: self._hands.get(each) or Hands(self._clock) for each in taken}
+        self._hands = {each: self._hands.get(each) or HeldKeys(self._clock) for each in taken}
         self.paused, self.speed = paused, speed
         self.changed.set()
 

@@ -1,7 +1,7 @@
 """The league: the matches of past assignments, and the ratings that follow from the results of games.
 
-A game's result carries the generation of its assignment, which names the whole lineup, and what was drawn for opponents
-that brains may decide for. So each game is rated for those who really played it, however late it ends.
+A game's result carries the generation of its assignment, which names the whole mapping, and what was drawn for
+opponents that brains may decide for. So each game is rated for those who really played it, however late it ends.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.stage import NoStatistics, Statistics
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TrainerContext:
     """Shards of the replay buffer in hosts of their own; 0: the trainer keeps it."""
     statistics: Statistics = field(default_factory=NoStatistics)
     """Sink of the trainer's statistics."""
-    replicas: Replicas = ALONE
+    replicas: Replicas = SINGLE_TRAINER
     """This trainer's place among those that learn with it, each from its part of every minibatch."""
 
     @contextmanager

@@ -79,12 +79,12 @@ class Replicas(ABC):
         return whole
 
 
-class _Alone(Replicas):
+class _SingleTrainer(Replicas):
     """A trainer without replicas."""
 
     def add_up(self, *tensors: Tensor) -> None:
         """They are sums already."""
 
 
-ALONE = _Alone()
+SINGLE_TRAINER = _SingleTrainer()
 """What a trainer without replicas has in their place."""

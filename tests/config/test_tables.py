@@ -30,7 +30,7 @@ def test_the_module_that_adds_an_entry_is_remembered():
 
 def test_a_script_is_remembered_by_its_file_and_headrace_not_at_all(monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/somewhere/train.py")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/somewhere/train.py", raising=False)
     monkeypatch.setattr(tables, "_adders", {"__main__": None, "headrace.config.trainers": None, "kinds": None})
 
     assert plugin_modules() == ["train", "kinds"]

@@ -74,7 +74,7 @@ def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_with_
 @pytest.mark.slow
 def test_a_follower_that_is_lost_again_and_again_ends_the_run_by_its_name(start):
     command = start(cartpole(**TWO, **LONG))
-    os.kill(command.pid_of(FOLLOWER), signal.SIGKILL)  # as it is born
+    os.kill(command.pid_of(FOLLOWER), signal.SIGKILL)  # as it starts
     command.until(lambda: f"{LEARNER} goes on from the start" in command.output, "another learner")
     os.kill(command.pid_of(FOLLOWER), signal.SIGKILL)
     assert command.wait() == 1

@@ -8,18 +8,18 @@ import threading
 import pytest
 from queue_conformance import number_of
 
-from headrace.queues.delivered import DeliveredInlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier, Message
-from headrace.queues.served import ServedOutlet
+from headrace.queues.pull import PullOutlet
+from headrace.queues.push import PushInlet
 
 
 async def test_calls_are_answered_while_the_producer_computes():
     calls, computed = asyncio.get_running_loop(), threading.Event()
-    made: asyncio.Future[ServedOutlet[Message]] = calls.create_future()
+    made: asyncio.Future[PullOutlet[Message]] = calls.create_future()
 
     async def produce() -> None:
-        outlet: ServedOutlet[Message] = ServedOutlet("updates", 1)
+        outlet: PullOutlet[Message] = PullOutlet("updates", 1)
         calls.call_soon_threadsafe(made.set_result, outlet)
         for number in range(2):
             await outlet.put(Barrier(number))
@@ -37,10 +37,10 @@ async def test_calls_are_answered_while_the_producer_computes():
 
 async def test_what_calls_bring_is_taken_in_the_consumer_s_own_event_loop():
     calls = asyncio.get_running_loop()
-    made: asyncio.Future[DeliveredInlet[Message]] = calls.create_future()
+    made: asyncio.Future[PushInlet[Message]] = calls.create_future()
 
     async def consume() -> list[int]:
-        inlet: DeliveredInlet[Message] = DeliveredInlet("learn", 4)
+        inlet: PushInlet[Message] = PushInlet("learn", 4)
         calls.call_soon_threadsafe(made.set_result, inlet)
         return [number_of(item) async for item in inlet]
 

@@ -17,7 +17,7 @@ from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier
 from headrace.stages import loop
 from headrace.stages.errors import StageError
-from headrace.stages.loop import Nowhere, StageFailure, StageHooks, StageRunner, describe_item, run_source
+from headrace.stages.loop import NoOutlet, StageFailure, StageHooks, StageRunner, describe_item, run_source
 from headrace.stages.stage import Source, Stage, StageContext
 
 pytestmark = pytest.mark.virtual_time
@@ -236,7 +236,7 @@ async def test_a_batch_is_let_go_before_the_next_one_is_waited_for():
         yield from ()
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(StageRunner(Lifecycle(process), inlet, Nowhere(), StageContext("clip")).run())
+        tasks.create_task(StageRunner(Lifecycle(process), inlet, NoOutlet(), StageContext("clip")).run())
         inlet.put_nowait(Batch())
         await until_blocked()
         assert seen[0]() is None, "its slab could not go back"

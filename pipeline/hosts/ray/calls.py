@@ -108,7 +108,7 @@ class RayDeliveries:
         return (await asyncio.shield(call))[place]
 
     async def deliver_alone(self, name: str, number: int, item: Any) -> bool:
-        """As `headrace.queues.delivered.Deliver`."""
+        """As `headrace.queues.push.Deliver`."""
         return (await self._send([(name, number)], [item]))[0]
 
     async def _deliver(self) -> list[bool]:

@@ -24,9 +24,9 @@ from headrace.pipeline.hosts.protocol import Feed, HostHandle
 from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
 from headrace.pipeline.hosts.ray.session import RaySession
 from headrace.pipeline.hosts.ray.worker import DOWN, UP, RayWorker
-from headrace.queues.delivered import DeliveringOutlet
 from headrace.queues.ends import Inlet, Outlet, Overflow
-from headrace.queues.served import FetchingInlet
+from headrace.queues.pull import PullInlet
+from headrace.queues.push import PushOutlet
 
 log = logging.getLogger(__name__)
 
@@ -81,16 +81,16 @@ class RayHost:
         self.feed_name = ""
         self.served: dict[str, dict[str, Any]] = {}
         """The queues from this host, by name."""
-        self.outlets: dict[str, DeliveringOutlet[Any]] = {}
+        self.outlets: dict[str, PushOutlet[Any]] = {}
         """Main's ends of the queues to a host that may have a successor, by name."""
         self._session = session
         self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
         self._asked = asked
         self._settled = self._closed = False
-        self._up: FetchingInlet[Any] = FetchingInlet(UP, CONTROL_BOUND, {plan.name: self.source})
+        self._up: PullInlet[Any] = PullInlet(UP, CONTROL_BOUND, {plan.name: self.source})
         self._up.settle(plan.name)
-        self.control = LocalControl(DeliveringOutlet(DOWN, CONTROL_BOUND, self._deliveries.deliver), self._up)
+        self.control = LocalControl(PushOutlet(DOWN, CONTROL_BOUND, self._deliveries.deliver), self._up)
         self._end = asyncio.ensure_future(self._run())
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
@@ -105,15 +105,15 @@ class RayHost:
         self.control.send(OpenEdge(name, {"maxlen": maxlen, "overflow": overflow, "sources": {}}))
         deliver = self._deliveries.deliver if newest else self._deliveries.deliver_alone
         if self.plan.role != "learner":
-            return DeliveringOutlet(name, maxlen, deliver, overflow)  # type: ignore[arg-type]
-        outlet: DeliveringOutlet[Any] = DeliveringOutlet(name, maxlen, deliver, renewable=not self._settled)
+            return PushOutlet(name, maxlen, deliver, overflow)  # type: ignore[arg-type]
+        outlet: PushOutlet[Any] = PushOutlet(name, maxlen, deliver, renewable=not self._settled)
         self.outlets[name] = outlet
         return outlet
 
-    def fetched_by_main(self, name: str, maxlen: int, overflow: Overflow) -> FetchingInlet[Any]:
+    def fetched_by_main(self, name: str, maxlen: int, overflow: Overflow) -> PullInlet[Any]:
         """Open both ends of a queue from this host to main."""
         self.serve(name, maxlen, overflow)
-        inlet: FetchingInlet[Any] = FetchingInlet(name, maxlen, {self.plan.name: self.source}, overflow)
+        inlet: PullInlet[Any] = PullInlet(name, maxlen, {self.plan.name: self.source}, overflow)
         self.add_consumer(name, MainConsumer(inlet))
         return inlet
 
@@ -222,7 +222,7 @@ class RayHost:
 class MainConsumer:
     """Main, which fetches."""
 
-    inlet: FetchingInlet[Any]
+    inlet: PullInlet[Any]
 
     def replace(self, key: str, actor: Any) -> None:
         """As `Consumer.replace`."""
@@ -254,9 +254,7 @@ class RayFeed:
 
     async def open(self) -> Inlet[Any]:
         """Open the consuming end in main."""
-        inlet: FetchingInlet[Any] = FetchingInlet(
-            self.name, self.maxlen, {host.plan.name: host.source for host in self.hosts}
-        )
+        inlet: PullInlet[Any] = PullInlet(self.name, self.maxlen, {host.plan.name: host.source for host in self.hosts})
         for host in self.hosts:
             host.add_consumer(self.name, MainConsumer(inlet))
         return inlet

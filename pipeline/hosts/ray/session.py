@@ -20,15 +20,14 @@ from typing import Any
 import ray
 from ray._private.services import canonicalize_bootstrap_address
 
-import headrace
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import decides_centrally
-from headrace.pipeline.hosts.ahead import child_environment
-from headrace.pipeline.hosts.leftovers import remove_folder_at_end, watch_this_process
+from headrace.pipeline.hosts.prestart import child_environment
+from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.pipeline.hosts.ray.head import first_to_answer, wait_until_gone
-from headrace.place import ROOT
+from headrace.place import FOLDERS, ROOT
 
 LOOPBACK = "127.0.0.1"
 _LONGEST_FOLDER = 107 - 65 - 30
@@ -143,12 +142,12 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
         RunError: if this Headrace's packages do not lie in one folder.
     """
     environment = dict(config.pipeline.ray.runtime_env)
-    if len(headrace.__path__) > 1:
+    if len(FOLDERS) > 1:
         raise RunError(
             f"pipeline.ray.address: {ROOT} is a checkout without links, which can't be sent to other machines: install "
             "Headrace from it (`pip install .`), and run the installed command"
         )
-    modules = [*environment.get("py_modules", ()), *headrace.__path__, *_modules_in(config)]
+    modules = [*environment.get("py_modules", ()), *FOLDERS, *_modules_in(config)]
     environment["py_modules"] = list(dict.fromkeys(modules))
     return environment
 

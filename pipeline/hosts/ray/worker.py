@@ -22,14 +22,14 @@ from headrace.pipeline.common.loop_holder import describe_holder
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.hosts.control_log import log_to_main
 from headrace.pipeline.hosts.freed_memory import keep_freed_memory
-from headrace.pipeline.hosts.leftovers import watch_this_process
 from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.ray.calls import RaySource
 from headrace.pipeline.hosts.serve import serve
 from headrace.queues.arrivals import post
-from headrace.queues.delivered import DeliveredInlet
 from headrace.queues.ends import Inlet, Outlet
-from headrace.queues.served import FetchingInlet, ServedOutlet
+from headrace.queues.pull import PullInlet, PullOutlet
+from headrace.queues.push import PushInlet
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +52,12 @@ class RayEdges:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._ends: dict[str, asyncio.Future[Any]] = {}
-        self._served: list[ServedOutlet[Any]] = []
+        self._served: list[PullOutlet[Any]] = []
         self._readers: dict[str, Reader] = {}
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
         """Make the producing end of a queue, whose items are fetched."""
-        outlet: ServedOutlet[Any] = ServedOutlet(name, address["maxlen"], address["overflow"])
+        outlet: PullOutlet[Any] = PullOutlet(name, address["maxlen"], address["overflow"])
         self._served.append(outlet)
         post(self._loop, self._open, name, outlet)
         return outlet
@@ -66,7 +66,7 @@ class RayEdges:
         """Make the consuming end of a queue: of what main delivers, or of what other hosts let be fetched."""
         bounds = address["maxlen"], address["overflow"]
         sources = {key: RaySource(actor) for key, actor in address["sources"].items()}
-        inlet: Any = FetchingInlet(name, bounds[0], sources, bounds[1]) if sources else DeliveredInlet(name, *bounds)
+        inlet: Any = PullInlet(name, bounds[0], sources, bounds[1]) if sources else PushInlet(name, *bounds)
         post(self._loop, self._open, name, inlet)
         return inlet  # type: ignore[no-any-return]
 
@@ -87,7 +87,7 @@ class RayEdges:
         return await self._readers[reader].fetch(asked)
 
     async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
-        """As `DeliveredInlet.deliver`, to several queues; the keys are the items' queues and numbers."""
+        """As `PushInlet.deliver`, to several queues; the keys are the items' queues and numbers."""
         return await asyncio.gather(*(self._deliver(*key, item) for key, item in zip(keys, items, strict=True)))
 
     async def close(self) -> None:
@@ -191,11 +191,11 @@ class RayWorker:
         return await self._edges.deliver(keys, *items)
 
     async def finish(self, name: str) -> None:
-        """As `ServedOutlet.finish`."""
+        """As `PullOutlet.finish`."""
         (await self._edges.end(name)).finish()
 
     async def replace(self, name: str, key: str, actor: Any) -> None:
-        """As `FetchingInlet.replace`; None for the actor: as `settle`."""
+        """As `PullInlet.replace`; None for the actor: as `settle`."""
         inlet = await self._edges.end(name)
         assert self._loop is not None, "the host has opened this end"
         if actor is None:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environment.episode_infos import EpisodeInfos
+from headrace.stages.environment.godot.parameter_calls import ParameterCalls
 from headrace.stages.environment.godot.policies import assign_agents
-from headrace.stages.environment.godot.told_parameters import ToldParameters
 from headrace.stages.environment.programs.episodes import EpisodeTracker
 from headrace.stages.environment.programs.program import ProgramAnswer, close_quietly
 from headrace.stages.environment.programs.rows import InstanceRows
@@ -103,7 +103,7 @@ class GodotInstance:
         roles: Callable[[Announcement, str], Sequence[tuple[str, int]]],
         pictures: str,
         infos: Sequence[str],
-        told: ToldParameters,
+        told: ParameterCalls,
     ) -> None:
         self.worker_id = worker_id
         self.connected = False

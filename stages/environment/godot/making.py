@@ -10,8 +10,8 @@ from headrace.config import RunConfig
 from headrace.config.godot import GodotSettings
 from headrace.stages.environment.factory import EnvironmentRequest
 from headrace.stages.environment.godot.instance import GodotInstance
+from headrace.stages.environment.godot.parameter_calls import ParameterCalls
 from headrace.stages.environment.godot.policies import behaviors_of_agents
-from headrace.stages.environment.godot.told_parameters import ToldParameters
 from headrace.stages.environment.parameters import EpisodeParameters
 from headrace.stages.environment.programs.group import ProgramGroup
 from headrace.stages.godot.build import GodotBuild
@@ -33,7 +33,7 @@ def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
 
     def make(index: int, parameters: EpisodeParameters | None) -> GodotInstance:
         worker_id = request.first_instance + index
-        told = ToldParameters(index, parameters, settings.calls, f"Godot worker {worker_id}")
+        told = ParameterCalls(index, parameters, settings.calls, f"Godot worker {worker_id}")
         connect = partial(_connect, config, worker_id, request.seed, request.run_folder)
         roles = partial(_roles, config)
         return GodotInstance(worker_id, connect, roles, settings.pictures, settings.info_keys, told)

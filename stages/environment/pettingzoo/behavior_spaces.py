@@ -24,7 +24,7 @@ from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environment.spaces.actions import ActionMapping, action_mapping, flat_mask
 from headrace.stages.environment.spaces.gymnasium_spaces import own_space, plain_spaces
-from headrace.stages.environment.spaces.observations import ALONE, observation_parts
+from headrace.stages.environment.spaces.observations import ONLY_OBSERVATION, observation_parts
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 Space = spaces.Space[Any]
@@ -203,7 +203,7 @@ def _names(space: Space, above: tuple[str, ...] = ()) -> Iterator[str]:
         for key, below in inner:
             yield from _names(below, (*above, str(key)))
     else:
-        yield ".".join(above) or ALONE
+        yield ".".join(above) or ONLY_OBSERVATION
 
 
 def _one_by_one(space: Space, batch: Any) -> list[Any]:

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 Extractor = Callable[[Any], Array]
 """From k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] as the spec says."""
 
-ALONE = "observation"
+ONLY_OBSERVATION = "observation"
 """Name of the observation of a space that is neither Dict nor Tuple."""
 GOAL = "desired_goal"
 """A vector by this name holds the goal, as in the goal environments of Gymnasium-Robotics."""
@@ -68,7 +68,7 @@ class _Leaf:
 
     @property
     def name(self) -> str:
-        return ".".join(map(str, self.keys)) or ALONE
+        return ".".join(map(str, self.keys)) or ONLY_OBSERVATION
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def observation_parts(
     """
     settings = settings or {}
     found = [
-        _Leaf(leaf, keys, owner, settings.get(".".join(map(str, keys)) or ALONE) or ObservationSettings())
+        _Leaf(leaf, keys, owner, settings.get(".".join(map(str, keys)) or ONLY_OBSERVATION) or ObservationSettings())
         for keys, leaf in leaves(space)
     ]
     _check_names(settings, [leaf.name for leaf in found], owner)

@@ -27,7 +27,7 @@ from headrace.stages.trainer.impala.ratios import Ratios, ratios_of
 from headrace.stages.trainer.impala.unrolls import Unrolls
 from headrace.stages.trainer.impala.vtrace import Limits, VTrace, vtrace
 from headrace.stages.trainer.on_policy.update import NetworkUpdate
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
 """The losses in order, by the names of their statistics; those that are summed are not weighted yet."""
@@ -69,7 +69,7 @@ class ImpalaUpdate(NetworkUpdate):
         spec: BehaviorSpec,
         hyperparameters: ImpalaHyperparameters,
         gammas: NDArray[np.float64],
-        replicas: Replicas = ALONE,
+        replicas: Replicas = SINGLE_TRAINER,
         by_hand: ImpalaByHand | None = None,
     ) -> None:
         h = hyperparameters

@@ -21,7 +21,7 @@ from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.on_policy.minibatches import InputRows
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 _ROWS = 512
 """Rows per forward pass: bounds memory, and stays in the processor's cache."""
@@ -86,7 +86,7 @@ def evaluate_rows(
     rows: InputRows,
     finals: InputRows,
     block: int,
-    replicas: Replicas = ALONE,
+    replicas: Replicas = SINGLE_TRAINER,
     heads: bool = False,
 ) -> CriticValues:
     """Evaluate rows and final observations without memory, `block` at a time; each replica a part of them.

@@ -22,7 +22,7 @@ from headrace.queues.messages import Array
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.transfers import gathered, to_device
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 
 @dataclass(frozen=True)
@@ -197,15 +197,15 @@ class RolloutRows(Protocol):
 
 
 AnyMinibatch = TypeVar("AnyMinibatch", bound=RolloutRows)
-_Given = TypeVar("_Given", bound=RolloutRows, covariant=True)
+_StepInputs = TypeVar("_StepInputs", bound=RolloutRows, covariant=True)
 
 
-class MinibatchSource(Protocol[_Given]):
+class MinibatchSource(Protocol[_StepInputs]):
     """A rollout, cut into minibatches anew in each epoch."""
 
     def epochs(
-        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = ALONE
-    ) -> Iterator[Iterable[_Given]]:
+        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
+    ) -> Iterator[Iterable[_StepInputs]]:
         """Per epoch its minibatches, or this replica's part of each, in a new random order."""
         ...
 
@@ -231,7 +231,7 @@ class Rollout:
         return len(self._floats)
 
     def epochs(
-        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = ALONE
+        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterable[Minibatch]]:
         """Per epoch floor(N / batch_size) minibatches of rows in a new random order; the rest is left out."""
         number, part = len(self) // batch_size, replicas.part(batch_size)
@@ -314,7 +314,7 @@ class SequenceRollout:
         return len(self._inputs)
 
     def epochs(
-        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = ALONE
+        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterator[Minibatch]]:
         """Per epoch, minibatches of whole sequences in a new random order; what makes no whole one is left out.
 

@@ -25,7 +25,7 @@ from headrace.stages.policy.network.protocol import TrainedActor
 from headrace.stages.trainer.adam import Adam, GradientParts
 from headrace.stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
 from headrace.stages.trainer.on_policy.policy_change import change_of, measured
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 VALUE_COEFFICIENT = 0.5
 """Weight of the value loss, as in ML-Agents."""
@@ -57,7 +57,7 @@ class Losses:
 
 
 @dataclass(slots=True)
-class _Made:
+class _StepResults:
     """What the gradient steps of one update have shown so far, on the device."""
 
     losses: list[Tensor] = field(default_factory=list)
@@ -78,7 +78,7 @@ class NetworkUpdate(ABC):
         replicas: those that make the same update, each from its part of the rows.
     """
 
-    def __init__(self, network: TrainedActor, adam: Adam, replicas: Replicas = ALONE) -> None:
+    def __init__(self, network: TrainedActor, adam: Adam, replicas: Replicas = SINGLE_TRAINER) -> None:
         self.network = network
         self.adam = adam
         self.replicas = replicas
@@ -122,7 +122,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         network: TrainedActor,
         spec: BehaviorSpec,
         hyperparameters: OnPolicyHyperparameters,
-        replicas: Replicas = ALONE,
+        replicas: Replicas = SINGLE_TRAINER,
     ) -> None:
         super().__init__(network, Adam(network.values, network.gradients, hyperparameters.adam_epsilon), replicas)
         self._settings = hyperparameters
@@ -156,7 +156,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
-        h, made = self._settings, _Made()
+        h, made = self._settings, _StepResults()
         with self.adam.undone_on_failure():
             weights = self.loss_weights(coefficients)
             for epoch, minibatches in enumerate(rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas), 1):
@@ -183,7 +183,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         minibatches: Iterable[AnyMinibatch],
         coefficients: Coefficients,
         weights: Tensor,
-        made: _Made,
+        made: _StepResults,
         after_each: Callable[[Tensor], None] | None,
     ) -> None:
         """Make the gradient steps of one epoch."""
@@ -278,7 +278,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             log_probs = log_probs.sum(dim=1, keepdim=True)
         return log_probs, entropies[0] if len(entropies) == 1 else torch.stack(entropies).sum()
 
-    def _of_steps(self, made: _Made) -> dict[str, float]:
+    def _of_steps(self, made: _StepResults) -> dict[str, float]:
         """What was measured of any algorithm's gradient steps, by the names of the statistics."""
         norms = torch.stack(made.norms).cpu()
         found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}

@@ -15,7 +15,7 @@ from headrace.stages.policy.network.transfers import to_device
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Minibatch, MinibatchSource, gather_others
 from headrace.stages.trainer.poca.mates import Mates
 from headrace.stages.trainer.poca.network import Teams
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 
 class TeamRows:
@@ -114,7 +114,7 @@ class GroupRollout:
         self._baselines = to_device(torch.from_numpy(baselines.astype(np.float32)), teams.device)
 
     def epochs(
-        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = ALONE
+        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterable[GroupMinibatch]]:
         """Per epoch the minibatches of the actor's rollout, each with its teams."""
         for minibatches in self._rollout.epochs(count, batch_size, random, replicas):

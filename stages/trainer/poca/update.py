@@ -13,7 +13,7 @@ from headrace.stages.trainer.poca.network import GroupActorCritic
 from headrace.stages.trainer.poca.teams import GroupMinibatch
 from headrace.stages.trainer.ppo.by_hand import ActorByHand
 from headrace.stages.trainer.ppo.update import clipped_policy_loss
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 BASELINE_COEFFICIENT = 0.5
 """Weight of the baseline's loss beside the value's, as in ML-Agents."""
@@ -38,7 +38,7 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
         network: GroupActorCritic,
         spec: BehaviorSpec,
         hyperparameters: OnPolicyHyperparameters,
-        replicas: Replicas = ALONE,
+        replicas: Replicas = SINGLE_TRAINER,
         by_hand: ActorByHand | None = None,
     ) -> None:
         super().__init__(network, spec, hyperparameters, replicas)

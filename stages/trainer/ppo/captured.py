@@ -15,7 +15,7 @@ from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.ppo.update import PPOUpdate
 
 
-class _Given(NamedTuple):
+class _StepInputs(NamedTuple):
     """All that changes from one gradient step to the next."""
 
     block: PackedColumns
@@ -25,7 +25,7 @@ class _Given(NamedTuple):
     """[2 + k] learning rate, clip range, and the weights of the losses."""
 
 
-class _Found(NamedTuple):
+class _StepOutputs(NamedTuple):
     losses: Tensor
     norms: Tensor
     log_ratios: Tensor
@@ -58,7 +58,7 @@ class CapturedPPOUpdate(PPOUpdate):
     ) -> tuple[Tensor, Tensor | None]:
         """Make a gradient step, by its graph once there is one."""
         assert minibatch.block is not None, "there is no memory"
-        found = self._captured(_Given(minibatch.block, minibatch.inputs.others, self._scheduled))
+        found = self._captured(_StepInputs(minibatch.block, minibatch.inputs.others, self._scheduled))
         self.adam.steps += 1
         if not self._measuring:
             return found.losses.clone(), None
@@ -70,11 +70,11 @@ class CapturedPPOUpdate(PPOUpdate):
         """Keep those of the newest minibatch: whether they are measured is not known where steps are captured."""
         self._newest_ratios = log_ratios.detach()
 
-    def _step(self, given: _Given) -> _Found:
+    def _step(self, given: _StepInputs) -> _StepOutputs:
         rate, epsilon, weights = given.scheduled[0], given.scheduled[1], given.scheduled[2:]
         minibatch = Minibatch.of_block(given.block, torch.empty(0, dtype=torch.int64), given.others)
         # Torch takes a tensor [] wherever it takes a number, but its types do not say so.
         coefficients = Coefficients(0.0, 0.0, cast("float", epsilon))
         losses = self.find_gradients(minibatch, coefficients, weights)
         norms = self._descend(rate)
-        return _Found(losses, self.norms() if norms is None else norms, self._newest_ratios)
+        return _StepOutputs(losses, self.norms() if norms is None else norms, self._newest_ratios)

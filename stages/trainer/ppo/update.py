@@ -15,7 +15,7 @@ from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.trainer.on_policy.minibatches import Minibatch
 from headrace.stages.trainer.on_policy.update import VALUE_COEFFICIENT, Coefficients, OnPolicyUpdate, value_loss
 from headrace.stages.trainer.ppo.by_hand import PPOByHand
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 
 class PPOUpdate(OnPolicyUpdate[Minibatch]):
@@ -37,7 +37,7 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
         network: ActorCriticNetwork,
         spec: BehaviorSpec,
         hyperparameters: OnPolicyHyperparameters,
-        replicas: Replicas = ALONE,
+        replicas: Replicas = SINGLE_TRAINER,
         by_hand: PPOByHand | None = None,
     ) -> None:
         super().__init__(network, spec, hyperparameters, replicas)

@@ -22,7 +22,7 @@ from headrace.stages.policy.network.distributions import squashed_sample
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.trainer.adam import Adam
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 from headrace.stages.trainer.sac.by_hand import SACByHand
 from headrace.stages.trainer.sac.losses import (
     coefficient_gradients,
@@ -63,7 +63,7 @@ class SACUpdate:
         signals: int,
         random: np.random.Generator,
         device: str,
-        replicas: Replicas = ALONE,
+        replicas: Replicas = SINGLE_TRAINER,
         by_hand: bool = False,
     ) -> None:
         actions = design.spec.actions

@@ -8,7 +8,7 @@ from virtual_time import until_blocked
 from headrace.pipeline.hosts.central_decisions import CentralDecisions
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import DecisionAnswer, PolicyAnswer, PolicyQuestion
-from headrace.stages.environment.asking import UnansweredError
+from headrace.stages.environment.remote_policy import NoDecisionError
 
 pytestmark = pytest.mark.virtual_time
 
@@ -53,7 +53,7 @@ async def test_what_was_given_up_is_asked_again_under_another_number():
     async with Rig() as rig:
         asking = await rig.ask()
         rig.decisions.give_up()
-        with pytest.raises(UnansweredError):
+        with pytest.raises(NoDecisionError):
             await asking
         first = rig.requests.get_nowait().number
         again = await rig.ask()
@@ -70,14 +70,14 @@ async def test_once_nobody_answers_any_more_nothing_waits():
     async with Rig() as rig:
         asking = await rig.ask()
         rig.answers.close()
-        with pytest.raises(UnansweredError):
+        with pytest.raises(NoDecisionError):
             await asking
-        with pytest.raises(UnansweredError):
+        with pytest.raises(NoDecisionError):
             await rig.decisions.ask(ASKED)
 
 
 async def test_a_queue_that_nobody_takes_from_is_as_good_as_lost():
     async with Rig() as rig:
         rig.requests.close()
-        with pytest.raises(UnansweredError):
+        with pytest.raises(NoDecisionError):
             await rig.decisions.ask(ASKED)

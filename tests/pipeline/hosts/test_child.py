@@ -13,12 +13,12 @@ import pytest
 MESSAGE = msgpack.packb(
     {"plan": {"name": "actor-0", "role": "actor"}, "orders": 0, "reports": 0, "lifeline": 0, "links": {}}
 )
-BIRTH = struct.pack("<II", 0, len(MESSAGE)) + MESSAGE
+START = struct.pack("<II", 0, len(MESSAGE)) + MESSAGE
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there it is told through a pipe")
 @pytest.mark.parametrize(
-    "received", [b"", BIRTH[:1], BIRTH[:8], BIRTH[:-1]], ids=["nothing", "a byte", "no message", "all but a byte"]
+    "received", [b"", START[:1], START[:8], START[:-1]], ids=["nothing", "a byte", "no message", "all but a byte"]
 )
 def test_a_host_whose_main_dies_before_it_has_said_what_to_do_ends_without_a_word(received):
     ours, theirs = socket.socketpair()

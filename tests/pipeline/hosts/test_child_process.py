@@ -100,7 +100,7 @@ def test_a_dismissed_child_is_no_more():
     assert not child.alive
 
 
-def test_a_child_that_dies_before_its_birth_shows_by_its_exit_status():
+def test_a_child_that_dies_before_its_start_message_shows_by_its_exit_status():
     child = ChildProcess("nobody")
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -135,7 +135,7 @@ def test_the_learner_of_a_behaviour_that_is_not_there_does_not_stay(tmp_path, mo
 
 IMPORTED = """
 import sys
-import headrace.pipeline.hosts.births, {}
+import headrace.pipeline.hosts.host_process, {}
 print(*sorted({{name.partition(".")[0] for name in sys.modules}} | {{name for name in sys.modules if "." in name}}))
 """
 UNUSED = {

@@ -1,4 +1,4 @@
-"""Specifications of the links that process hosts are born with."""
+"""Specifications of the links that process hosts are started with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def links(outgoing=1, incoming=1):
 def as_child(host_links):
     """The edges of a host that is in this process; a child would inherit the descriptors, here they are duplicated."""
     tickets = {}
-    for name, end in host_links.born_with.items():
+    for name, end in host_links.given_at_start.items():
         inherited = end.duplicate()
         tickets[name] = inherited.ticket(os.getpid())
         inherited.sock.detach()  # it is the child's now

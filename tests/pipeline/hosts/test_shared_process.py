@@ -103,7 +103,7 @@ async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_ne
         assert len({await each.order("pid") for each in again} - {killed}) == 1
 
 
-async def test_a_birth_that_fails_halfway_ends_the_process_and_nobody_waits_for_it(hosts, monkeypatch):
+async def test_a_start_that_fails_halfway_ends_the_process_and_nobody_waits_for_it(hosts, monkeypatch):
     async with hosts() as opened:
         first = await opened.start("learner-A", "learner")
         await first.order("pid")

@@ -7,8 +7,8 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.pipeline.main import run_shape
-from headrace.pipeline.main.alone import Unanswered
 from headrace.pipeline.main.run_shape import TICK_S, settled_shape
+from headrace.pipeline.main.subprocess_call import NoAnswer
 from headrace.pipeline.run_folder.folder import CONFIGURATION
 
 GYM = {"kind": "gymnasium", "id": "CartPole-v1"}
@@ -24,10 +24,10 @@ def machine(monkeypatch):
         def call(function, config, timeout_s, counts, gain, budget_s):
             asked.append(counts)
             found = [(count, fixed_s + each_s * count) for count in counts]
-            return found if answers else Unanswered(None, "")
+            return found if answers else NoAnswer(None, "")
 
         monkeypatch.setattr(run_shape, "usable_cores", lambda: cores)
-        monkeypatch.setattr(run_shape, "call_alone", call)
+        monkeypatch.setattr(run_shape, "call_in_subprocess", call)
         return asked
 
     return there_is

@@ -115,17 +115,17 @@ def viewer():
     ],
 )
 def test_what_cannot_be_granted_is_refused_and_nothing_happens(viewer, text, words):
-    before = viewer._show.lineup.order()
+    before = viewer._show.order.order()
     with pytest.raises(Refused, match=words.replace("'", ".").replace("/", ".")):
         viewer.hear(text)
-    assert viewer._show.lineup.order() == before
+    assert viewer._show.order.order() == before
 
 
 @pytest.mark.parametrize("wish", [{"do": "take"}, {"do": "keys", "number": 0, "held": []}, {"do": "record"}])
 def test_without_the_token_one_may_watch_and_choose_but_not_take_part(viewer, wish):
     guest = Viewer(viewer._show, may_play=False)
     ask(guest, do="give", side="left", player="random")
-    assert viewer._show.lineup.players == {"left": "random"}
+    assert viewer._show.order.players == {"left": "random"}
     with pytest.raises(Refused, match="--monitor-control"):
         ask(guest, side="left", **wish)
 
@@ -135,12 +135,12 @@ def test_without_the_token_one_may_watch_and_choose_but_not_take_part(viewer, wi
 )
 def test_without_the_token_nothing_may_be_changed_while_somebody_plays(viewer, wish):
     ask(viewer, do="take", side="left")
-    guest, before = Viewer(viewer._show, may_play=False), viewer._show.lineup.order()
+    guest, before = Viewer(viewer._show, may_play=False), viewer._show.order.order()
     with pytest.raises(Refused, match="somebody plays"):
         ask(guest, **wish)
-    assert viewer._show.lineup.order() == before
+    assert viewer._show.order.order() == before
     ask(viewer, **wish)
-    assert viewer._show.lineup.order() != before
+    assert viewer._show.order.order() != before
 
 
 def test_a_side_has_one_person_and_a_person_one_side(viewer):
@@ -150,19 +150,19 @@ def test_a_side_has_one_person_and_a_person_one_side(viewer):
         ask(other, do="take", side="left")
     ask(other, do="leave", side="left")  # not theirs to leave
     ask(viewer, do="take", side="right")
-    assert viewer._show.lineup.persons == {"right": viewer}
+    assert viewer._show.order.persons == {"right": viewer}
     ask(other, do="take", side="left")
     assert [side["mine"] for side in other.state()["sides"]] == [True, False]
-    assert viewer._show.lineup.order().parts == {"right": ("newest", True), "left": ("newest", True)}
+    assert viewer._show.order.order().parts == {"right": ("newest", True), "left": ("newest", True)}
 
 
 def test_who_closes_the_page_gives_the_side_back_and_ends_the_recording(viewer):
     ask(viewer, do="take", side="left")
     ask(viewer, do="record", side="left")
-    assert viewer._show.lineup.recorded == "left"
+    assert viewer._show.order.recorded == "left"
     viewer.leave()
-    assert viewer._show.lineup.order().parts == {}
-    assert viewer._show.lineup.recorded == ""
+    assert viewer._show.order.order().parts == {}
+    assert viewer._show.order.recorded == ""
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ async def test_a_killed_process_is_a_failure_and_its_persons_have_left():
         process.said.put_nowait(None)
         await stand.until(lambda: stand.show.status == "failed")
         assert stand.show.trouble == "its process was killed by signal 9"
-        assert stand.show.lineup.persons == {}
+        assert stand.show.order.persons == {}
 
 
 @pytest.mark.virtual_time

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.pipeline.serving.asked import Asked
+from headrace.pipeline.serving.action_request import ActionRequest
 from headrace.pipeline.serving.batcher import Batcher, BatchLimits
-from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.queues.messages import ActionBatch
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.protocol import Decision, Recall
@@ -55,7 +55,7 @@ async def batcher(policy, quick=True, **limits):
 
 
 def ask(made, *numbers, recall=None, **more):
-    return made.ask(Asked((np.asarray(numbers, np.float32)[:, None],), **more), recall)
+    return made.ask(ActionRequest((np.asarray(numbers, np.float32)[:, None],), **more), recall)
 
 
 async def actions(made, *numbers, **more):
@@ -112,7 +112,7 @@ async def test_only_the_request_that_has_no_answer_is_refused(caplog):
     async with batcher(Doubling()) as made:
         found: list[Any] = await asyncio.gather(*(actions(made, n) for n in (1, 13, 99, 2)), return_exceptions=True)
         assert found[0::3] == [[2], [4]]
-        assert [each.why for each in found[1:3]] == [Why.UNFIT, Why.FAULT]
+        assert [each.why for each in found[1:3]] == [ErrorKind.UNFIT, ErrorKind.FAULT]
     assert "Ball.pt could not decide: ZeroDivisionError: 99" in caplog.text
 
 
@@ -150,7 +150,7 @@ async def test_while_one_is_decided_others_gather_up_to_the_bound():
         assert len(made) == 2
         with pytest.raises(RequestRefused, match="2 requests wait already") as raised:
             await actions(made, 4)
-        assert raised.value.why is Why.OVERLOADED
+        assert raised.value.why is ErrorKind.OVERLOADED
         policy.go.set()
         assert await asyncio.gather(first, *more) == [[2], [4], [6]]
     assert [call[0] for call in policy.calls] == [[1], [2, 3]]
@@ -178,5 +178,5 @@ async def test_who_is_not_answered_in_time_is_told():
     async with batcher(policy, quick=False, patience_s=0.01) as made:
         with pytest.raises(RequestRefused, match=r"no decision in 0\.01 s") as raised:
             await actions(made, 1)
-        assert raised.value.why is Why.LATE
+        assert raised.value.why is ErrorKind.LATE
         policy.go.set()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.pipeline.serving.asked import Asked
-from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.action_request import ActionRequest
+from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.pipeline.serving.sessions import SessionLimits, Sessions
 from headrace.stages.policy.protocol import Recall
 
@@ -29,7 +29,7 @@ def opened(**limits):
 
 def asked(session, agents=1, starts=None):
     flags = None if starts is None else np.asarray(starts)
-    return Asked((np.zeros((agents, 1), np.float32),), session=session, episode_start=flags)
+    return ActionRequest((np.zeros((agents, 1), np.float32),), session=session, episode_start=flags)
 
 
 def decide(sessions, request, value=1.0):
@@ -76,18 +76,18 @@ def test_two_requests_of_one_session_at_a_time_are_refused():
     sessions, _ = opened()
     key = sessions.open(1)
     with sessions.turn(asked(key)):
-        assert refused(decide, sessions, asked(key)) is Why.BUSY
+        assert refused(decide, sessions, asked(key)) is ErrorKind.BUSY
     decide(sessions, asked(key))
 
 
 def test_unknown_sessions_and_those_of_other_agents_are_refused():
     sessions, _ = opened()
     key = sessions.open(2)
-    assert refused(decide, sessions, asked("none")) is Why.UNKNOWN
-    assert refused(sessions.close, "none") is Why.UNKNOWN
-    assert refused(decide, sessions, asked(key, 3)) is Why.UNFIT
+    assert refused(decide, sessions, asked("none")) is ErrorKind.UNKNOWN
+    assert refused(sessions.close, "none") is ErrorKind.UNKNOWN
+    assert refused(decide, sessions, asked(key, 3)) is ErrorKind.UNFIT
     sessions.close(key)
-    assert refused(decide, sessions, asked(key, 2)) is Why.UNKNOWN
+    assert refused(decide, sessions, asked(key, 2)) is ErrorKind.UNKNOWN
     assert len(sessions) == 0
 
 
@@ -97,7 +97,7 @@ def test_a_session_that_is_idle_is_ended():
     clock.now = 9.0
     decide(sessions, asked(used))
     clock.now = 10.0
-    assert refused(decide, sessions, asked(old)) is Why.UNKNOWN
+    assert refused(decide, sessions, asked(old)) is ErrorKind.UNKNOWN
     decide(sessions, asked(used))
     assert len(sessions) == 1
 
@@ -116,7 +116,7 @@ def test_one_that_is_ended_while_it_is_used_is_gone():
     key = sessions.open(1)
     with sessions.turn(asked(key)):
         sessions.close(key)
-    assert refused(decide, sessions, asked(key)) is Why.UNKNOWN
+    assert refused(decide, sessions, asked(key)) is ErrorKind.UNKNOWN
 
 
 @pytest.mark.parametrize(("limits", "agents"), [({"sessions": 2}, 1), ({"agents": 6}, 3)])
@@ -125,14 +125,14 @@ def test_sessions_and_their_agents_are_bounded_and_idle_ones_make_room(limits, a
     sessions.open(agents)
     clock.now = 5.0
     sessions.open(agents)
-    assert refused(sessions.open, agents) is Why.OVERLOADED
+    assert refused(sessions.open, agents) is ErrorKind.OVERLOADED
     clock.now = 10.0
     sessions.open(agents)
 
 
 @pytest.mark.parametrize("agents", [0, -1, 10_000])
 def test_a_session_has_agents(agents):
-    assert refused(opened()[0].open, agents) is Why.UNFIT
+    assert refused(opened()[0].open, agents) is ErrorKind.UNFIT
 
 
 def test_ids_are_not_to_be_guessed():

@@ -18,7 +18,7 @@ from headrace.queues.messages import Assignment, Barrier, TrajectoryBatch
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.policy_mapping import PolicyMappings
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.errors import EnvironmentEnded
 from headrace.stages.loop import StageFailure, run_source
@@ -60,9 +60,9 @@ class Rig:
 
         names = {cast.behavior_id.partition("?")[0] for cast in casts}
         self.processor = AgentProcessor(dict.fromkeys(names, horizon), source=3, min_rows=min_rows)
-        self.lineups = Lineups(EchoPolicy, lambda name: self_play)
+        self.mappings = PolicyMappings(EchoPolicy, lambda name: self_play)
         self.actor = Actor(
-            EnvironmentStage(make_group, self.lineups),
+            EnvironmentStage(make_group, self.mappings),
             self.processor,
             CreditGate(lambda *request: self.requests.append(request)),
             ActorPort(lambda spec: self.seen.append(spec.behavior_id), self.ends.append),
@@ -298,7 +298,7 @@ async def test_the_same_policy_s_decisions_stay_as_they_were():
     rig = await walking()
     rig.grant(Walker=2)
     await asyncio.sleep(10)
-    policy = rig.lineups.current.players["Walker"].policy
+    policy = rig.mappings.current.players["Walker"].policy
     decided = policy.decided
     rig.grant(Walker=4)
     await until_blocked()
@@ -676,7 +676,7 @@ async def test_environments_that_end_before_they_have_begun_end_the_run_too():
         async def reset(self, seed=None):
             raise EnvironmentEnded("never switched on")
 
-    stage = EnvironmentStage(lambda: Off((FOREVER,)), Lineups(EchoPolicy))
+    stage = EnvironmentStage(lambda: Off((FOREVER,)), PolicyMappings(EchoPolicy))
     actor = Actor(stage, AgentProcessor({}), CreditGate(lambda *request: None), ActorPort(ended=ended.append))
     task = asyncio.create_task(run_source(actor, AgentManagerQueue("out", 1), StageContext("actor")))
     await until_blocked()

@@ -15,7 +15,7 @@ from headrace.queues.messages import Barrier
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.policy_mapping import PolicyMappings
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.loop import run_source
 from headrace.stages.restarts import RestartBudget
@@ -40,7 +40,7 @@ class Rig:
             )
             return self.groups[-1]
 
-        self.environment = EnvironmentStage(make_group, Lineups(EchoPolicy))
+        self.environment = EnvironmentStage(make_group, PolicyMappings(EchoPolicy))
         self.actor = Actor(
             self.environment,
             AgentProcessor({"Walker": horizon}),

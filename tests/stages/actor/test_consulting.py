@@ -14,8 +14,8 @@ from headrace.queues.messages import Assignment, Barrier, TrajectoryBatch
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.asking import AskedPolicies
-from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.policy_mapping import PolicyMappings
+from headrace.stages.environment.remote_policy import RemotePolicies
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.loop import run_source
 from headrace.stages.stage import StageContext
@@ -39,9 +39,9 @@ class Rig:
             return self.groups[-1]
 
         self.names = {cast.behavior_id.partition("?")[0] for cast in casts}
-        self.lineups = Lineups(AskedPolicies(lambda spec: (0, 0)), lambda name: self_play)
+        self.mappings = PolicyMappings(RemotePolicies(lambda spec: (0, 0)), lambda name: self_play)
         self.actor = Actor(
-            EnvironmentStage(make_group, self.lineups, oracle=self.oracle),
+            EnvironmentStage(make_group, self.mappings, oracle=self.oracle),
             AgentProcessor(dict.fromkeys(self.names, 1000), source=3, min_rows=1),
             CreditGate(lambda *request: self.requests.append(request)),
             ActorPort(self.oracle.decider.add_behavior),
@@ -194,12 +194,12 @@ async def test_policies_and_assignments_that_come_meanwhile_hold_from_the_next_d
             named = {home: (-1, number), away: (number, number)}
             rig.actor.receive_assignment(Assignment(number, 0, named, opponent=number))
             await until_blocked()
-        assert rig.lineups.current.generation == 1
+        assert rig.mappings.current.generation == 1
         assert [question.snapshot for question in asked] == [-1, 1]
         rig.oracle.holds = False
         rig.oracle.release()
         await asyncio.sleep(30)
-        assert rig.lineups.current.generation == 2
+        assert rig.mappings.current.generation == 2
         assert [question.snapshot for question in rig.oracle.asked[-1]] == [-1, 2]
         rig.take()
 

@@ -17,7 +17,7 @@ class World:
 
     def __init__(self) -> None:
         self.specs = {"A?team=0": None, "A?team=1": None, "B": None}
-        self.lineups = SimpleNamespace(learns=lambda name: name == "A", newest_version=lambda name: 3)
+        self.mappings = SimpleNamespace(learns=lambda name: name == "A", newest_version=lambda name: 3)
         self.held, self.source = 0, 0
 
     def emitted(self, name: str) -> int:

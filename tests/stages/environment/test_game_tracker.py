@@ -1,4 +1,4 @@
-"""Which games have ended, and how: told once per match, by the generation of the lineup that played it."""
+"""Which games have ended, and how: told once per match, by the generation of the mapping that played it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fakes import EchoPolicy, counting_spec, policy_update
 
 from headrace.queues.messages import Assignment
 from headrace.stages.environment.game_tracker import GameTracker
-from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.policy_mapping import PolicyMappings
 from headrace.stages.environment.protocol import GameResults, StepResult
 from headrace.stages.errors import StageError
 
@@ -21,18 +21,18 @@ HOME, AWAY, THIRD = "Ball?team=0", "Ball?team=1", "Ball?team=2"
 def watching(*behavior_ids, learning_team=0, num_envs=2):
     """Games under generation 1, and what watches them."""
     ids = behavior_ids or (HOME, AWAY)
-    lineups = Lineups(EchoPolicy, lambda name: name != "Walker")
+    mappings = PolicyMappings(EchoPolicy, lambda name: name != "Walker")
     for behavior_id in ids:
-        lineups.add_behavior(counting_spec(behavior_id))
-        lineups.update(policy_update(behavior_id, 0))
-    lineups.assign(Assignment(1, learning_team, {i: (-1, 0) for i in ids if i != "Walker"}))
-    lineups.begin_games(num_envs)
-    return lineups, GameTracker(lineups)
+        mappings.add_behavior(counting_spec(behavior_id))
+        mappings.update(policy_update(behavior_id, 0))
+    mappings.assign(Assignment(1, learning_team, {i: (-1, 0) for i in ids if i != "Walker"}))
+    mappings.begin_games(num_envs)
+    return mappings, GameTracker(mappings)
 
 
-def swap(lineups, generation, team=0):
-    named = {i: (-1, 0) for i in lineups.current.players if lineups.has_self_play(i)}
-    lineups.assign(Assignment(generation, team, named))
+def swap(mappings, generation, team=0):
+    named = {i: (-1, 0) for i in mappings.current.players if mappings.has_self_play(i)}
+    mappings.assign(Assignment(generation, team, named))
 
 
 def rows(*endings, deciding=()):
@@ -74,7 +74,7 @@ PLAYING = {"home": rows(deciding=[(0, 0), (2, 1)]), "away": rows(deciding=[(1, 0
 
 
 def test_a_declared_game_is_reported_by_the_learning_team_s_outcome():
-    lineups, watch = watching(learning_team=1)
+    mappings, watch = watching(learning_team=1)
     found = finish(watch, result(over([1], [1.0, 0.0]), **PLAYING))
     assert {name: column.tolist() for name, column in found[AWAY].items()} == {
         "game_generation": [1],
@@ -85,25 +85,25 @@ def test_a_declared_game_is_reported_by_the_learning_team_s_outcome():
     assert found.keys() == {AWAY}
 
 
-def test_a_game_is_reported_of_the_lineup_that_played_it_and_the_next_one_has_the_current_lineup():
-    lineups, watch = watching()
-    swap(lineups, 2)
+def test_a_game_is_reported_of_the_mapping_that_played_it_and_the_next_one_has_the_current_mapping():
+    mappings, watch = watching()
+    swap(mappings, 2)
     assert told(finish(watch, result(over([0], [1.0, 0.0]), **PLAYING)), "game_generation") == {HOME: [1]}
-    assert [game.generation for game in lineups.games] == [2, 1]
+    assert [game.generation for game in mappings.games] == [2, 1]
     found = finish(watch, result(over([0, 1], [0.0, 1.0], [0.5, 0.5]), **PLAYING))
     assert told(found, "game_generation") == {HOME: [2, 1]}
     assert told(found) == {HOME: [0.0, 0.5]}
 
 
 def test_a_game_of_the_turn_before_is_reported_for_the_team_that_learned_then():
-    lineups, watch = watching()
-    swap(lineups, 2, team=1)
+    mappings, watch = watching()
+    swap(mappings, 2, team=1)
     found = finish(watch, result(over([0], [1.0, 0.0]), **PLAYING))
     assert (told(found), told(found, "game_team")) == ({HOME: [1.0]}, {HOME: [0]})
 
 
 def test_of_more_than_two_teams_each_one_s_outcome_is_reported():
-    lineups, watch = watching(HOME, AWAY, THIRD)
+    mappings, watch = watching(HOME, AWAY, THIRD)
     found = finish(watch, result(over([0], [0.5, 1.0, 0.0]), third=rows(deciding=[(9, 0)]), **PLAYING))
     assert told(found) == {HOME: [0.5]}
     assert told(found, "game_outcomes") == {HOME: [[0.5, 1.0, 0.0]]}
@@ -204,16 +204,16 @@ def test_wrong_outcomes_of_three_teams_are_not_told_to_add_up_as_those_of_two(ou
 
 
 def test_where_games_are_declared_nothing_is_guessed():
-    lineups, watch = watching()
+    mappings, watch = watching()
     watch.begin(result(over([], *np.zeros((0, 2))), **PLAYING))
-    swap(lineups, 2)
+    swap(mappings, 2)
     leaves = rows((0, 0, 1.0), deciding=[(2, 1)])
     assert finish(watch, result(home=leaves, away=PLAYING["away"])) == {}
-    assert [game.generation for game in lineups.games] == [1, 1]
+    assert [game.generation for game in mappings.games] == [1, 1]
 
 
 def test_a_result_that_nobody_of_the_learning_team_is_there_to_carry_goes_with_another_s_batch_or_waits():
-    lineups, watch = watching()
+    mappings, watch = watching()
     assert told(finish(watch, result(over([0], [0.0, 1.0]), away=PLAYING["away"]))) == {AWAY: [0.0]}
     assert finish(watch, result(over([1], [1.0, 0.0]))) == {}
     assert told(finish(watch, result(over([], *np.zeros((0, 2))), **PLAYING))) == {HOME: [1.0]}
@@ -224,22 +224,22 @@ def test_a_result_that_nobody_of_the_learning_team_is_there_to_carry_goes_with_a
 
 @pytest.mark.parametrize(("reward", "outcome"), [(0.3, 1.0), (-2.0, 0.0), (0.0, 0.5)])
 def test_the_sign_of_the_learner_s_last_reward_is_the_result(reward, outcome):
-    lineups, watch = watching()
+    mappings, watch = watching()
     watch.begin(result(**PLAYING))
-    swap(lineups, 2)
+    swap(mappings, 2)
     home = rows((0, 0, reward), deciding=[(0, 0), (2, 1)])
     away = rows((1, 0, -9.0), deciding=[(1, 0), (3, 1)])
     found = finish(watch, result(home=home, away=away))
     assert (told(found), told(found, "game_generation")) == ({HOME: [outcome]}, {HOME: [1]})
-    assert [game.generation for game in lineups.games] == [2, 1]
+    assert [game.generation for game in mappings.games] == [2, 1]
 
 
 def test_what_was_cut_short_has_no_result_but_ends():
-    lineups, watch = watching()
+    mappings, watch = watching()
     watch.begin(result(**PLAYING))
-    swap(lineups, 2)
+    swap(mappings, 2)
     assert finish(watch, result(home=rows((0, 0, 1.0, "cut"), deciding=[(0, 0), (2, 1)]), away=PLAYING["away"])) == {}
-    assert [game.generation for game in lineups.games] == [2, 1]
+    assert [game.generation for game in mappings.games] == [2, 1]
 
 
 def test_the_group_s_last_reward_counts_too():
@@ -251,79 +251,79 @@ def test_the_group_s_last_reward_counts_too():
 
 
 def test_a_team_s_match_is_over_once_and_only_when_its_last_agent_has_ended():
-    lineups, watch = watching(num_envs=1)
+    mappings, watch = watching(num_envs=1)
     team = [(0, 0), (2, 0), (4, 0)]
     watch.begin(result(home=rows(deciding=team), away=rows(deciding=[(1, 0)])))
-    swap(lineups, 2)
+    swap(mappings, 2)
     assert finish(watch, result(home=rows((0, 0, -1.0), deciding=team[1:]), away=rows(deciding=[(1, 0)]))) == {}
     assert finish(watch, result(home=rows(deciding=team[1:]), away=rows(deciding=[(1, 0)]))) == {}
-    assert [game.generation for game in lineups.games] == [1]
+    assert [game.generation for game in mappings.games] == [1]
     last = rows((2, 0, 1.0), (4, 0, -1.0), deciding=team)
     assert told(finish(watch, result(home=last, away=rows(deciding=[(1, 0)])))) == {HOME: [1.0]}, "the first agent's"
-    assert [game.generation for game in lineups.games] == [2]
+    assert [game.generation for game in mappings.games] == [2]
 
 
 @pytest.mark.parametrize("newcomer", [0, 7], ids=["the same agent", "another one"])
 def test_agents_that_begin_anew_one_by_one_have_a_game_each(newcomer):
     """An arena in which an agent that is out comes back at once has no end that all share."""
-    lineups, watch = watching(num_envs=1)
+    mappings, watch = watching(num_envs=1)
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
-    swap(lineups, 2)
+    swap(mappings, 2)
     home = rows((0, 0, -1.0), deciding=[(newcomer, 0), (2, 0)])
     assert told(finish(watch, result(home=home, away=rows(deciding=[(1, 0)])))) == {HOME: [0.0]}
-    assert [game.generation for game in lineups.games] == [2]
+    assert [game.generation for game in mappings.games] == [2]
 
 
 def test_an_opponent_s_ending_ends_no_match_while_the_learning_team_plays_on():
-    lineups, watch = watching(num_envs=1)
+    mappings, watch = watching(num_envs=1)
     watch.begin(result(home=rows(deciding=[(0, 0)]), away=rows(deciding=[(1, 0)])))
-    swap(lineups, 2)
+    swap(mappings, 2)
     away = rows((1, 0, 1.0), deciding=[(1, 0)])
     assert finish(watch, result(home=rows(deciding=[(0, 0)]), away=away)) == {}
-    assert [game.generation for game in lineups.games] == [1]
+    assert [game.generation for game in mappings.games] == [1]
 
 
 def test_a_tick_that_is_about_some_instances_leaves_the_others_games_alone():
-    lineups, watch = watching()
+    mappings, watch = watching()
     away = rows(deciding=[(1, 0), (11, 1)])
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0), (10, 1), (12, 1)]), away=away))
-    swap(lineups, 2)
+    swap(mappings, 2)
     assert finish(watch, result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)]))) == {}
     assert finish(watch, result(home=rows((10, 1, -1.0), deciding=[(12, 1)]), away=rows(deciding=[(11, 1)]))) == {}
-    assert [game.generation for game in lineups.games] == [1, 1]
+    assert [game.generation for game in mappings.games] == [1, 1]
     assert told(finish(watch, result(home=rows((12, 1, 1.0))))) == {HOME: [1.0]}
-    assert [game.generation for game in lineups.games] == [1, 2]
+    assert [game.generation for game in mappings.games] == [1, 2]
 
 
 def test_of_a_game_that_was_lost_nothing_is_reported_nor_mixed_up_with_the_next():
-    lineups, watch = watching(num_envs=1)
+    mappings, watch = watching(num_envs=1)
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
     watch.forget(np.array([0], np.int32))
-    lineups.restart_games(np.array([0], np.int32))
+    mappings.restart_games(np.array([0], np.int32))
     assert finish(watch, result(home=rows(deciding=[(4, 0)]), away=rows(deciding=[(1, 0)]))) == {}
     assert told(finish(watch, result(home=rows((4, 0, 1.0))))) == {HOME: [1.0]}
 
 
 def test_where_nobody_of_the_learning_team_is_left_an_opponent_s_ending_ends_the_match():
-    lineups, watch = watching(num_envs=1)
+    mappings, watch = watching(num_envs=1)
     watch.begin(result(away=rows(deciding=[(1, 0)])))
-    swap(lineups, 2)
+    swap(mappings, 2)
     assert finish(watch, result(away=rows((1, 0, 1.0), deciding=[(1, 0)]))) == {}
-    assert [game.generation for game in lineups.games] == [2]
+    assert [game.generation for game in mappings.games] == [2]
 
 
 def test_behaviours_without_self_play_have_no_games():
-    lineups, watch = watching(HOME, AWAY, "Walker", num_envs=1)
+    mappings, watch = watching(HOME, AWAY, "Walker", num_envs=1)
     watch.begin(result(walker=rows(deciding=[(5, 0)]), home=rows(deciding=[(0, 0)])))
-    swap(lineups, 2)
+    swap(mappings, 2)
     walker = rows((5, 0, 1.0), deciding=[(5, 0)])
     assert finish(watch, result(walker=walker, home=rows(deciding=[(0, 0)]))) == {}
-    assert [game.generation for game in lineups.games] == [1]
+    assert [game.generation for game in mappings.games] == [1]
 
 
 def test_a_mate_that_need_not_decide_at_a_tick_plays_on():
     """Such as one whose action is held for several environment steps."""
-    lineups, watch = watching()
+    mappings, watch = watching()
     watch.begin(result(home=rows(deciding=[(0, 0), (2, 0)]), away=rows(deciding=[(1, 0)])))
     finish(watch, result(home=rows(deciding=[(0, 0)])))
     assert not finish(watch, result(home=rows((0, 0, -1.0))))

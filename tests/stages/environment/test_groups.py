@@ -10,7 +10,7 @@ import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.policy_mapping import PolicyMappings
 from headrace.stages.environment.protocol import AgentSteps, StepResult
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.errors import StageError
@@ -52,7 +52,7 @@ class Team:
 
 async def started(grouped, **of_groups):
     spec = replace(counting_spec("Team"), grouped=grouped)
-    stage = EnvironmentStage(lambda: Team(spec, **of_groups), Lineups(EchoPolicy), OFFSET)
+    stage = EnvironmentStage(lambda: Team(spec, **of_groups), PolicyMappings(EchoPolicy), OFFSET)
     stage.start(StageContext("environment"))
     await stage.reset(0)
     stage.update(policy_update("Team", 0))

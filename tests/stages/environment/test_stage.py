@@ -20,7 +20,7 @@ from fakes import (
 )
 
 from headrace.queues.messages import Assignment
-from headrace.stages.environment.lineup import Lineups, no_behavior
+from headrace.stages.environment.policy_mapping import PolicyMappings, no_behavior
 from headrace.stages.environment.protocol import Measured, StepResult
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
@@ -48,7 +48,9 @@ async def started(
         groups.append(CountingGroup(casts, counters=counters, **options))
         return groups[-1]
 
-    stage = EnvironmentStage(make_group, Lineups(make_policy, lambda name: self_play), first_agent_id, deterministic)
+    stage = EnvironmentStage(
+        make_group, PolicyMappings(make_policy, lambda name: self_play), first_agent_id, deterministic
+    )
     stage.start(StageContext("environment"))
     await stage.reset(seed)
     if policies:
@@ -110,7 +112,7 @@ async def test_agent_ids_are_right_for_a_group_that_uses_its_array_again():
             return replace(steps, agent_ids=self.ids)
 
     stage = EnvironmentStage(
-        lambda: Reusing([Cast("Walker", agents=2, shortest=9, longest=9)]), Lineups(EchoPolicy), 1000
+        lambda: Reusing([Cast("Walker", agents=2, shortest=9, longest=9)]), PolicyMappings(EchoPolicy), 1000
     )
     stage.start(StageContext("environment"))
     await stage.reset(0)
@@ -198,11 +200,11 @@ async def test_behaviours_that_appear_later_join():
     stage.update(policy_update("Walker", 0))
     assert list(stage.specs) == ["Walker"]
     for _ in range(2):
-        assert stage.lineups.ready(stage.specs)
+        assert stage.mappings.ready(stage.specs)
         stage.decide()
         await stage.advance()
     assert list(stage.specs) == ["Walker", "Swimmer"]
-    assert not stage.lineups.ready(stage.specs)
+    assert not stage.mappings.ready(stage.specs)
 
 
 async def test_the_stage_alone_produces_steps_until_it_is_asked_to_stop():
@@ -224,7 +226,7 @@ async def test_the_environment_s_own_numbers_are_reported():
             return StepResult(result.steps, result.games, {"Environment/Hops": 3.0})
 
     statistics = RecordedStatistics()
-    stage = EnvironmentStage(lambda: Talkative([Cast("Walker")]), Lineups(EchoPolicy))
+    stage = EnvironmentStage(lambda: Talkative([Cast("Walker")]), PolicyMappings(EchoPolicy))
     stage.start(StageContext("environment", statistics=statistics))
     await stage.reset(0)
     stage.update(policy_update("Walker", 0))
@@ -244,7 +246,7 @@ async def test_numbers_are_reported_under_each_behaviour_s_name_and_summarised_a
 
     statistics = RecordedStatistics()
     casts = [Cast(HOME), Cast(AWAY), Cast("Walker")]
-    stage = EnvironmentStage(lambda: Talkative(casts), Lineups(EchoPolicy))
+    stage = EnvironmentStage(lambda: Talkative(casts), PolicyMappings(EchoPolicy))
     stage.start(StageContext("environment", statistics=statistics))
     await stage.reset(0)
     for cast in casts:
@@ -256,19 +258,19 @@ async def test_numbers_are_reported_under_each_behaviour_s_name_and_summarised_a
     assert set(statistics.hows.values()) == {"sum"}
 
 
-async def test_instances_that_the_group_begins_anew_play_their_next_game_under_the_current_lineup():
+async def test_instances_that_the_group_begins_anew_play_their_next_game_under_the_current_mapping():
     stage, _ = await started(Cast(HOME), Cast(AWAY), num_envs=2, game_length=10**6, self_play=True, loses_at={2: [1]})
-    stage.lineups.assign(assignment(1, 0))
+    stage.mappings.assign(assignment(1, 0))
     stage.decide()
     await stage.advance()
     lost = [stage.lost]
-    stage.lineups.assign(assignment(2, 0))
+    stage.mappings.assign(assignment(2, 0))
     stage.decide()
     await stage.advance()
     lost.append(stage.lost)
     assert lost[0] is None
     assert lost[1].tolist() == [1]
-    assert [game.generation for game in stage.lineups.games] == [1, 2]
+    assert [game.generation for game in stage.mappings.games] == [1, 2]
 
 
 async def test_a_group_may_close_asynchronously():
@@ -278,7 +280,7 @@ async def test_a_group_may_close_asynchronously():
 
     groups = [Slow([Cast("Walker")]), Slow([Cast("Walker")])]
     made = iter(groups)
-    stage = EnvironmentStage(lambda: next(made), Lineups(EchoPolicy))
+    stage = EnvironmentStage(lambda: next(made), PolicyMappings(EchoPolicy))
     stage.start(StageContext("environment"))
     await stage.reset(0)
     await stage.restart(1)
@@ -292,7 +294,7 @@ async def test_an_end_and_what_no_restart_mends_are_not_taken_for_broken(error):
         def step(self, actions):
             raise error
 
-    stage = EnvironmentStage(lambda: Ending([Cast("Walker")]), Lineups(EchoPolicy))
+    stage = EnvironmentStage(lambda: Ending([Cast("Walker")]), PolicyMappings(EchoPolicy))
     stage.start(StageContext("environment"))
     await stage.reset(0)
     with pytest.raises(type(error)) as raised:
@@ -316,7 +318,7 @@ async def test_an_adapter_s_own_word_that_it_is_broken_passes_unchanged():
         def reset(self, seed=None):
             raise BrokenEnvironmentError("environment 3 hangs")
 
-    stage = EnvironmentStage(lambda: Broken([Cast("Walker")]), Lineups(EchoPolicy))
+    stage = EnvironmentStage(lambda: Broken([Cast("Walker")]), PolicyMappings(EchoPolicy))
     stage.start(StageContext("environment"))
     with pytest.raises(BrokenEnvironmentError, match=r"^environment 3 hangs$"):
         await stage.reset(0)
@@ -329,7 +331,7 @@ async def test_a_restart_builds_anew_closes_the_old_group_and_keeps_the_policies
     await stage.restart(seed=9)
     assert [group.closed for group in groups] == [1, 0]
     assert groups[1].seeds == [9]
-    assert stage.lineups.ready(stage.specs), "the policy that it has had will not be sent again"
+    assert stage.mappings.ready(stage.specs), "the policy that it has had will not be sent again"
     (step,) = stage.decide()
     assert step.policy_versions.tolist() == [7]
     await stage.advance()
@@ -340,7 +342,7 @@ async def test_a_group_that_can_t_even_be_closed_does_not_hinder_the_restart():
         def close(self):
             raise OSError("no such process")
 
-    stage = EnvironmentStage(lambda: Stuck([Cast("Walker")]), Lineups(EchoPolicy))
+    stage = EnvironmentStage(lambda: Stuck([Cast("Walker")]), PolicyMappings(EchoPolicy))
     stage.start(StageContext("environment"))
     await stage.reset(0)
     await stage.restart(1)
@@ -360,7 +362,7 @@ async def playing(num_envs=2, game_length=4):
     )
     stage.update(policy_update(HOME, 0))
     stage.update(policy_update(AWAY, 0, snapshot=0))
-    stage.lineups.assign(assignment(1, 0, 0, away=(0, 0)))
+    stage.mappings.assign(assignment(1, 0, 0, away=(0, 0)))
     return stage, groups
 
 
@@ -374,12 +376,12 @@ async def test_steps_are_stamped_with_who_learns_against_whom():
         assert step.opponents.tolist() == [0, 0]
 
 
-async def test_games_are_played_to_their_end_under_the_lineup_they_began_with():
+async def test_games_are_played_to_their_end_under_the_mapping_they_began_with():
     stage, _ = await playing(num_envs=4)
     played = dict.fromkeys(range(4), 1)
     stage.update(policy_update(HOME, 1))
     stage.update(policy_update(AWAY, 1, snapshot=1))
-    stage.lineups.assign(assignment(2, 0, 1, home=(-1, 1), away=(1, 1)))
+    stage.mappings.assign(assignment(2, 0, 1, home=(-1, 1), away=(1, 1)))
     results = []
     for _ in range(12):
         home, away = stage.decide()
@@ -390,7 +392,7 @@ async def test_games_are_played_to_their_end_under_the_lineup_they_began_with():
             assert step.generations.tolist() == [played[env] for env in envs]
             assert step.opponents.tolist() == [played[env] - 1 for env in envs]
         snapshots = away.decisions["acted_snapshot"].tolist()
-        assert snapshots == away.opponents.tolist(), "rows of two lineups are put together in their order"
+        assert snapshots == away.opponents.tolist(), "rows of two mappings are put together in their order"
         assert home.policy_versions.tolist() == [1] * 4
         assert home.decisions["acted_version"].tolist() == [1] * 4
         results += [] if not home.games else home.games["game_generation"].tolist()
@@ -415,7 +417,7 @@ async def test_after_a_rotation_results_are_reported_for_the_other_team():
     stage, groups = await playing(num_envs=1, game_length=1)
     stage.update(policy_update(HOME, 1, snapshot=1))
     stage.update(policy_update(AWAY, 1))
-    stage.lineups.assign(assignment(2, 1, 1, home=(1, 1), away=(-1, 1)))
+    stage.mappings.assign(assignment(2, 1, 1, home=(1, 1), away=(-1, 1)))
     stage.decide()
     await stage.advance()  # the first game ends: it was home's
     home, away = stage.decide()
@@ -446,14 +448,15 @@ async def test_without_declared_games_episodes_are_the_games():
             super().finish_games(over)
 
     stage = EnvironmentStage(
-        lambda: Undeclared([Cast(HOME), Cast(AWAY)], num_envs=1, game_length=1), Lineups(EchoPolicy, lambda name: True)
+        lambda: Undeclared([Cast(HOME), Cast(AWAY)], num_envs=1, game_length=1),
+        PolicyMappings(EchoPolicy, lambda name: True),
     )
     stage.start(StageContext("environment"))
     await stage.reset(0)
     stage.update(policy_update(HOME, 0))
     stage.update(policy_update(AWAY, 0))
-    stage.lineups.assign(assignment(1, 0))
-    stage.lineups.assign(assignment(2, 0))
+    stage.mappings.assign(assignment(1, 0))
+    stage.mappings.assign(assignment(2, 0))
     home, _ = stage.decide()
     assert home.generations.tolist() == [1]
     await stage.advance()
@@ -517,7 +520,7 @@ async def test_an_agent_that_restarts_within_the_tick_of_its_ending_remembers_no
             return replace(steps, episode_ids=np.zeros_like(steps.episode_ids))
 
     group = SameEpisode([Cast("Walker", agents=3, shortest=2, longest=2, newcomers=0.0)])
-    stage = EnvironmentStage(lambda: group, Lineups(Rememberer))
+    stage = EnvironmentStage(lambda: group, PolicyMappings(Rememberer))
     stage.start(StageContext("environment"))
     await stage.reset(0)
     stage.update(policy_update("Walker", 0))
@@ -570,7 +573,7 @@ async def after_three_decisions(breaks_at=()):
     """A stage whose two agents have decided three times, the last time for a step that is still to come."""
     casts = [Cast("Walker", agents=2, shortest=9, longest=9)]
     groups = iter([Reborn(casts, breaks_at=set(breaks_at)), Reborn(casts)])
-    stage = EnvironmentStage(lambda: next(groups), Lineups(Rememberer))
+    stage = EnvironmentStage(lambda: next(groups), PolicyMappings(Rememberer))
     stage.start(StageContext("environment"))
     await stage.reset(0)
     stage.update(policy_update("Walker", 0))
@@ -607,12 +610,12 @@ async def test_memories_stay_with_the_agents_whichever_policy_plays_for_them_in_
     )
     stage.update(policy_update(HOME, 0))
     stage.update(policy_update(AWAY, 0, snapshot=0))
-    stage.lineups.assign(assignment(1, 0, 0, away=(0, 0)))
+    stage.mappings.assign(assignment(1, 0, 0, away=(0, 0)))
     stage.decide()
     await stage.advance()
     stage.update(policy_update(HOME, 1))
     stage.update(policy_update(AWAY, 1, snapshot=1))
-    stage.lineups.assign(assignment(2, 0, 1, home=(-1, 1), away=(1, 1)))
+    stage.mappings.assign(assignment(2, 0, 1, home=(-1, 1), away=(1, 1)))
     mixed, remembering = 0, set()
     for _ in range(12):
         for step in stage.decide():

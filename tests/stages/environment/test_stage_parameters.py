@@ -8,7 +8,7 @@ import pytest
 from fakes import Cast, CountingGroup, EchoPolicy, policy_update
 from lessons import TellableGroup, told
 
-from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.policy_mapping import PolicyMappings
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.stage import StageContext
 
@@ -22,7 +22,7 @@ async def started(length, num_envs=2, seed=1, replica=0, make=TellableGroup, str
         groups.append(make([Cast("Walker")], num_envs, **options))
         return groups[-1]
 
-    stage = EnvironmentStage(make_group, Lineups(EchoPolicy))
+    stage = EnvironmentStage(make_group, PolicyMappings(EchoPolicy))
     if length is not None:
         stage.parameters.receive(told(length))
     stage.start(StageContext("environment", replica))

@@ -28,7 +28,7 @@ from headrace.stages.policy.design import design_of
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect, listen
-from headrace.stages.trainer.replicas import ALONE, ReplicaLostError, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, ReplicaLostError, Replicas
 from headrace.stages.trainer.sac.replay_memory import ReplayMemory
 from headrace.stages.trainer.sac.replay_shard import ReplayShard
 
@@ -208,7 +208,7 @@ CASES: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
 def test_two_replicas_learn_what_a_single_trainer_learns(case, double_precision):
     kind, actions, observations, settings = CASES[case]
     spec = BehaviorSpec("Test", observations, actions, grouped=kind == "poca")
-    ((alone, reported),) = learned(kind, spec, [ALONE], settings)
+    ((alone, reported),) = learned(kind, spec, [SINGLE_TRAINER], settings)
     (first, first_reported), (second, _) = learned(kind, spec, joined(2), settings)
 
     start = flat_weights(make_trainer(context_of(kind, spec, 3, **settings)))
@@ -224,7 +224,7 @@ def test_two_replicas_learn_what_a_single_trainer_learns(case, double_precision)
 def test_two_replicas_learn_from_the_shards_of_a_replay_buffer_what_a_single_trainer_learns(double_precision):
     spec = BehaviorSpec("Test", (VECTOR,), CONTINUOUS)
     settings: dict[str, Any] = {"hyperparameters": {"batch_size": 15}}
-    ((alone, _),) = learned("sac", spec, [ALONE], settings, sharded=True)
+    ((alone, _),) = learned("sac", spec, [SINGLE_TRAINER], settings, sharded=True)
     (first, _), (second, _) = learned("sac", spec, joined(2), settings, sharded=True)
     start = flat_weights(make_trainer(context_of("sac", spec, 3, **settings)))
     assert np.abs(flat_weights(alone) - start).max() > 0.01
@@ -236,7 +236,7 @@ def test_two_replicas_learn_from_the_shards_of_a_replay_buffer_what_a_single_tra
 def test_replicas_end_an_update_after_the_same_epoch(kind, double_precision):
     spec = BehaviorSpec("Test", (VECTOR,), CONTINUOUS, grouped=kind == "poca")
     settings = {"hyperparameters": {"batch_size": 15, "num_epoch": 9, "target_kl": 0.01}}
-    ((_, alone),) = learned(kind, spec, [ALONE], settings, updates=2)
+    ((_, alone),) = learned(kind, spec, [SINGLE_TRAINER], settings, updates=2)
     (first, reported), (second, _) = learned(kind, spec, joined(2), settings, updates=2)
     assert reported.values["Policy/Epochs"] == alone.values["Policy/Epochs"]
     assert min(reported.values["Policy/Epochs"]) < 9
@@ -251,7 +251,7 @@ def test_replicas_that_are_more_than_rows_share_them(kind, double_precision):
     # 2e-16 away is 0.2 away after 1,600 of them, as the replicas are.
     few = {"impala": {"batch_size": 1}, "poca": {"batch_size": 2, "learning_rate": 1e-3}}.get(kind, {"batch_size": 2})
     settings = {"hyperparameters": few, "max_steps": 10**6}
-    ((alone, _),) = learned(kind, spec, [ALONE], settings)
+    ((alone, _),) = learned(kind, spec, [SINGLE_TRAINER], settings)
     (first, _), *others = learned(kind, spec, joined(3), settings)
     assert np.abs(weights(first) - weights(alone)).max() < 1e-5
     assert all(np.array_equal(weights(first), weights(other)) for other, _ in others)
@@ -265,7 +265,7 @@ def test_the_gradient_of_uneven_parts_is_that_of_the_whole_minibatch(case, size,
     spec = BehaviorSpec("Test", observations, actions, grouped=kind == "poca")
     whole = {"impala": {}, "sac": {"steps_per_update": 1000}}.get(kind, {"batch_size": 32})
     settings = {**settings, "hyperparameters": {**settings.get("hyperparameters", {}), **whole}}
-    ((alone, _),) = learned(kind, spec, [ALONE], settings, updates=1)
+    ((alone, _),) = learned(kind, spec, [SINGLE_TRAINER], settings, updates=1)
     (first, _), *_ = learned(kind, spec, joined(size), settings, updates=1)
     expected, found = moments(alone), moments(first)
     assert np.abs(expected).max() > 1e-3
@@ -277,7 +277,7 @@ def test_gail_and_cloning_are_learned_by_all_replicas_alike(double_precision, tm
     spec = BehaviorSpec("Test", (VECTOR,), CONTINUOUS)
     demo = {"demo_path": str(demonstrations(tmp_path / "expert.stream", spec))}
     settings = {"reward_signals": {"extrinsic": {}, "gail": demo}, "behavioral_cloning": demo}
-    ((alone, _),) = learned("ppo", spec, [ALONE], settings, updates=10)
+    ((alone, _),) = learned("ppo", spec, [SINGLE_TRAINER], settings, updates=10)
     (first, _), (second, _) = learned("ppo", spec, joined(2), settings, updates=10)
     assert np.abs(weights(first) - weights(alone)).max() < 1e-5
     assert np.array_equal(weights(first), weights(second))

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 from queue_conformance import check_queue, number_of, numbered
 
-from headrace.queues.delivered import DeliveringOutlet
 from headrace.queues.errors import QueueClosed
-from headrace.queues.served import FetchingInlet
+from headrace.queues.pull import PullInlet
+from headrace.queues.push import PushOutlet
 
 ray = pytest.importorskip("ray")
 
@@ -61,7 +61,7 @@ def _ray_runs(monkeypatch):
 async def fetched(maxlen):
     actor = Actor()
     outlet = await actor.edges.open_outlet("Ball", {**LINE, "maxlen": maxlen})
-    inlet = FetchingInlet("Ball", maxlen, {"actor-0": RaySource(actor)})
+    inlet = PullInlet("Ball", maxlen, {"actor-0": RaySource(actor)})
     yield outlet, inlet
     inlet.close()
     await asyncio.sleep(1)
@@ -71,7 +71,7 @@ async def fetched(maxlen):
 async def delivered(maxlen):
     actor = Actor()
     inlet = await actor.edges.open_inlet("Ball", {**LINE, "maxlen": maxlen})
-    yield DeliveringOutlet("Ball", maxlen, RayDeliveries(actor, Stored()).deliver_alone), inlet
+    yield PushOutlet("Ball", maxlen, RayDeliveries(actor, Stored()).deliver_alone), inlet
     inlet.close()
     await asyncio.sleep(1)
 
@@ -84,7 +84,7 @@ async def test_both_directions_do_what_every_queue_does(make):
 async def two_queues(actor, source):
     """Both ends of two queues from one host to one consumer: a line, and the newest item alone."""
     line, newest = await actor.edges.open_outlet("line", LINE), await actor.edges.open_outlet("newest", NEWEST)
-    inlets = FetchingInlet("line", 2, {"host": source}), FetchingInlet("newest", 1, {"host": source}, "replace_oldest")
+    inlets = PullInlet("line", 2, {"host": source}), PullInlet("newest", 1, {"host": source}, "replace_oldest")
     await asyncio.sleep(1)
     return line, newest, *inlets
 
@@ -128,7 +128,7 @@ async def test_what_is_delivered_at_a_time_goes_in_one_call():
     actor = Actor()
     inlets = [await actor.edges.open_inlet(name, bounds) for name, bounds in (("line", LINE), ("newest", NEWEST))]
     deliver = RayDeliveries(actor, Stored()).deliver
-    line, newest = DeliveringOutlet("line", 2, deliver), DeliveringOutlet("newest", 1, deliver, "replace_oldest")
+    line, newest = PushOutlet("line", 2, deliver), PushOutlet("newest", 1, deliver, "replace_oldest")
     await line.put(numbered(0))
     await newest.put(numbered(1))
     assert [number_of(await inlet.get()) for inlet in inlets] == [0, 1]

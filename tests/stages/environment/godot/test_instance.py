@@ -10,7 +10,7 @@ import pytest
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environment.godot import instance as instance_module
 from headrace.stages.environment.godot.instance import GodotInstance
-from headrace.stages.environment.godot.told_parameters import ToldParameters
+from headrace.stages.environment.godot.parameter_calls import ParameterCalls
 from headrace.stages.godot.spaces import AgentSpaces, Announcement
 from headrace.stages.programs.errors import ProgramBroken
 
@@ -49,7 +49,7 @@ async def begun(*policies, groups=None):
     def roles(announcement, owner):
         return [(name, (groups or {}).get(name, 0)) for name in policies]
 
-    made = GodotInstance(0, lambda parameters, again: game, roles, "auto", (), ToldParameters(0, None, {}, ""))
+    made = GodotInstance(0, lambda parameters, again: game, roles, "auto", (), ParameterCalls(0, None, {}, ""))
     return game, made, await made.begin()
 
 

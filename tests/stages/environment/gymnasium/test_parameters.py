@@ -22,7 +22,7 @@ LENGTH = 3
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {}}
 
 
-class Told(gymnasium.Env):
+class Notified(gymnasium.Env):
     """Shows the parameter `p` that its episode was begun with, and the step; episodes take three steps."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -45,8 +45,8 @@ class ToldVector(VectorEnv):
     """The same as a vector environment that restarts no episode by itself."""
 
     num_envs = 3
-    single_observation_space = Told.observation_space
-    single_action_space = Told.action_space
+    single_observation_space = Notified.observation_space
+    single_action_space = Notified.action_space
 
     def __init__(self, mode=AutoresetMode.DISABLED):
         self.metadata = {"autoreset_mode": mode}
@@ -103,7 +103,7 @@ class Play:
 
 
 def sync(mode, num_envs=2):
-    return SyncVectorEnv([Told] * num_envs, autoreset_mode=mode)
+    return SyncVectorEnv([Notified] * num_envs, autoreset_mode=mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -188,7 +188,7 @@ def test_a_vector_environment_that_restarts_by_itself_receives_parameters_at_who
 
 
 def test_environments_in_processes_of_their_own_can_t_be_told_and_that_is_said(caplog):
-    envs = AsyncVectorEnv([Told])
+    envs = AsyncVectorEnv([Notified])
     group = GymnasiumGroup(envs, "Walker", "the environment")
     try:
         parameters = EpisodeParameters()

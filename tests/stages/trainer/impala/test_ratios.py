@@ -5,12 +5,12 @@ import pytest
 
 from headrace.stages.trainer.impala.ratios import ratios_of
 from headrace.stages.trainer.impala.vtrace import Limits
-from headrace.stages.trainer.replicas import ALONE
+from headrace.stages.trainer.replicas import SINGLE_TRAINER
 
 
 def test_ratios_are_measured_as_by_hand():
     log_ratios = np.log([0.5, 1.0, 3.0, 1.5])
-    found = ratios_of(log_ratios, Limits(rho_bar=2.0, c_bar=1.0, lambd=0.9), list, ALONE)
+    found = ratios_of(log_ratios, Limits(rho_bar=2.0, c_bar=1.0, lambd=0.9), list, SINGLE_TRAINER)
     assert found.rho == pytest.approx((0.5 + 1.0 + 2.0 + 1.5) / 4)
     assert found.clipped == pytest.approx(1 / 4)
     assert found.trace == pytest.approx(0.9 * (0.5 + 1.0 + 1.0 + 1.0) / 4)
@@ -20,6 +20,6 @@ def test_ratios_are_measured_as_by_hand():
 
 
 def test_a_ratio_beyond_all_numbers_is_told_as_infinite_and_limited_where_it_counts():
-    found = ratios_of(np.array([0.0, 1e4]), Limits(), list, ALONE)
+    found = ratios_of(np.array([0.0, 1e4]), Limits(), list, SINGLE_TRAINER)
     assert (found.rho, found.trace) == (1.0, 1.0)
     assert found.greatest == np.inf

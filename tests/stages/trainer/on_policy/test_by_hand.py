@@ -21,7 +21,7 @@ from headrace.stages.trainer.poca.teams import GroupMinibatch
 from headrace.stages.trainer.poca.update import POCAUpdate
 from headrace.stages.trainer.ppo.by_hand import ActorByHand, PPOByHand
 from headrace.stages.trainer.ppo.update import PPOUpdate
-from headrace.stages.trainer.replicas import ALONE, Replicas
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 ACTIONS = st.builds(
     ActionSpec,
@@ -140,7 +140,7 @@ def both_ways(trainer: str, case, bf16: bool = False) -> dict[str, tuple[torch.T
         hidden_units=case["hidden_units"], num_layers=case["num_layers"], activation=case["activation"]
     )
     design = PolicyDesign(spec, network_settings, bf16=bf16)
-    replicas = ALONE if case["share"] is None else OneOfTwo()
+    replicas = SINGLE_TRAINER if case["share"] is None else OneOfTwo()
     network, update, make_minibatch = TRAINERS[trainer](case, design, random, replicas)
     network.values += torch.from_numpy(0.5 * random.standard_normal(len(network.values)))
     network.gradients.fill_(7.0)  # of the minibatch before

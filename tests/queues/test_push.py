@@ -11,21 +11,21 @@ import pytest
 from queue_conformance import Ends, check_queue, number_of
 from virtual_time import until_blocked
 
-from headrace.queues.delivered import DeliveredInlet, DeliveringOutlet
 from headrace.queues.errors import PeerLost, QueueClosed
 from headrace.queues.messages import Barrier, Message
+from headrace.queues.push import PushInlet, PushOutlet
 
 pytestmark = pytest.mark.virtual_time
 
 
 @asynccontextmanager
 async def delivered(maxlen: int) -> AsyncIterator[Ends]:
-    inlet: DeliveredInlet[Message] = DeliveredInlet("Ball", maxlen)
+    inlet: PushInlet[Message] = PushInlet("Ball", maxlen)
 
     async def deliver(name: str, number: int, item: Any) -> bool:
         return await inlet.deliver(number, item)
 
-    outlet: DeliveringOutlet[Message] = DeliveringOutlet("Ball", maxlen, deliver)
+    outlet: PushOutlet[Message] = PushOutlet("Ball", maxlen, deliver)
     yield outlet, inlet
     inlet.close()
     outlet.close()
@@ -37,13 +37,13 @@ async def test_it_does_what_every_queue_does():
 
 
 async def test_items_that_overtake_each_other_are_put_in_order():
-    inlet: DeliveredInlet[Message] = DeliveredInlet("Ball", 4)
+    inlet: PushInlet[Message] = PushInlet("Ball", 4)
 
     async def deliver(name: str, number: int, item: Any) -> bool:
         await asyncio.sleep(10 - number)
         return await inlet.deliver(number, item)
 
-    outlet: DeliveringOutlet[Message] = DeliveringOutlet("Ball", 4, deliver)
+    outlet: PushOutlet[Message] = PushOutlet("Ball", 4, deliver)
     for number in range(4):
         await outlet.put(Barrier(number))
     outlet.close()
@@ -55,7 +55,7 @@ async def test_a_producer_learns_that_its_consumer_has_died():
         await asyncio.sleep(1)
         raise PeerLost("it has died")
 
-    outlet: DeliveringOutlet[Message] = DeliveringOutlet("Ball", 1, deliver)
+    outlet: PushOutlet[Message] = PushOutlet("Ball", 1, deliver)
     await outlet.put(Barrier(0))
     with pytest.raises(QueueClosed):
         await outlet.put(Barrier(1))
@@ -67,11 +67,11 @@ async def test_a_new_consumer_takes_the_place_of_a_dead_one_and_what_was_on_its_
         await asyncio.sleep(0)
         raise PeerLost("killed")
 
-    outlet: DeliveringOutlet[Message] = DeliveringOutlet("learn", 1, dead, renewable=True)
+    outlet: PushOutlet[Message] = PushOutlet("learn", 1, dead, renewable=True)
     for number in range(3):
         await outlet.put(Barrier(number))
     await until_blocked()
-    inlet: DeliveredInlet[Message] = DeliveredInlet("learn", 1)
+    inlet: PushInlet[Message] = PushInlet("learn", 1)
 
     async def deliver(name: str, number: int, item: Any) -> bool:
         return await inlet.deliver(number, item)
@@ -88,7 +88,7 @@ async def test_a_new_consumer_takes_the_place_of_a_dead_one_and_what_was_on_its_
 
 
 async def test_the_newest_replaces_what_is_not_under_way_yet():
-    inlet: DeliveredInlet[Message] = DeliveredInlet("policies", 1, "replace_oldest")
+    inlet: PushInlet[Message] = PushInlet("policies", 1, "replace_oldest")
     calls = []
 
     async def deliver(name: str, number: int, item: Any) -> bool:
@@ -96,7 +96,7 @@ async def test_the_newest_replaces_what_is_not_under_way_yet():
         await asyncio.sleep(1)
         return await inlet.deliver(number, item)
 
-    outlet: DeliveringOutlet[Message] = DeliveringOutlet("policies", 1, deliver, "replace_oldest")
+    outlet: PushOutlet[Message] = PushOutlet("policies", 1, deliver, "replace_oldest")
     outlet.put_nowait(Barrier(0))
     await asyncio.sleep(0.5)
     outlet.put_nowait(Barrier(1))
@@ -115,7 +115,7 @@ async def test_what_is_put_just_when_a_call_ends_is_delivered_too():
         await answered.wait()
         return True
 
-    outlet: DeliveringOutlet[Message] = DeliveringOutlet("policies", 1, deliver, "replace_oldest")
+    outlet: PushOutlet[Message] = PushOutlet("policies", 1, deliver, "replace_oldest")
     outlet.put_nowait(Barrier(0))
     await until_blocked()
     answered.set()  # the call ends in the loop's next round, and after it in the same round the next item is put

@@ -13,7 +13,7 @@ from virtual_time import until_blocked
 
 from headrace.queues.errors import PeerLost, QueueClosed
 from headrace.queues.messages import Barrier, Message
-from headrace.queues.served import FetchingInlet, ServedOutlet
+from headrace.queues.pull import PullInlet, PullOutlet
 
 pytestmark = pytest.mark.virtual_time
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.virtual_time
 class Calls:
     """Calls of one producer, until it dies."""
 
-    def __init__(self, outlet: ServedOutlet[Message]) -> None:
+    def __init__(self, outlet: PullOutlet[Message]) -> None:
         self.outlet = outlet
         self.made = 0
         self.death = asyncio.Event()
@@ -43,15 +43,15 @@ class Calls:
 
 @asynccontextmanager
 async def served(maxlen: int) -> AsyncIterator[Ends]:
-    outlet: ServedOutlet[Message] = ServedOutlet("Ball", maxlen)
-    inlet: FetchingInlet[Message] = FetchingInlet("Ball", maxlen, {"actor-0": Calls(outlet)})
+    outlet: PullOutlet[Message] = PullOutlet("Ball", maxlen)
+    inlet: PullInlet[Message] = PullInlet("Ball", maxlen, {"actor-0": Calls(outlet)})
     yield outlet, inlet
     inlet.close()
     await until_blocked()
 
 
 def producer(maxlen: int = 2) -> Calls:
-    return Calls(ServedOutlet("Ball", maxlen))
+    return Calls(PullOutlet("Ball", maxlen))
 
 
 async def test_it_does_what_every_queue_does():
@@ -72,7 +72,7 @@ async def test_what_was_fetched_and_not_taken_counts_for_the_bound():
 
 async def test_the_next_call_has_left_when_the_consumer_gets_what_the_last_one_brought():
     calls = producer(maxlen=2)
-    inlet: FetchingInlet[Message] = FetchingInlet("Ball", 2, {"actor-0": calls})
+    inlet: PullInlet[Message] = PullInlet("Ball", 2, {"actor-0": calls})
     for number in range(3):
         await calls.outlet.put(Barrier(number))
         assert await inlet.get() == Barrier(number)
@@ -82,7 +82,7 @@ async def test_the_next_call_has_left_when_the_consumer_gets_what_the_last_one_b
 
 async def test_no_call_is_made_as_long_as_the_producer_has_no_room():
     calls = producer(maxlen=1)
-    inlet: FetchingInlet[Message] = FetchingInlet("Ball", 1, {"actor-0": calls})
+    inlet: PullInlet[Message] = PullInlet("Ball", 1, {"actor-0": calls})
     for number in range(3):
         await calls.outlet.put(Barrier(number))
         await until_blocked()
@@ -93,7 +93,7 @@ async def test_no_call_is_made_as_long_as_the_producer_has_no_room():
 
 async def test_a_successor_continues_where_a_dead_producer_has_ended():
     first, second = producer(), producer()
-    inlet: FetchingInlet[Message] = FetchingInlet("Ball", 2, {"actor-0": first})
+    inlet: PullInlet[Message] = PullInlet("Ball", 2, {"actor-0": first})
     await first.outlet.put(numbered(0))
     await until_blocked()
     first.death.set()
@@ -107,7 +107,7 @@ async def test_a_successor_continues_where_a_dead_producer_has_ended():
 
 async def test_a_successor_that_is_named_before_the_death_shows_waits_for_it():
     first, second = producer(), producer()
-    inlet: FetchingInlet[Message] = FetchingInlet("Ball", 2, {"actor-0": first})
+    inlet: PullInlet[Message] = PullInlet("Ball", 2, {"actor-0": first})
     inlet.replace("actor-0", second)
     await second.outlet.put(numbered(1))
     await until_blocked()
@@ -119,7 +119,7 @@ async def test_a_successor_that_is_named_before_the_death_shows_waits_for_it():
 
 async def test_the_stream_ends_with_the_last_producer_that_is_not_replaced():
     first, second = producer(), producer()
-    inlet: FetchingInlet[Message] = FetchingInlet("Ball", 2, {"actor-0": first, "actor-1": second})
+    inlet: PullInlet[Message] = PullInlet("Ball", 2, {"actor-0": first, "actor-1": second})
     first.death.set()
     inlet.settle("actor-0")
     await second.outlet.put(numbered(5))
@@ -128,7 +128,7 @@ async def test_the_stream_ends_with_the_last_producer_that_is_not_replaced():
 
 
 async def test_nobody_waits_for_a_consumer_that_is_gone():
-    outlet: ServedOutlet[Message] = ServedOutlet("Ball", 1)
+    outlet: PullOutlet[Message] = PullOutlet("Ball", 1)
     await outlet.put(Barrier(0))
     putter = asyncio.create_task(outlet.put(Barrier(1)))
     await until_blocked()
@@ -140,7 +140,7 @@ async def test_nobody_waits_for_a_consumer_that_is_gone():
 
 
 async def test_a_new_consumer_gets_what_the_dead_one_had_not_fetched_and_all_the_room():
-    outlet: ServedOutlet[Message] = ServedOutlet("trajectories", 2)
+    outlet: PullOutlet[Message] = PullOutlet("trajectories", 2)
     await outlet.put(Barrier(0))
     assert await outlet.fetch(0) == [Barrier(0)]  # and never taken
     await outlet.put(Barrier(1))
@@ -151,7 +151,7 @@ async def test_a_new_consumer_gets_what_the_dead_one_had_not_fetched_and_all_the
 
 
 async def test_a_call_of_a_consumer_that_was_replaced_meanwhile_gets_nothing():
-    outlet: ServedOutlet[Message] = ServedOutlet("trajectories", 2)
+    outlet: PullOutlet[Message] = PullOutlet("trajectories", 2)
     old = asyncio.create_task(outlet.fetch(0))
     await until_blocked()
     outlet.renew()
@@ -166,7 +166,7 @@ async def test_a_consumer_that_waits_as_its_producer_begins_anew_for_another_one
         await outlet.put(numbered(0))
         assert number_of(await inlet.get()) == 0
         await until_blocked()  # it has said so, and waits for more
-        assert isinstance(outlet, ServedOutlet)
+        assert isinstance(outlet, PullOutlet)
         outlet.renew()
         await until_blocked()
         for number in range(1, 9):
@@ -175,10 +175,10 @@ async def test_a_consumer_that_waits_as_its_producer_begins_anew_for_another_one
 
 
 async def test_the_newest_replaces_what_was_not_fetched():
-    outlet: ServedOutlet[Message] = ServedOutlet("updates", 1, "replace_oldest")
+    outlet: PullOutlet[Message] = PullOutlet("updates", 1, "replace_oldest")
     for number in range(3):
         await outlet.put(Barrier(number))
-    inlet: FetchingInlet[Message] = FetchingInlet("updates", 1, {"learner": Calls(outlet)}, "replace_oldest")
+    inlet: PullInlet[Message] = PullInlet("updates", 1, {"learner": Calls(outlet)}, "replace_oldest")
     assert await inlet.get() == Barrier(2)
     await outlet.put(Barrier(3))
     await until_blocked()

@@ -19,18 +19,18 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.protocol import Decision, Recall
 
 
-class UnansweredError(Exception):
+class NoDecisionError(Exception):
     """What was asked is not answered: who asked has given up, or nobody is there to answer any more."""
 
 
-class Oracle(Protocol):
+class DecisionClient(Protocol):
     """Whoever answers."""
 
     async def ask(self, questions: tuple[PolicyQuestion, ...]) -> tuple[PolicyAnswer, ...]:
         """Return the answers to all questions of a tick, in their order; a wait that is cancelled gives up.
 
         Raises:
-            UnansweredError: if `give_up` was called meanwhile, or nobody answers.
+            NoDecisionError: if `give_up` was called meanwhile, or nobody answers.
         """
         ...
 
@@ -39,7 +39,7 @@ class Oracle(Protocol):
         ...
 
 
-class AskedPolicy:
+class RemotePolicy:
     """An `ActingPolicy` that returns what was answered.
 
     Args:
@@ -49,7 +49,7 @@ class AskedPolicy:
     """
 
     def __init__(
-        self, behavior_id: str, memory_size: int, previous_action_size: int, alive: WeakSet[AskedPolicy]
+        self, behavior_id: str, memory_size: int, previous_action_size: int, alive: WeakSet[RemotePolicy]
     ) -> None:
         self.memory_size = memory_size
         self.previous_action_size = previous_action_size
@@ -99,7 +99,7 @@ class AskedPolicy:
         return Decision(ActionBatch(given["continuous"], given["discrete"]), columns, after)
 
 
-class AskedPolicies:
+class RemotePolicies:
     """Makes the policies of an actor that are asked elsewhere.
 
     Args:
@@ -108,8 +108,8 @@ class AskedPolicies:
 
     def __init__(self, sizes: Callable[[BehaviorSpec], tuple[int, int]]) -> None:
         self._sizes = sizes
-        self._alive: dict[str, WeakSet[AskedPolicy]] = {}
+        self._alive: dict[str, WeakSet[RemotePolicy]] = {}
 
-    def __call__(self, spec: BehaviorSpec) -> AskedPolicy:
+    def __call__(self, spec: BehaviorSpec) -> RemotePolicy:
         """Make a policy of a behaviour id."""
-        return AskedPolicy(spec.behavior_id, *self._sizes(spec), self._alive.setdefault(spec.behavior_id, WeakSet()))
+        return RemotePolicy(spec.behavior_id, *self._sizes(spec), self._alive.setdefault(spec.behavior_id, WeakSet()))

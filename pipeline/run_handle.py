@@ -14,7 +14,7 @@ from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.reporting.statistics import PIPELINE, Summary
 from headrace.stages.errors import is_failure
 
-Told = TypeVar("Told")
+Notified = TypeVar("Notified")
 
 
 class StopRequest:
@@ -118,11 +118,11 @@ class _SummaryCalls:
         pass
 
 
-def guarded(name: str, call: Callable[[Told], object], coordinator: Coordinator) -> Callable[[Told], None]:
+def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordinator) -> Callable[[Notified], None]:
     """Return a caller's function as one whose error ends the run by its name, after which it is called no more."""
     broken = False
 
-    def called(told: Told) -> None:
+    def called(told: Notified) -> None:
         nonlocal broken
         if broken:
             return

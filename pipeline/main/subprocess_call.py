@@ -29,7 +29,7 @@ _TOO_LONG = "Timeout ("
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class NoAnswer:
     """A call that gave no answer."""
 
     status: int | None
@@ -38,8 +38,8 @@ class Unanswered:
     """Where it was then, as `faulthandler` writes it; may be empty."""
 
 
-def call_alone(function: str, config: RunConfig, timeout_s: float, *arguments: Any) -> Any:
-    """Call a function with a configuration and further arguments; returns what it returns, or `Unanswered`.
+def call_in_subprocess(function: str, config: RunConfig, timeout_s: float, *arguments: Any) -> Any:
+    """Call a function with a configuration and further arguments; returns what it returns, or `NoAnswer`.
 
     Args:
         function: `module:name`; takes and returns what msgpack knows.
@@ -65,7 +65,7 @@ def call_alone(function: str, config: RunConfig, timeout_s: float, *arguments: A
             return msgpack.unpackb(written.read_bytes(), use_list=False, strict_map_key=False)
         stacks = Path(folder) / "stacks"
         text = stacks.read_text(encoding="utf-8", errors="replace") if stacks.exists() else ""
-        return Unanswered(None if text.startswith(_TOO_LONG) else status, text)
+        return NoAnswer(None if text.startswith(_TOO_LONG) else status, text)
 
 
 def _run(asked: bytes, timeout_s: float) -> int | None:
@@ -74,7 +74,7 @@ def _run(asked: bytes, timeout_s: float) -> int | None:
     let_child_find_us(quiet)
     use_one_thread(quiet)
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "headrace.pipeline.main.alone_child"],
+        [sys.executable, "-P", "-m", "headrace.pipeline.main.subprocess_entry"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,  # whatever an environment prints is not ours
         stderr=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.stages.environment.godot.told_parameters import ToldParameters
+from headrace.stages.environment.godot.parameter_calls import ParameterCalls
 from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters
 
 
@@ -14,14 +14,14 @@ def parameters(generation=0, **values):
 
 
 def test_without_parameters_nothing_is_told():
-    told = ToldParameters(0, None, {"a": "set_{value}"}, "game")
+    told = ParameterCalls(0, None, {"a": "set_{value}"}, "game")
     assert told.at_start() == {}
     assert told.calls() == []
 
 
 def test_values_are_told_at_the_start_and_then_only_changes():
     source = parameters(a=1.0, b=2.0)
-    told = ToldParameters(1, source, {"a": "set_a_{value}"}, "game")
+    told = ParameterCalls(1, source, {"a": "set_a_{value}"}, "game")
     assert told.at_start() == {"a": 1.0, "b": 2.0}
     assert told.calls() == []
     source.receive(EnvironmentParameters(1, {"a": -0.5, "b": 2.0}))
@@ -32,7 +32,7 @@ def test_values_are_told_at_the_start_and_then_only_changes():
 
 def test_a_change_that_the_game_can_not_be_told_of_is_warned_of_once(caplog):
     source = parameters(a=1.0)
-    told = ToldParameters(0, source, {}, "Godot worker 0")
+    told = ParameterCalls(0, source, {}, "Godot worker 0")
     told.at_start()
     for generation in (1, 2):
         source.receive(EnvironmentParameters(generation, {"a": float(generation + 1)}))

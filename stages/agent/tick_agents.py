@@ -30,7 +30,7 @@ class Deciding:
     learning: int = 0
 
 
-class Roll:
+class TickAgents:
     """The agents of a behaviour id that have a slot.
 
     Args:

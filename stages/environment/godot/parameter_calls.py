@@ -10,7 +10,7 @@ from headrace.stages.environment.parameters import EpisodeParameters
 log = logging.getLogger(__name__)
 
 
-class ToldParameters:
+class ParameterCalls:
     """What one game knows of the environment parameters.
 
     The addon can't pass values to a running game, but call methods of its agents. So the settings may name a method for

@@ -8,8 +8,8 @@ from fakes import AGENT, Cast, CountingGroup, EchoPolicy, policy_update
 from oracles import NearOracle
 
 from headrace.queues.messages import Assignment, PolicyUpdate
-from headrace.stages.environment.asking import AskedPolicies, UnansweredError
-from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.policy_mapping import PolicyMappings
+from headrace.stages.environment.remote_policy import NoDecisionError, RemotePolicies
 from headrace.stages.environment.stage import EnvironmentStage
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.stage import StageContext
@@ -35,11 +35,11 @@ async def pair(*casts, make=EchoPolicy, self_play=False, **options):
     stages = []
     sizes = make.memory_size, make.previous_action_size
     oracle = NearOracle(make)
-    asked = AskedPolicies(lambda spec: sizes)
+    asked = RemotePolicies(lambda spec: sizes)
     for maker, whom in ((make, None), (asked, oracle)):
-        lineups = Lineups(maker, lambda name: self_play)
+        mappings = PolicyMappings(maker, lambda name: self_play)
         stage = EnvironmentStage(
-            lambda: CountingGroup(casts, **options), lineups, 1000, deterministic=lambda name: True, oracle=whom
+            lambda: CountingGroup(casts, **options), mappings, 1000, deterministic=lambda name: True, oracle=whom
         )
         stage.start(StageContext("environment"))
         await stage.reset(1)
@@ -102,7 +102,7 @@ async def test_each_game_is_decided_by_the_policies_that_it_began_with_and_old_o
             send(near, asking, oracle, update)
         named = {mine: (-1, number), theirs: (number, number)}
         for stage in (near, asking):
-            stage.lineups.assign(Assignment(number, learning, named, opponent=number))
+            stage.mappings.assign(Assignment(number, learning, named, opponent=number))
         for _ in range(3):
             several += any(len(questions) > 2 for questions in oracle.asked[-1:])
             await tick(near, asking)
@@ -117,7 +117,7 @@ async def test_steps_bear_the_version_that_decided_though_the_actor_has_not_hear
     await asking.consult()
     (step,) = asking.decide()
     assert set(step.policy_versions.tolist()) == set(step.decisions["acted_version"].tolist()) == {5}
-    assert asking.lineups.newest_version("Walker") == 5
+    assert asking.mappings.newest_version("Walker") == 5
 
 
 async def test_who_gives_up_asks_the_same_anew():
@@ -125,7 +125,7 @@ async def test_who_gives_up_asks_the_same_anew():
     oracle.decider.load(policy_update("Walker", 0))
     asking.update(PolicyUpdate("Walker", 0, np.empty(0, np.float32), (), 0))
     oracle.lost = True
-    with pytest.raises(UnansweredError):
+    with pytest.raises(NoDecisionError):
         await asking.consult()
     oracle.lost = False
     await asking.consult()

@@ -7,13 +7,13 @@ import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
 
 from headrace.queues.messages import Assignment
-from headrace.stages.environment.lineup import Lineups
+from headrace.stages.environment.policy_mapping import PolicyMappings
 
 HOME, AWAY = "Ball?team=0", "Ball?team=1"
 
 
-def lineups(*behavior_ids, self_play=False, num_envs=2):
-    made = Lineups(EchoPolicy, lambda name: self_play and name != "Walker")
+def mappings(*behavior_ids, self_play=False, num_envs=2):
+    made = PolicyMappings(EchoPolicy, lambda name: self_play and name != "Walker")
     made.begin_games(num_envs)
     for behavior_id in behavior_ids:
         made.add_behavior(counting_spec(behavior_id))
@@ -26,15 +26,15 @@ def assignment(generation, team=0, opponent=-1, home=(-1, 0), away=(-1, 0)):
 
 def assigned(*updates, **options):
     """Two teams that play under generation 1: home learns at version 0, away plays snapshot 0."""
-    made = lineups(HOME, AWAY, self_play=True, **options)
+    made = mappings(HOME, AWAY, self_play=True, **options)
     made.update(policy_update(HOME, 0))
     made.update(policy_update(AWAY, 0, snapshot=0))
     made.assign(assignment(1, opponent=0, away=(0, 0)))
     return made
 
 
-def loaded(lineup, behavior_id):
-    update = lineup.players[behavior_id].policy.loaded
+def loaded(policy_mapping, behavior_id):
+    update = policy_mapping.players[behavior_id].policy.loaded
     return update.snapshot, update.version
 
 
@@ -46,14 +46,14 @@ def ids(*numbers):
 
 
 def test_nobody_is_ready_before_the_first_policy():
-    made = lineups("Walker", "Swimmer")
+    made = mappings("Walker", "Swimmer")
     made.update(policy_update("Walker", 0))
     assert not made.ready(["Walker", "Swimmer"])
     assert made.ready(["Walker"])
 
 
 def test_the_newest_policy_acts_at_once_and_everybody_learns():
-    made = lineups("Walker")
+    made = mappings("Walker")
     made.update(policy_update("Walker", 0))
     made.update(policy_update("Walker", 3))
     assert loaded(made.games[1], "Walker") == (-1, 3)
@@ -62,7 +62,7 @@ def test_the_newest_policy_acts_at_once_and_everybody_learns():
 
 
 def test_a_policy_is_copied_before_its_sender_writes_over_it():
-    made = lineups(HOME, AWAY, self_play=True)
+    made = mappings(HOME, AWAY, self_play=True)
     update = policy_update(AWAY, 0, snapshot=0)
     made.update(update)
     update.weights[:] = 99
@@ -72,14 +72,14 @@ def test_a_policy_is_copied_before_its_sender_writes_over_it():
 
 
 def test_the_newest_version_is_reported_by_behaviour_name():
-    made = lineups("Walker", "Swimmer")
+    made = mappings("Walker", "Swimmer")
     assert made.newest_version("Walker") == -1
     made.update(policy_update("Walker", 4))
     assert (made.newest_version("Walker"), made.newest_version("Swimmer")) == (4, -1)
 
 
 def test_without_self_play_there_is_none():
-    made = lineups("Walker")
+    made = mappings("Walker")
     assert not made.self_play
     assert not made.has_self_play("Walker")
     assert made.learns("Walker")
@@ -89,7 +89,7 @@ def test_without_self_play_there_is_none():
 
 
 def test_with_self_play_nobody_is_ready_before_an_assignment():
-    made = lineups(HOME, AWAY, self_play=True)
+    made = mappings(HOME, AWAY, self_play=True)
     made.update(policy_update(HOME, 0))
     made.update(policy_update(AWAY, 0))
     assert not made.ready([HOME, AWAY])
@@ -98,7 +98,7 @@ def test_with_self_play_nobody_is_ready_before_an_assignment():
 
 
 def test_an_assignment_that_comes_before_its_policies_waits_for_them():
-    made = lineups(HOME, AWAY, self_play=True)
+    made = mappings(HOME, AWAY, self_play=True)
     made.assign(assignment(1, opponent=3, away=(3, 5)))
     made.update(policy_update(HOME, 7))
     assert not made.ready([HOME, AWAY])
@@ -109,7 +109,7 @@ def test_an_assignment_that_comes_before_its_policies_waits_for_them():
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_the_learner_may_be_newer_than_named(version):
-    made = lineups(HOME, AWAY, self_play=True)
+    made = mappings(HOME, AWAY, self_play=True)
     made.update(policy_update(HOME, version))
     made.update(policy_update(AWAY, 5))
     made.assign(assignment(1, home=(-1, 5), away=(-1, 5)))
@@ -126,7 +126,7 @@ def test_the_learner_may_be_newer_than_named(version):
     ],
 )
 def test_others_than_the_named_policies_do_not_do(home, away):
-    made = lineups(HOME, AWAY, self_play=True)
+    made = mappings(HOME, AWAY, self_play=True)
     made.update(home)
     made.update(away)
     made.assign(assignment(1, opponent=1, home=(-1, 5), away=(1, 2)))
@@ -141,7 +141,7 @@ def test_only_the_learning_team_learns():
 
 
 def test_the_version_by_which_a_behaviour_s_learners_act_is_the_one_that_counts():
-    made = lineups(HOME, AWAY, self_play=True)
+    made = mappings(HOME, AWAY, self_play=True)
     made.update(policy_update(AWAY, 9, snapshot=2))
     assert made.newest_version("Ball") == -1, "nobody acts yet"
     made.update(policy_update(HOME, 9))
@@ -153,7 +153,7 @@ def test_the_version_by_which_a_behaviour_s_learners_act_is_the_one_that_counts(
 
 
 def test_of_two_behaviours_only_the_one_whose_team_learns_is_learned_from():
-    made = lineups("Hider?team=0", "Seeker?team=1", self_play=True)
+    made = mappings("Hider?team=0", "Seeker?team=1", self_play=True)
     made.update(policy_update("Hider?team=0", 3))
     made.update(policy_update("Seeker?team=1", 0))
     made.assign(Assignment(1, 0, {"Hider?team=0": (-1, 3), "Seeker?team=1": (-1, 0)}))
@@ -237,7 +237,7 @@ def test_turns_are_counted_and_swaps_are_none() -> None:
 
 
 def test_only_the_last_of_two_assignments_counts_while_policies_are_awaited():
-    made = lineups(HOME, AWAY, self_play=True)
+    made = mappings(HOME, AWAY, self_play=True)
     made.assign(assignment(1, opponent=0, away=(0, 0)))
     made.assign(assignment(2, opponent=1, away=(1, 4)))
     made.update(policy_update(HOME, 4))
@@ -245,8 +245,8 @@ def test_only_the_last_of_two_assignments_counts_while_policies_are_awaited():
     assert made.current.generation == 2
 
 
-def test_a_game_that_a_team_had_not_joined_yet_is_played_under_the_lineup_that_knows_it():
-    made = lineups(HOME, self_play=True)
+def test_a_game_that_a_team_had_not_joined_yet_is_played_under_the_mapping_that_knows_it():
+    made = mappings(HOME, self_play=True)
     made.update(policy_update(HOME, 0))
     made.assign(Assignment(1, 0, {HOME: (-1, 0)}))
     made.add_behavior(counting_spec(AWAY))
@@ -259,30 +259,32 @@ def test_a_game_that_a_team_had_not_joined_yet_is_played_under_the_lineup_that_k
         assert game.generation == 2
 
 
-def test_rows_of_one_lineup_are_not_split():
+def test_rows_of_one_mapping_are_not_split():
     made = assigned()
-    assert made.rows_by_lineup(ids(0, 1, 1)) == [(made.current, None)]
+    assert made.rows_by_mapping(ids(0, 1, 1)) == [(made.current, None)]
 
 
-def test_rows_are_split_by_the_lineups_of_their_games():
+def test_rows_are_split_by_the_mappings_of_their_games():
     made = assigned(num_envs=3)
     first = made.current
     made.update(policy_update(AWAY, 2, snapshot=1))
     made.assign(assignment(2, opponent=1, away=(1, 2)))
     made.restart_games(ids(1))
-    parts = {lineup.generation: rows.tolist() for lineup, rows in made.rows_by_lineup(ids(0, 1, 2, 1, 0))}
+    parts = {
+        policy_mapping.generation: rows.tolist() for policy_mapping, rows in made.rows_by_mapping(ids(0, 1, 2, 1, 0))
+    }
     assert parts == {1: [0, 2, 4], 2: [1, 3]}
-    assert made.rows_by_lineup(ids(2, 0)) == [(first, None)]
+    assert made.rows_by_mapping(ids(2, 0)) == [(first, None)]
     made.restart_games(ids(2))
-    parts = {lineup.generation: rows.tolist() for lineup, rows in made.rows_by_lineup(ids(0, 1, 2))}
+    parts = {policy_mapping.generation: rows.tolist() for policy_mapping, rows in made.rows_by_mapping(ids(0, 1, 2))}
     assert parts == {1: [0], 2: [1, 2]}
     made.restart_games(ids(0))
-    assert made.rows_by_lineup(ids(0, 1, 2)) == [(made.current, None)]
+    assert made.rows_by_mapping(ids(0, 1, 2)) == [(made.current, None)]
 
 
-def test_an_opponent_that_stays_the_same_goes_on_under_the_next_lineup():
+def test_an_opponent_that_stays_the_same_goes_on_under_the_next_mapping():
     """So that it decides for the games of both together."""
-    made = lineups("A?team=0", "B?team=1", "C?team=2", self_play=True)
+    made = mappings("A?team=0", "B?team=1", "C?team=2", self_play=True)
     for name in ("A?team=0", "B?team=1", "C?team=2"):
         made.update(policy_update(name, 0))
     named = {"A?team=0": (-1, 0), "B?team=1": (-1, 0), "C?team=2": (-1, 0)}
@@ -330,7 +332,7 @@ def test_a_plain_behaviour_learns_in_all_games_whichever_team_s_turn_it_is():
 
 
 def test_an_assignment_waits_for_the_policies_of_plain_behaviours_too():
-    made = lineups(HOME, AWAY, "Walker", self_play=True)
+    made = mappings(HOME, AWAY, "Walker", self_play=True)
     made.update(policy_update(HOME, 0))
     made.update(policy_update(AWAY, 0))
     made.assign(assignment(1))
@@ -339,10 +341,10 @@ def test_an_assignment_waits_for_the_policies_of_plain_behaviours_too():
     assert made.ready([HOME, AWAY, "Walker"])
 
 
-def test_opening_games_puts_all_of_them_under_the_current_lineup():
+def test_opening_games_puts_all_of_them_under_the_current_mapping():
     made = assigned()
     made.update(policy_update(AWAY, 2, snapshot=1))
     made.assign(assignment(2, opponent=1, away=(1, 2)))
     made.begin_games(2)
     assert [game.generation for game in made.games] == [2, 2]
-    assert made.rows_by_lineup(ids(0, 1)) == [(made.current, None)]
+    assert made.rows_by_mapping(ids(0, 1)) == [(made.current, None)]

@@ -9,7 +9,7 @@ import pytest
 from serving_samples import MEMORY, write_model
 
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.serving.loaded import load_models
+from headrace.pipeline.serving.served_models import load_models
 from headrace.queues.specs import ActionSpec
 
 

@@ -1,7 +1,7 @@
 """A queue whose producer can't reach its consumer, but can be called by it: the consumer fetches what was put.
 
-The producer's end, `ServedOutlet`, keeps what was put until the consumer has taken it, and answers calls. The
-consumer's end, `FetchingInlet`, calls one producer or several, each a `FetchSource`; what carries the calls is no
+The producer's end, `PullOutlet`, keeps what was put until the consumer has taken it, and answers calls. The
+consumer's end, `PullInlet`, calls one producer or several, each a `FetchSource`; what carries the calls is no
 concern of these two. `delivered` is the same in the other direction.
 
 A call may cost a millisecond, so there is one kind alone: it waits for items, brings all there are, and says how many
@@ -51,7 +51,7 @@ class FetchSource(Protocol):
         ...
 
 
-class ServedOutlet(Generic[T]):
+class PullOutlet(Generic[T]):
     """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
 
     With `overflow="replace_oldest"` a newer item replaces one that was not fetched.
@@ -237,7 +237,7 @@ class _Place:
         return True
 
 
-class FetchingInlet(ArrivalsInlet[_Fetched[T], T]):
+class PullInlet(ArrivalsInlet[_Fetched[T], T]):
     """The consumer's end; it returns items in the order of their arrival.
 
     The stream ends when the last producer has ended its own. A producer that dies without having ended its stream may

@@ -12,7 +12,7 @@ AWAY_S = 5.0
 MOST_KEYS = 16
 
 
-class Hands:
+class HeldKeys:
     """The keys that one person holds.
 
     Args:

@@ -10,14 +10,14 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.onnx import contract
 from headrace.stages.policy.onnx.action_outputs import ACTIONS, METADATA
-from headrace.stages.policy.onnx.notes import ModelNotes, read_notes
+from headrace.stages.policy.onnx.metadata import ModelMetadata, read_notes
 from headrace.stages.policy.onnx.runtime import Runtime, whole_numbers
 
 _IMAGE = re.compile(r"visual_observation_(\d+)")
 _NUMBERED = re.compile(r"obs_(\d+)")
 
 
-def stated_notes(model: Path, behavior: str) -> ModelNotes:
+def stated_notes(model: Path, behavior: str) -> ModelMetadata:
     """Return the spec of a behaviour that a model plays, and its step, 0 where it does not say.
 
     Of a model without notes, observations have the names of its inputs.
@@ -26,7 +26,7 @@ def stated_notes(model: Path, behavior: str) -> ModelNotes:
         StageError: if the model can't be run, or does not say all that a spec needs.
     """
     runtime, where = Runtime(model), f"{behavior}: {model}"
-    return read_notes(runtime.properties, where) or ModelNotes(_spec(runtime, behavior, where), 0)
+    return read_notes(runtime.properties, where) or ModelMetadata(_spec(runtime, behavior, where), 0)
 
 
 def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Why(Enum):
+class ErrorKind(Enum):
     """The reasons: (status of HTTP, name of the status of gRPC)."""
 
     MALFORMED = (400, "INVALID_ARGUMENT")
@@ -36,6 +36,6 @@ class RequestRefused(Exception):
         message: what was wrong, and what was expected.
     """
 
-    def __init__(self, why: Why, message: str) -> None:
+    def __init__(self, why: ErrorKind, message: str) -> None:
         super().__init__(message)
         self.why = why

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config.errors import suggest
-from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 
@@ -22,7 +22,7 @@ KEYS = ("observations", "masks", "deterministic", "session", "episode_start")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ActionRequest:
     """A request for the actions of n agents."""
 
     observations: tuple[Array, ...]
@@ -42,7 +42,7 @@ class Asked:
         return len(self.observations[0])
 
 
-def read_asked(spec: BehaviorSpec, plain: object) -> Asked:
+def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
     """Read a request.
 
     Args:
@@ -77,7 +77,7 @@ def make_asked(
     deterministic: bool | None,
     session: str,
     episode_start: NDArray[np.bool_] | None,
-) -> Asked:
+) -> ActionRequest:
     """Return a request of these parts, of which the observations are checked each for itself.
 
     Raises:
@@ -97,7 +97,7 @@ def make_asked(
             raise unfit("episode_start: it is of a session, and the request names none")
         if episode_start.shape != (n,):
             raise unfit(f"episode_start: expected [{n}], one per agent, got {list(episode_start.shape)}")
-    return Asked(tuple(observations), masks, deterministic, session, episode_start)
+    return ActionRequest(tuple(observations), masks, deterministic, session, episode_start)
 
 
 def observation_array(spec: ObservationSpec, given: object) -> Array:
@@ -226,7 +226,7 @@ def _text(given: object) -> str:
 
 def unfit(message: str) -> RequestRefused:
     """Return the refusal of a request that does not fit."""
-    return RequestRefused(Why.UNFIT, message)
+    return RequestRefused(ErrorKind.UNFIT, message)
 
 
 def _misshapen(spec: ObservationSpec, got: str) -> RequestRefused:

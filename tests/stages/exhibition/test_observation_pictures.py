@@ -14,7 +14,7 @@ from headrace.queues.specs import ObservationSpec
 from headrace.stages.environment.factory import EnvironmentRequest
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.seen import to_rgb
+from headrace.stages.exhibition.observation_pictures import to_rgb
 
 
 class Plain(gymnasium.Env):

@@ -1,8 +1,9 @@
-"""The births in a host's process: of one host, or of several, one after the other, that share it.
+"""A host's process: it waits for the message that starts a host, or several, one after the other, that share it.
 
 Hosts that share a process share its event loop: each waits for its own queues and for nobody else's, and while one
 computes the others do not, as on a core that they share. What ends one of them by itself, in order or by an exception,
-ends no other; main is told its status on the line by which it was born. What ends the process ends all of them.
+ends no other; main is told its status over the socket that brought its start message. What ends the process ends
+all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from headrace.pipeline.hosts.lifeline import HostLifeline, die_with
 from headrace.pipeline.hosts.links import ProcessEdges
 from headrace.pipeline.hosts.plan import HostPlan
 from headrace.pipeline.hosts.serve import serve
-from headrace.queues.handing import take_over
+from headrace.queues.fd_passing import take_over
 from headrace.queues.platform import Ticket, open_socket
 
 NOTICE = struct.Struct("<IB")
@@ -36,8 +37,8 @@ LINK = ("socket", "segment")
 """Where a link's tickets have those of a socket and of memory."""
 
 
-class BirthLine:
-    """The child's end of the line on which births come and notices go: its standard input."""
+class StartChannel:
+    """The child's end of the line on which starts come and notices go: its standard input."""
 
     def __init__(self) -> None:
         self._sock: socket.socket | None = None
@@ -48,7 +49,7 @@ class BirthLine:
             os.close(nothing)
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the next birth message, with the tickets that are good here.
+        """Wait for the next start message, with the tickets that are good here.
 
         Raises:
             EOFError: if there is none to come, or main dies before it has sent all of it.
@@ -59,11 +60,11 @@ class BirthLine:
             data = sys.stdin.buffer.read()
         else:
             data, own = take_over(self._sock)
-        birth: dict[str, Any] = msgpack.unpackb(data, raw=False, strict_map_key=False)
-        whole = {name for name in ("orders", "reports", "lifeline") if name in birth}
-        for tickets, names in ((birth, whole), *((t, LINK) for t in birth["links"].values())):
+        start_message: dict[str, Any] = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        whole = {name for name in ("orders", "reports", "lifeline") if name in start_message}
+        for tickets, names in ((start_message, whole), *((t, LINK) for t in start_message["links"].values())):
             tickets.update((name, own.get(tickets[name], tickets[name])) for name in names)
-        return birth
+        return start_message
 
     def tell(self, number: int, status: int) -> None:
         """Tell main that a host has ended."""
@@ -72,64 +73,64 @@ class BirthLine:
             self._sock.sendall(NOTICE.pack(number, status))
 
 
-def be_born() -> int:
+def run_host_process() -> int:
     """Wait for what this process is to be, and serve; its exit status."""
-    births = BirthLine()
+    channel = StartChannel()
     try:
-        birth = births.receive()
+        start_message = channel.receive()
     except (ValueError, EOFError):  # cut short: main has died while it wrote
         return 1
-    die_with(birth["parent"])
-    follow_path_of_main(birth["path"])
-    lifeline = HostLifeline(open_socket(birth["lifeline"]))
-    if birth["plan"]["role"] in ("learner", "follower"):
+    die_with(start_message["parent"])
+    follow_path_of_main(start_message["path"])
+    lifeline = HostLifeline(open_socket(start_message["lifeline"]))
+    if start_message["plan"]["role"] in ("learner", "follower"):
         import torch
 
         torch.set_num_threads(1)
         keep_freed_memory()
-    return asyncio.run(_live(birth, births, lifeline))
+    return asyncio.run(_live(start_message, channel, lifeline))
 
 
-async def _live(birth: dict[str, Any], births: BirthLine, lifeline: HostLifeline) -> int:
-    """Serve as the host that the birth message says, and as others that follow."""
+async def _live(start_message: dict[str, Any], channel: StartChannel, lifeline: HostLifeline) -> int:
+    """Serve as the host that the start message says, and as others that follow."""
     lifeline.loop = asyncio.get_running_loop()
-    if "number" in birth:
-        await serve_together(birth, births)
+    if "number" in start_message:
+        await serve_together(start_message, channel)
         return 0
-    return await run_host(birth)
+    return await run_host(start_message)
 
 
-async def run_host(birth: dict[str, Any]) -> int:
-    """Serve as the host that a birth message says; its status."""
-    plan = HostPlan(**birth["plan"])
-    control = await SocketControl.open(open_socket(birth["orders"]), open_socket(birth["reports"]))
+async def run_host(start_message: dict[str, Any]) -> int:
+    """Serve as the host that a start message says; its status."""
+    plan = HostPlan(**start_message["plan"])
+    control = await SocketControl.open(open_socket(start_message["orders"]), open_socket(start_message["reports"]))
     log_to_main(plan, control)
-    edges = ProcessEdges(birth["links"])
+    edges = ProcessEdges(start_message["links"])
     ended_well = await serve(plan, control, edges)
     if ended_well:
         await edges.close()
-    if "number" in birth:  # else the process ends
+    if "number" in start_message:  # else the process ends
         await edges.abandon()
     return 0 if ended_well else 1
 
 
-async def serve_together(first: dict[str, Any], births: BirthLine) -> None:
+async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
     """Serve as several hosts until main sends no more of them and all have ended."""
     loop, known = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
     def receive() -> None:
         with suppress(EOFError, RuntimeError):  # the loop has ended
             while True:
-                loop.call_soon_threadsafe(known.put_nowait, births.receive())
+                loop.call_soon_threadsafe(known.put_nowait, channel.receive())
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(known.put_nowait, None)
 
-    async def live(birth: dict[str, Any]) -> None:
-        births.tell(birth["number"], await run_host(birth))
+    async def live(start_message: dict[str, Any]) -> None:
+        channel.tell(start_message["number"], await run_host(start_message))
 
-    threading.Thread(target=receive, name="births", daemon=True).start()
+    threading.Thread(target=receive, name="starts", daemon=True).start()
     async with asyncio.TaskGroup() as hosts:
-        birth: dict[str, Any] | None = first
-        while birth is not None:
-            hosts.create_task(live(birth))
-            birth = await known.get()
+        start_message: dict[str, Any] | None = first
+        while start_message is not None:
+            hosts.create_task(live(start_message))
+            start_message = await known.get()

@@ -16,7 +16,7 @@ from headrace.stages.errors import StageError
 _IMAGE_RANK = 3
 
 
-class SeenGroup:
+class ObservationPictures:
     """A group of one instance whose picture is the newest image that an agent observes.
 
     Args:

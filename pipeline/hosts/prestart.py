@@ -19,7 +19,7 @@ from pathlib import Path
 
 from headrace.pipeline.common.imports import let_child_find_us
 from headrace.pipeline.common.threads import usable_cores, use_one_thread
-from headrace.pipeline.hosts.leftovers import host_mark
+from headrace.pipeline.hosts.process_cleanup import host_mark
 from headrace.pipeline.hosts.sweeper import VARIABLE
 
 _NO_RUN = re.compile(
@@ -35,27 +35,27 @@ _MAX_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Unborn:
+class PrestartedProcess:
     """A child that was started and is nobody yet."""
 
     process: subprocess.Popen[bytes]
-    birth: socket.socket
-    """Where it waits for its birth message; it ends when this closes."""
+    socket: socket.socket
+    """Where it waits for its start message; it ends when this closes."""
     mark: str
 
     def dismiss(self) -> None:
         """End it, as nobody needs it."""
         with suppress(ProcessLookupError):  # it was quicker
             self.process.kill()
-        self.birth.close()
+        self.socket.close()
         self.process.wait()
 
 
-_ahead: dict[str, Unborn] = {}
+_prestarted: dict[str, PrestartedProcess] = {}
 """By the name of the host that each is meant for."""
 
 
-def spawn(name: str, modules: Sequence[str], mark: str) -> Unborn:
+def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
     """Start a child.
 
     Args:
@@ -63,7 +63,7 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> Unborn:
         modules: what it imports while it waits.
         mark: by which the sweeper knows what it has started.
     """
-    birth, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
             [
@@ -78,32 +78,32 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> Unborn:
             env={**child_environment(), VARIABLE: mark},
             start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
         )
-    return Unborn(process, birth, mark)
+    return PrestartedProcess(process, ours, mark)
 
 
 @contextmanager
-def started_ahead(arguments: Sequence[str]) -> Iterator[None]:
+def prestarted_learner(arguments: Sequence[str]) -> Iterator[None]:
     """Start the learner's process that a command line will surely need; ended at the end if nobody took it."""
     guess = guess_learner(arguments)
     try:
         if guess is not None:
             name, modules = guess
             with suppress(OSError):  # at a limit of the system, which whoever starts the host will name
-                _ahead[name] = spawn(name, modules, host_mark(name))
+                _prestarted[name] = spawn(name, modules, host_mark(name))
         yield
     finally:
-        dismiss_ahead()
+        end_prestarted()
 
 
-def take_ahead(name: str) -> Unborn | None:
+def take_prestarted(name: str) -> PrestartedProcess | None:
     """Return the child that was started for a host before all others, if there is one."""
-    return _ahead.pop(name, None)
+    return _prestarted.pop(name, None)
 
 
-def dismiss_ahead() -> None:
+def end_prestarted() -> None:
     """End what was guessed wrongly."""
-    while _ahead:
-        _ahead.popitem()[1].dismiss()
+    while _prestarted:
+        _prestarted.popitem()[1].dismiss()
 
 
 def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:

@@ -1,12 +1,12 @@
-"""Lineups: which policy acts for each behaviour id in each game, as the assignments of the ghost stages have it.
+"""PolicyMappings: which policy acts for each behaviour id in each game, as the assignments of the ghost stages have it.
 
 A behaviour without self-play acts by its newest policy in every game, and always learns. A behaviour with self-play
-keeps, in each game, the lineup that was current when the game started: opponents stay frozen until the game ends, and
-its trajectories are stamped with the lineup. When another team learns, nothing is learned any more from games of the
+keeps, in each game, the mapping that was current when the game started: opponents stay frozen until the game ends, and
+its trajectories are stamped with the mapping. When another team learns, nothing is learned any more from games of the
 turn before, which the actor then ends.
 
 Brains that do not learn (`stages/brains/`) may decide in a share of the games. Which ones do is drawn as a game begins:
-a game in which some do has a variant of the current lineup.
+a game in which some do has a variant of the current mapping.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from headrace.stages.policy.protocol import ActingPolicy
 
 
 @dataclass
-class LineupPlayer:
-    """A policy in a lineup, and its version."""
+class MappedPlayer:
+    """A policy in a mapping, and its version."""
 
     policy: ActingPolicy
     version: int = -1
@@ -40,14 +40,14 @@ class LineupPlayer:
 
 
 @dataclass
-class Lineup:
+class PolicyMapping:
     """The policies of a game, and the stamp of its trajectories."""
 
     generation: int
     opponent: int
     learning_team: int | None
     """The team that learns when the game begins; None without self-play."""
-    players: dict[str, LineupPlayer] = field(default_factory=dict)
+    players: dict[str, MappedPlayer] = field(default_factory=dict)
     learners: set[str] = field(default_factory=set)
     """Behaviour ids whose steps are learned from."""
     draws: dict[int, float] = field(default_factory=dict)
@@ -68,8 +68,8 @@ def no_brains(spec: BehaviorSpec) -> Sequence[BrainShare]:
     return ()
 
 
-class Lineups:
-    """The lineups of an actor's running games.
+class PolicyMappings:
+    """The mappings of an actor's running games.
 
     Args:
         make_policy: builds an acting policy for a behaviour spec; its weights come with the first update.
@@ -88,21 +88,21 @@ class Lineups:
         self._has_self_play = has_self_play
         self._make_brains = make_brains
         self._specs: dict[str, BehaviorSpec] = {}
-        self._plain: dict[str, LineupPlayer] = {}
-        self._fixed: dict[str, LineupPlayer] = {}
+        self._plain: dict[str, MappedPlayer] = {}
+        self._fixed: dict[str, MappedPlayer] = {}
         """The first brain of each behaviour id that never learns."""
-        self._brains: dict[str, list[LineupPlayer]] = {}
+        self._brains: dict[str, list[MappedPlayer]] = {}
         self._draws = BrainDraws()
-        self._variants: dict[tuple[int, ...], Lineup] = {}
+        self._variants: dict[tuple[int, ...], PolicyMapping] = {}
         self._updates: dict[str, PolicyUpdate] = {}
         self._pending: Assignment | None = None
-        self.current = Lineup(0, -1, None)
-        self.games: list[Lineup] = []
-        """By environment instance: the lineup of its running game."""
+        self.current = PolicyMapping(0, -1, None)
+        self.games: list[PolicyMapping] = []
+        """By environment instance: the mapping of its running game."""
         self.turns = 0
         """Number of changes of the learning team so far."""
         self._mixed = False
-        self._distinct: list[Lineup] = []
+        self._distinct: list[PolicyMapping] = []
         self._slots: NDArray[np.intp] | None = None
 
     @property
@@ -144,19 +144,19 @@ class Lineups:
         fixed = self._add_brains(spec)
         if self._has_self_play(spec.name):
             return
-        player = fixed or LineupPlayer(self._make_policy(spec), plain=True)
+        player = fixed or MappedPlayer(self._make_policy(spec), plain=True)
         (self._plain if fixed is None else self._fixed)[behavior_id] = player
-        for lineup in (self.current, *self.games):
-            lineup.players[behavior_id] = player
+        for mapping in (self.current, *self.games):
+            mapping.players[behavior_id] = player
             if fixed is None:
-                lineup.learners.add(behavior_id)
+                mapping.learners.add(behavior_id)
 
-    def _add_brains(self, spec: BehaviorSpec) -> LineupPlayer | None:
+    def _add_brains(self, spec: BehaviorSpec) -> MappedPlayer | None:
         """Add a behaviour id's brains; returns the first one if nobody else ever decides."""
         plain, shares = not self._has_self_play(spec.name), self._make_brains(spec)
         if not shares:
             return None
-        brains = [LineupPlayer(share.brain, 0, plain=plain, brain=share.name) for share in shares]
+        brains = [MappedPlayer(share.brain, 0, plain=plain, brain=share.name) for share in shares]
         self._variants.clear()
         self._brains[spec.behavior_id] = brains
         weights = [share.weight for share in shares]
@@ -204,36 +204,36 @@ class Lineups:
         )
 
     def restart_games(self, env_ids: NDArray[np.int32]) -> None:
-        """Begin the next games of instances whose games have ended, under the current lineup."""
-        for env_id, lineup in zip(env_ids, self._draw_games(len(env_ids)), strict=True):
-            self.games[env_id] = lineup
+        """Begin the next games of instances whose games have ended, under the current mapping."""
+        for env_id, mapping in zip(env_ids, self._draw_games(len(env_ids)), strict=True):
+            self.games[env_id] = mapping
         if self._slots is not None and not self._draws:
             self._slots[env_ids] = 0  # the number of the current one
         elif len(env_ids):
             self._slots = None
         if self._mixed or self._draws:
-            self._mixed = any(lineup is not self.current for lineup in self.games)
+            self._mixed = any(mapping is not self.current for mapping in self.games)
 
-    def rows_by_lineup(self, env_ids: NDArray[np.int32]) -> list[tuple[Lineup, NDArray[np.intp] | None]]:
-        """Split the rows of a tick by lineup: (lineup, row indices), or one pair with None if all rows share it."""
+    def rows_by_mapping(self, env_ids: NDArray[np.int32]) -> list[tuple[PolicyMapping, NDArray[np.intp] | None]]:
+        """Split the rows of a tick by mapping: (mapping, row indices), or one pair with None if all rows share it."""
         if not self._mixed:
             return [(self.current, None)]
         if self._slots is None:
-            self._number_lineups()
+            self._number_mappings()
             assert self._slots is not None
         slots = self._slots[env_ids]
-        parts = [(lineup, np.flatnonzero(slots == slot)) for slot, lineup in enumerate(self._distinct)]
-        found = [(lineup, rows) for lineup, rows in parts if len(rows)]
+        parts = [(mapping, np.flatnonzero(slots == slot)) for slot, mapping in enumerate(self._distinct)]
+        found = [(mapping, rows) for mapping, rows in parts if len(rows)]
         return [(found[0][0], None)] if len(found) == 1 else [*found]
 
-    def _draw_games(self, count: int) -> list[Lineup]:
-        """Return the lineups of so many games that begin."""
+    def _draw_games(self, count: int) -> list[PolicyMapping]:
+        """Return the mappings of so many games that begin."""
         if not self._draws or (self.self_play and self.current.learning_team is None):  # nobody can play yet
             return [self.current] * count
         return [self._drawn(draws) for draws in self._draws.draw(count)]
 
-    def _drawn(self, draws: dict[int, float]) -> Lineup:
-        """Return the current lineup, or a variant of it in which some brains decide."""
+    def _drawn(self, draws: dict[int, float]) -> PolicyMapping:
+        """Return the current mapping, or a variant of it in which some brains decide."""
         current = self.current
         drawn = {i: self._draws.chosen(i, draws) for i in self._brains if not self._learns_by_turns(i)}
         chosen = {i: index for i, index in drawn.items() if index > (-1 if i not in self._fixed else 0)}
@@ -244,7 +244,7 @@ class Lineups:
             players = {behavior_id: self._brains[behavior_id][index] for behavior_id, index in chosen.items()}
             # Of an opponent in self-play the number says which it is, as that of a snapshot does.
             opponents = [-2 - index for behavior_id, index in chosen.items() if self.has_self_play(behavior_id)]
-            self._variants[key] = Lineup(
+            self._variants[key] = PolicyMapping(
                 current.generation,
                 opponents[0] if opponents else current.opponent,
                 current.learning_team,
@@ -258,12 +258,12 @@ class Lineups:
         """Return True if it is the turn of a behaviour id's team to learn by self-play, against brains of others."""
         return self.has_self_play(behavior_id) and behavior_team(behavior_id) == self.current.learning_team
 
-    def _number_lineups(self) -> None:
-        """Number the current lineup, as 0, and those of running games, and note each instance's."""
-        distinct = {id(lineup): lineup for lineup in (self.current, *self.games)}
+    def _number_mappings(self) -> None:
+        """Number the current mapping, as 0, and those of running games, and note each instance's."""
+        distinct = {id(mapping): mapping for mapping in (self.current, *self.games)}
         numbers = {key: number for number, key in enumerate(distinct)}
         self._distinct = list(distinct.values())
-        self._slots = np.array([numbers[id(lineup)] for lineup in self.games], np.intp)
+        self._slots = np.array([numbers[id(mapping)] for mapping in self.games], np.intp)
 
     def _adopt(self) -> None:
         pending = self._pending
@@ -275,7 +275,7 @@ class Lineups:
             self.turns += 1
             for game in (self.current, *self.games):
                 game.learners = game.learners & self._plain.keys()
-        lineup = Lineup(
+        mapping = PolicyMapping(
             pending.generation,
             pending.opponent,
             pending.learning_team,
@@ -285,20 +285,20 @@ class Lineups:
         for behavior_id in filter(self.has_self_play, self._specs):
             learns = behavior_team(behavior_id) == pending.learning_team
             if learns:
-                lineup.learners.add(behavior_id)
-            lineup.players[behavior_id] = self._player(behavior_id, learns, same_team)
-        # A game that lacks a policy for some behaviour id has not begun: it is played under this lineup.
-        self.current = lineup
+                mapping.learners.add(behavior_id)
+            mapping.players[behavior_id] = self._player(behavior_id, learns, same_team)
+        # A game that lacks a policy for some behaviour id has not begun: it is played under this mapping.
+        self.current = mapping
         self._variants.clear()
-        begun = [game.players.keys() >= lineup.players.keys() for game in self.games]
+        begun = [game.players.keys() >= mapping.players.keys() for game in self.games]
         drawn = iter(self._draw_games(begun.count(False)))
         self.games = [game if has_begun else next(drawn) for game, has_begun in zip(self.games, begun, strict=True)]
-        self._mixed, self._slots = any(game is not lineup for game in self.games), None
+        self._mixed, self._slots = any(game is not mapping for game in self.games), None
 
-    def _player(self, behavior_id: str, learns: bool, same_team: bool) -> LineupPlayer:
-        """Return the policy of a behaviour id for a new lineup; one that acts already if possible.
+    def _player(self, behavior_id: str, learns: bool, same_team: bool) -> MappedPlayer:
+        """Return the policy of a behaviour id for a new mapping; one that acts already if possible.
 
-        So running games of the same learner continue with each new policy, and an opponent of several lineups decides
+        So running games of the same learner continue with each new policy, and an opponent of several mappings decides
         for all their games at once.
         """
         update, player = self._updates[behavior_id], self.current.players.get(behavior_id)
@@ -307,11 +307,11 @@ class Lineups:
                 return player
         else:
             wanted = update.snapshot, update.version
-            for lineup in {id(lineup): lineup for lineup in (self.current, *self.games)}.values():
-                player = lineup.players.get(behavior_id)
+            for mapping in {id(mapping): mapping for mapping in (self.current, *self.games)}.values():
+                player = mapping.players.get(behavior_id)
                 if player is not None and not player.brain and (player.snapshot, player.version) == wanted:
                     return player
-        player = LineupPlayer(self._make_policy(self._specs[behavior_id]), update.version, update.snapshot)
+        player = MappedPlayer(self._make_policy(self._specs[behavior_id]), update.version, update.snapshot)
         player.policy.load(update)
         return player
 

@@ -1,6 +1,6 @@
 """A person's keys come late, twice, or never again."""
 
-from headrace.stages.exhibition.hands import AWAY_S, LATE_S, Hands
+from headrace.stages.exhibition.held_keys import AWAY_S, LATE_S, HeldKeys
 
 
 class Clock:
@@ -11,7 +11,7 @@ class Clock:
 
 
 def test_held_keys_count_until_they_are_let_go():
-    hands = Hands(Clock())
+    hands = HeldKeys(Clock())
     hands.hear(0, ["a", "b"])
     assert hands.pressed == {"a", "b"}
     hands.decided()
@@ -20,7 +20,7 @@ def test_held_keys_count_until_they_are_let_go():
 
 
 def test_a_tap_between_two_decisions_counts_once():
-    hands = Hands(Clock())
+    hands = HeldKeys(Clock())
     hands.hear(0, ["a"])
     hands.hear(1, [])
     assert hands.pressed == hands.tapped == {"a"}
@@ -29,7 +29,7 @@ def test_a_tap_between_two_decisions_counts_once():
 
 
 def test_a_key_that_is_held_on_is_tapped_once():
-    hands = Hands(Clock())
+    hands = HeldKeys(Clock())
     hands.hear(0, ["a"])
     hands.decided()
     hands.hear(1, ["a"])
@@ -38,7 +38,7 @@ def test_a_key_that_is_held_on_is_tapped_once():
 
 
 def test_a_message_that_comes_twice_or_too_late_is_left_out():
-    hands = Hands(Clock())
+    hands = HeldKeys(Clock())
     hands.hear(5, ["a"])
     hands.hear(5, ["b"])
     hands.hear(4, [])
@@ -47,7 +47,7 @@ def test_a_message_that_comes_twice_or_too_late_is_left_out():
 
 def test_after_a_while_without_a_message_no_key_is_pressed_and_then_nobody_is_there():
     clock = Clock()
-    hands = Hands(clock)
+    hands = HeldKeys(clock)
     hands.hear(0, ["a"])
     clock.now = LATE_S
     assert hands.pressed == frozenset()
@@ -60,6 +60,6 @@ def test_after_a_while_without_a_message_no_key_is_pressed_and_then_nobody_is_th
 
 
 def test_no_more_keys_than_a_person_has_fingers_are_kept():
-    hands = Hands(Clock())
+    hands = HeldKeys(Clock())
     hands.hear(0, [str(n) for n in range(1000)])
     assert len(hands.pressed) == 16

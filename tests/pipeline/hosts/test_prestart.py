@@ -11,10 +11,10 @@ from run_configs import INLINE, cartpole
 
 from headrace.config import RunConfig
 from headrace.pipeline.cli import main
-from headrace.pipeline.hosts import ahead, child_process
-from headrace.pipeline.hosts.ahead import Unborn, guess_learner, started_ahead
+from headrace.pipeline.hosts import child_process, prestart
 from headrace.pipeline.hosts.child_process import started_early, take_child
-from headrace.pipeline.hosts.leftovers import host_mark
+from headrace.pipeline.hosts.prestart import PrestartedProcess, guess_learner, prestarted_learner
+from headrace.pipeline.hosts.process_cleanup import host_mark
 
 PPO = ("learner-CartPole", ["torch", "headrace.pipeline.hosts.learner", "headrace.stages.trainer.ppo"])
 
@@ -35,13 +35,13 @@ def started(monkeypatch):
     children = {}
 
     def spawn(name, modules, mark):
-        birth, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
         with theirs:
             waiting = subprocess.Popen(["cat"], stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
-            children[name] = Unborn(waiting, birth, mark)
+            children[name] = PrestartedProcess(waiting, ours, mark)
         return children[name]
 
-    monkeypatch.setattr(ahead, "spawn", spawn)
+    monkeypatch.setattr(prestart, "spawn", spawn)
     monkeypatch.setattr(child_process, "spawn", spawn)
     return children
 
@@ -83,7 +83,7 @@ def test_a_file_that_is_not_there_is_named_by_those_who_read_it(tmp_path, capsys
 
 
 def test_who_starts_the_host_takes_the_child_that_is_there(written, started):
-    with started_ahead([written("behaviors:\n  CartPole:\n")]):
+    with prestarted_learner([written("behaviors:\n  CartPole:\n")]):
         assert [*started] == ["learner-CartPole"]
         with started_early(RunConfig.from_plain(cartpole())):
             assert [*started] == ["learner-CartPole", "actor-0"]
@@ -93,7 +93,7 @@ def test_who_starts_the_host_takes_the_child_that_is_there(written, started):
 
 
 def test_a_wrong_guess_is_ended_as_soon_as_the_configuration_is_known(written, started):
-    guess = started_ahead([written("behaviors:\n  CartPole:\n")])
+    guess = prestarted_learner([written("behaviors:\n  CartPole:\n")])
     with guess, started_early(RunConfig.from_plain(cartpole(**INLINE))):
         assert started["learner-CartPole"].process.returncode == -9
 
@@ -105,7 +105,7 @@ def test_a_mistake_in_the_file_leaves_no_process(written, started, capsys):
     assert started["learner-CartPole"].process.returncode == -9
 
 
-def test_a_child_whose_parent_ends_before_its_birth_ends_too():
-    child = ahead.spawn("nobody", [], host_mark("nobody"))
-    child.birth.close()
+def test_a_child_whose_parent_ends_before_its_start_message_ends_too():
+    child = prestart.spawn("nobody", [], host_mark("nobody"))
+    child.socket.close()
     assert child.process.wait(20) == 1

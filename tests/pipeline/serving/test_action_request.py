@@ -7,8 +7,8 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
-from headrace.pipeline.serving.asked import MOST_AGENTS, read_asked
-from headrace.pipeline.serving.refused import RequestRefused, Why
+from headrace.pipeline.serving.action_request import MOST_AGENTS, read_action_request
+from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 
 MASKED = ActionSpec(1, (3, 2), masked=True)
@@ -19,8 +19,8 @@ GOOD = {"place": PLACES, "eye": EYES}
 
 def refusal(plain, spec=SPEC):
     with pytest.raises(RequestRefused) as raised:
-        read_asked(spec, plain)
-    assert raised.value.why is Why.UNFIT
+        read_action_request(spec, plain)
+    assert raised.value.why is ErrorKind.UNFIT
     return str(raised.value)
 
 
@@ -34,7 +34,7 @@ def refusal(plain, spec=SPEC):
     ],
 )
 def test_observations_are_given_by_name_or_place_as_lists_or_bytes(given):
-    asked = read_asked(SPEC, {"observations": given})
+    asked = read_action_request(SPEC, {"observations": given})
     assert asked.agents == 2
     assert [each.dtype for each in asked.observations] == [np.float32, np.uint8]
     np.testing.assert_array_equal(asked.observations[0], np.asarray(PLACES))
@@ -44,11 +44,11 @@ def test_observations_are_given_by_name_or_place_as_lists_or_bytes(given):
 def test_all_else_is_optional_and_may_be_null():
     nothing = {"masks": None, "deterministic": None, "session": None, "episode_start": None}
     for plain in ({}, nothing):
-        asked = read_asked(SPEC, {"observations": GOOD, **plain})
+        asked = read_action_request(SPEC, {"observations": GOOD, **plain})
         assert (asked.masks, asked.deterministic, asked.session, asked.episode_start) == (None, None, "", None)
     masks = [[1, 0, 0, 1, 1], [True, True, True, False, True]]
     whole = {"observations": GOOD, "masks": masks, "deterministic": False, "session": "a", "episode_start": [True, 0]}
-    asked = read_asked(SPEC, whole)
+    asked = read_action_request(SPEC, whole)
     assert asked.masks is not None
     assert asked.masks.tolist() == np.asarray(masks, bool).tolist()
     assert asked.episode_start is not None

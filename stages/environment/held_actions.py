@@ -15,7 +15,7 @@ from headrace.stages.environment.protocol import AgentSteps
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 
-class Holds:
+class HeldActions:
     """Holds the actions of agents, each for its own number of environment steps.
 
     The sums of rewards are those since the agent's last decision: its own; its group's, if there are groups; and with a

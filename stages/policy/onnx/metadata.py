@@ -14,7 +14,7 @@ NOTES = "headrace"
 """The key among the model's properties."""
 
 
-class ModelNotes(NamedTuple):
+class ModelMetadata(NamedTuple):
     """The notes of a model."""
 
     spec: BehaviorSpec
@@ -26,7 +26,7 @@ def noted(spec: BehaviorSpec, step: int) -> str:
     return json.dumps({"spec": spec.to_plain(), "step": step}, separators=(",", ":"))
 
 
-def read_notes(properties: Mapping[str, str], where: str) -> ModelNotes | None:
+def read_notes(properties: Mapping[str, str], where: str) -> ModelMetadata | None:
     """Return the notes of a model; None if it has none: another program made it, or an older version.
 
     Args:
@@ -41,6 +41,6 @@ def read_notes(properties: Mapping[str, str], where: str) -> ModelNotes | None:
         return None
     try:
         plain = json.loads(text)
-        return ModelNotes(BehaviorSpec.from_plain(plain["spec"]), int(plain["step"]))
+        return ModelMetadata(BehaviorSpec.from_plain(plain["spec"]), int(plain["step"]))
     except (ValueError, LookupError, TypeError, RecursionError, SpecError) as error:
         raise StageError(f"{where}: its property {NOTES!r} is not what Headrace writes: {error}") from error

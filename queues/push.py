@@ -1,7 +1,7 @@
 """A queue whose consumer can be called by its producer, and not the other way round: the producer delivers.
 
-The producer's end, `DeliveringOutlet`, has one call for each item, answered when the item was taken (of a queue that
-keeps the newest only: when it has arrived). The consumer's end, `DeliveredInlet`, receives them. What carries the calls
+The producer's end, `PushOutlet`, has one call for each item, answered when the item was taken (of a queue that
+keeps the newest only: when it has arrived). The consumer's end, `PushInlet`, receives them. What carries the calls
 is no concern of these two, and need not keep their order. `served` is the same in the other direction.
 """
 
@@ -25,7 +25,7 @@ Raises `PeerLost` if the consumer has died.
 """
 
 
-class DeliveringOutlet(Generic[T]):
+class PushOutlet(Generic[T]):
     """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
 
     With `overflow="replace_oldest"` one item is on its way at a time, and a newer one replaces the one behind it.
@@ -132,7 +132,7 @@ class DeliveringOutlet(Generic[T]):
             self._room.get_nowait()
 
 
-class DeliveredInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
+class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
     """The consumer's end. Calls may come in the event loop of another thread."""
 
     def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
