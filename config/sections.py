@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, Strict, field_validator, model_validator
 
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import EnvironmentSettings
@@ -13,12 +13,82 @@ from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, Environm
 from headrace.config.environment_parameters import CompletionCriteria, Curriculum, EnvironmentParameter
 from headrace.config.errors import KeyPath
 from headrace.config.evaluation import EvaluationSettings
-from headrace.config.fields import Flag, Int, Settings, Text
-from headrace.config.inference import InferenceSettings
+from headrace.config.fields import Flag, Int, Names, Settings, Text, as_tuple, to_number
 from headrace.config.monitor import MonitorSettings
 from headrace.config.pipeline import PipelineSettings
-from headrace.config.record_replay import RecordSettings, ReplaySettings
 from headrace.config.unity import EngineSettings, EnvSettings
+
+# The `record` and `replay` sections: recording a run as streams, and learning from such streams.
+
+Edge = Literal["agent_processor", "trainer"]
+
+
+def _all_or_names(value: object) -> object:
+    if value == "all":
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    raise ValueError(f"{value!r} does not fit; expected 'all' or a list of behaviour names, such as [Tennis]")
+
+
+def _speed(value: object) -> object:
+    if value in ("max", "realtime"):
+        return value
+    number = to_number(value) if isinstance(value, str) else value
+    if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < float("inf"):
+        return float(number)
+    raise ValueError(f"{value!r} does not fit; expected 'max', 'realtime', or a factor greater than 0, such as 2.0")
+
+
+class RecordSettings(Settings):
+    """Recording to `results/<run-id>/streams/`. Presence turns it on."""
+
+    edges: Annotated[tuple[Edge, ...], BeforeValidator(as_tuple)] = Field(
+        ("trainer",),
+        min_length=1,
+        description="`agent_processor`: trajectories as they leave it; `trainer`: as they reach the trainer.",
+    )
+    behaviors: Annotated[Literal["all"] | tuple[str, ...], BeforeValidator(_all_or_names)] = Field(
+        "all", description="`all`, or a list of behaviour names."
+    )
+
+
+class ReplaySettings(Settings):
+    """Recorded streams in place of environment and agent processor. Presence turns replay on."""
+
+    streams: Names = Field(
+        min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."
+    )
+    speed: Annotated[Literal["max", "realtime"] | Annotated[float, Strict()], BeforeValidator(_speed)] = Field(
+        "max",
+        description="`max`: as fast as can be; `realtime`: as recorded; a number: times that.",
+    )
+
+
+# The `inference` section: how long trained policies are played with `--inference`, and who sees it.
+
+USUAL_FILMED = 3
+"""Episodes that are filmed where `episodes` says nothing: a film has to end."""
+
+
+class InferenceSettings(Settings):
+    """The `inference` section: play with trained policies; without `checkpoint_settings.inference` it has no effect."""
+
+    episodes: Int | None = Field(
+        None,
+        gt=0,
+        description="Episodes of each behaviour and team after which the run ends with their scores; null: Ctrl-C ends "
+        f"it (with `video`: {USUAL_FILMED}).",
+    )
+    video: Text | None = Field(
+        None, min_length=1, description="Folder for a film of each episode, of one instance; null: none is filmed."
+    )
+    watch: Flag = Field(False, description="Open the environment's own window (`render_mode: human`), of one instance.")
+
+    @property
+    def wanted(self) -> int | None:
+        """Episodes of each behaviour and team; None for as many as there are until somebody ends it."""
+        return USUAL_FILMED if self.episodes is None and self.video is not None else self.episodes
 
 
 def _folder_name(value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from argparse import Namespace
@@ -10,11 +11,80 @@ from functools import partial
 from pathlib import Path
 
 from headrace.pipeline.actions import train
+from headrace.pipeline.command.parser import OURS
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.gdrl.experiment import configuration_of, folder_of
-from headrace.pipeline.gdrl.flags import read_flags
 from headrace.pipeline.gdrl.saved_models import save
 from headrace.pipeline.reporting.progress import ProgressSnapshot
+
+# The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, by the same names and meanings.
+
+TRAINERS = ("sb3", "sf", "rllib")
+DESCRIPTION = f"""\
+Train the agents of a game made with Godot and the Godot RL Agents addon: in the editor, or in exported builds.
+An experiment that is there already goes on. {OURS} does the same from a YAML file, and more.
+"""
+EPILOG = """\
+examples:
+  gdrl                                                    train in the editor: press Play when asked to
+  gdrl --env_path=builds/ball.x86_64 --n_parallel=4       train in four builds at once, into logs/sb3/experiment
+  gdrl --env_path=builds/ball.x86_64 --inference          play with what was trained
+  gdrl --trainer=rllib --config_file=rllib_config.yaml    train by RLlib's file
+
+Other --key=value arguments are passed on to the game. Ctrl-C saves and ends.
+"""
+_IGNORED = "env"
+"""Of every tutorial: `--env=gdrl`, which named the environment for Sample Factory."""
+_STEPS_BY_SAMPLE_FACTORY = "train_for_env_steps"
+
+
+def read_flags(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Read the command line; returns its flags, and what is the game's."""
+    parser = _parser()
+    asked, others = parser.parse_known_args(arguments)
+    if asked.timesteps is not None and asked.timesteps < 1:
+        parser.error(f"--timesteps={asked.timesteps}: expected at least 1")
+    passed = [other for other in others if other.split("=")[0] != f"--{_IGNORED}"]
+    if asked.experiment_dir is None:
+        asked.experiment_dir = f"logs/{asked.trainer}"
+    return asked, passed
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="gdrl",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("--trainer", choices=TRAINERS, default="sb3", help="whose settings: sb3's example (default), sf, rllib's file")
+    add("--env_path", metavar="PATH", help="the exported game; without it, the editor is waited for")
+    add("--config_file", metavar="FILE", help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)")
+    add("--experiment_dir", metavar="DIR", help="folder of all experiments (logs/<trainer>)")
+    add("--experiment_name", metavar="NAME", default="experiment", help="the experiment's own folder (experiment)")
+    add("--seed", type=int, default=0, help="seed of the experiment (0)")
+    add("--base_port", "--base-port", type=int, metavar="PORT", help="port of the first game, ours alone (11008)")
+    add("--timesteps", type=int, default=None, metavar="N", help="agents' steps to train for (1,000,000)")
+    add(f"--{_STEPS_BY_SAMPLE_FACTORY}", dest="timesteps", type=int, metavar="N", help="the same, as sf calls it")
+    add("--n_parallel", type=int, default=1, metavar="N", help="builds at once; more than 1 need --env_path (1)")
+    add("--speedup", type=float, default=1.0, metavar="X", help="times as fast as the game is meant to be (1)")
+    add("--viz", action="store_true", help="show the builds' windows; pictures of cameras need them")
+    add("--linear_lr_schedule", action="store_true", help="let the learning rate fall to 0 at the last step")
+    add("--resume_model_path", "--restore", metavar="PATH", help="go on from a model of --save_model_path")
+    add("--save_model_path", metavar="PATH", help="also save the experiment's last checkpoint as PATH.zip")
+    add("--save_checkpoint_frequency", type=int, metavar="N", help="steps between checkpoints (50,000)")
+    add("--onnx_export_path", metavar="PATH", help="also write the model as PATH.onnx; it is in the experiment anyway")
+    add(
+        "--inference",
+        "--eval",
+        action="store_true",
+        help="play with the trained policies, for --timesteps or until Ctrl-C",
+    )
+    add("--export", action="store_true", help="no effect: models are exported with each checkpoint")
+    add("--num_gpus", type=int, metavar="N", help="0: learn on the CPU")
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

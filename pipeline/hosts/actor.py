@@ -27,7 +27,6 @@ from headrace.pipeline.control.messages import (
     SourceEnded,
     Stop,
 )
-from headrace.pipeline.hosts.brain_steps import BrainSteps, LearnedStepsOnly
 from headrace.pipeline.hosts.central_decisions import CentralDecisions
 from headrace.pipeline.hosts.custom_stages import build_stages
 from headrace.pipeline.hosts.hosted_game import HostedGame
@@ -41,8 +40,8 @@ from headrace.pipeline.hosts.stream_taps import AGENT_PROCESSOR, OutletTap, reco
 from headrace.pipeline.policies.brains import brain_maker
 from headrace.pipeline.policies.inference import asked_policies, policy_maker
 from headrace.queues.agent_manager_queue import AgentManagerQueue
-from headrace.queues.ends import Inlet
-from headrace.queues.messages import Assignment, PolicyUpdate
+from headrace.queues.ends import Inlet, ItemSink
+from headrace.queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credit_gate import CreditGate
@@ -247,3 +246,71 @@ def self_play_of(config: RunConfig) -> Callable[[str], bool]:
     if config.checkpoint_settings.inference:
         return no_behavior
     return lambda name: config.behavior_settings(name).self_play is not None
+
+
+# The way of steps that brains have decided, which are learned from by nobody: past users' stages, unless broadcast.
+
+
+class BrainSteps:
+    """The outlet of the agent processor: brains' steps that are not broadcast do not pass recorder and stages.
+
+    Those of a behaviour that never learns go straight to main, which counts them; of one that learns in other games
+    they are dropped.
+
+    Args:
+        sink: where all else goes.
+        router: the way out of the actor.
+        config: the run's configuration.
+    """
+
+    def __init__(self, sink: ItemSink[Any], router: ItemSink[Any], config: RunConfig) -> None:
+        self._sink = sink
+        self._router = router
+        self._config = config
+
+    async def put(self, item: TrajectoryBatch | Barrier) -> None:
+        """Pass an item on."""
+        if isinstance(item, TrajectoryBatch):
+            settings = self._config.behavior_settings(item.behavior)
+            if settings.brain and not settings.broadcast:
+                await (_put_learned(self._sink, item) if settings.learns else self._router.put(item))
+                return
+        await self._sink.put(item)
+
+    def close(self) -> None:
+        """Pass the end on."""
+        self._sink.close()
+
+
+class LearnedStepsOnly:
+    """The last outlet of an actor: of a behaviour that learns in some games, only the steps of these go on.
+
+    Args:
+        sink: the router.
+        config: the run's configuration.
+    """
+
+    def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:
+        self._sink = sink
+        self._config = config
+
+    async def put(self, item: Any) -> None:
+        """Pass an item on."""
+        if isinstance(item, TrajectoryBatch):
+            settings = self._config.behavior_settings(item.behavior)
+            if settings.brain and settings.learns:
+                await _put_learned(self._sink, item)
+                return
+        await self._sink.put(item)
+
+    def close(self) -> None:
+        """Pass the end on."""
+        self._sink.close()
+
+
+async def _put_learned(sink: ItemSink[Any], item: TrajectoryBatch) -> None:
+    learned = item.trajectories["learning"]
+    if learned.all():
+        await sink.put(item)
+    elif learned.any():
+        await sink.put(item.select(learned))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,12 @@ from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
 from headrace.pipeline.hosts.plan import HostPlan
 from headrace.pipeline.hosts.protocol import HostEdges
 from headrace.pipeline.hosts.runtime import Host
-from headrace.pipeline.hosts.waiting_policies import WaitingPolicies
 from headrace.pipeline.policies.brains import lone_brain
 from headrace.pipeline.policies.export import export_policy, read_export
 from headrace.pipeline.policies.inference import policy_maker
 from headrace.pipeline.policies.onnx_export import OnnxExporter
 from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.ends import Inlet
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environment.factory import EnvironmentRequest, make_group
@@ -153,3 +154,52 @@ class EvaluationHost(Host):
 def _told(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:
     connect_parameters(group, parameters)
     return group
+
+
+# Policies that wait to be evaluated, as the inlet of the evaluation stage: of each behaviour the newest one.
+
+
+class WaitingPolicies:
+    """Merges the policy queues of all behaviours, which are added while it is read; the longest waiting comes first.
+
+    It ends when all queues have ended and nothing waits.
+
+    Args:
+        on_end: called when the last queue has ended, maybe long before the last policy is taken.
+    """
+
+    def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
+        self._on_end = on_end
+        self._waiting: dict[str, PolicyUpdate] = {}
+        self._changed = asyncio.Event()
+        self._open = 0
+        self._ended = False
+
+    async def follow(self, inlet: Inlet[PolicyUpdate]) -> None:
+        """Take the policies of one queue until it ends."""
+        self._open += 1
+        try:
+            async for policy in inlet:
+                self._waiting[policy.behavior_id] = policy.copy()  # in the place of one that waits
+                del policy  # its slab goes back when its last reference does
+                self._changed.set()
+        finally:
+            inlet.close()
+            self._open -= 1
+            if not self._open:
+                self._ended = True
+                self._on_end()
+            self._changed.set()
+
+    async def __aiter__(self) -> AsyncIterator[PolicyUpdate]:
+        """Yield policies."""
+        while True:
+            while self._waiting:
+                yield self._waiting.pop(next(iter(self._waiting)))
+            if self._ended:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def close(self) -> None:
+        """Nothing to do: what follows is cancelled by its owner."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from headrace.pipeline.monitor.feed import to_json
-from headrace.pipeline.monitor.runs import ShownRun
 from headrace.pipeline.web.files import file_routes
 
 PAGE = {
@@ -67,3 +66,40 @@ def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list
 def answer(plain: Any) -> web.Response:
     """Return plain data as JSON."""
     return web.Response(body=to_json(plain), content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+# What a page asks of a run, live or finished.
+
+
+class ShownRun(Protocol):
+    """A run on the page. All calls come from the server's thread."""
+
+    @property
+    def name(self) -> str:
+        """The run id."""
+        ...
+
+    @property
+    def live(self) -> bool:
+        """True if it goes on."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """The newest state; see `state.state_of`."""
+        ...
+
+    def curves(self) -> dict[str, Any]:
+        """All curves, by category and name."""
+        ...
+
+    def leagues(self) -> list[dict[str, Any]]:
+        """The leagues, as `league_matrix` has them."""
+        ...
+
+    def configuration(self) -> str:
+        """The resolved configuration, as YAML."""
+        ...
+
+    def log(self) -> list[dict[str, Any]]:
+        """The newest lines of the log."""
+        ...

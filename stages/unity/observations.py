@@ -6,7 +6,10 @@ older package puts an image's channels last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,6 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import Array
 from headrace.queues.specs import ObservationSpec
-from headrace.stages.decoding_threads import decode_each
 from headrace.stages.unity.errors import UnityBroken, UnityRefused
 from headrace.stages.unity.messages import GOAL_SIGNAL, PNG, ObservationProto
 from headrace.stages.unity.png import PngError, decode_into, png_size, split_pngs
@@ -234,3 +236,39 @@ def _decode(spec: ObservationSpec, row: int, proto: Any, out: NDArray[np.uint8])
         decode_into(channels_first, proto.compressed_data, tuple(proto.compressed_channel_mapping))
     except PngError as error:
         raise WrongObservation(row, str(error)) from error
+
+
+# Threads that decode: for libraries that release the interpreter's lock while they do.
+
+MOST_THREADS = 4
+"""Other processes want the cores, too."""
+
+
+def decode_each(decode: Callable[[int], None], count: int) -> None:
+    """Call a function with each number below a count, in several threads, and wait for all.
+
+    Raises:
+        Exception: what the call with the least number raised of those that raised; the others are made all the same.
+    """
+    threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, MOST_THREADS, count)
+    if threads < 2:
+        for number in range(count):
+            decode(number)
+        return
+    errors: list[tuple[int, Exception]] = []
+
+    def decode_part(first: int) -> None:
+        for number in range(first, count, threads):
+            try:
+                decode(number)
+            except Exception as error:  # for the caller, who wants the first one
+                errors.append((number, error))
+
+    list(_pool(threads).map(decode_part, range(threads)))
+    if errors:
+        raise min(errors, key=lambda pair: pair[0])[1]
+
+
+@lru_cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "decoding")

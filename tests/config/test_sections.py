@@ -15,8 +15,7 @@ from headrace.config import (
     UniformSampler,
 )
 from headrace.config.pipeline import PipelineSettings
-from headrace.config.record_replay import RecordSettings, ReplaySettings
-from headrace.config.sections import CheckpointSettings
+from headrace.config.sections import CheckpointSettings, RecordSettings, ReplaySettings
 
 ONE = "behaviors: {B: {}}\n"
 TWO = "behaviors: {B: {}, C: {}}\n"

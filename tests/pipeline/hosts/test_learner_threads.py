@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from headrace.config import RunConfig
-from headrace.pipeline.hosts import child_process, learner_threads
-from headrace.pipeline.hosts.learner_threads import cores_left_for, thread_choice
+from headrace.pipeline.hosts import child_process, training
+from headrace.pipeline.hosts.training import cores_left_for, thread_choice
 
 LOG = logging.getLogger("test")
 
@@ -22,7 +22,7 @@ def config_of(behaviors=("B",), **sections):
 @pytest.fixture
 def cores(monkeypatch):
     def there_are(count):
-        for module in (learner_threads, child_process):
+        for module in (training, child_process):
             monkeypatch.setattr(module, "usable_cores", lambda: count)
 
     return there_are

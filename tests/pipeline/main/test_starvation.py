@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from headrace.pipeline.main.starvation import PATIENCE_UPDATES, StarvationWatch
+from headrace.pipeline.main.flow_control import PATIENCE_UPDATES, StarvationWatch
 
 ROWS = 100
 PATIENCE = PATIENCE_UPDATES * ROWS

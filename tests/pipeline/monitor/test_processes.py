@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from headrace.pipeline.common.process_usage import ProcessUsage
-from headrace.pipeline.monitor.processes import Processes
+from headrace.pipeline.monitor.live_run import Processes
 
 
 def host(name: str, **changes):

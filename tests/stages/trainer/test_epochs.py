@@ -2,7 +2,7 @@
 
 from trainer_samples import Reported
 
-from headrace.stages.trainer.epochs import EpochStatistics
+from headrace.pipeline.hosts.learner import EpochStatistics
 
 
 def opened():

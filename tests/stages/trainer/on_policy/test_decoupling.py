@@ -10,7 +10,7 @@ from opened_trainers import opened_trainer_of
 from trainer_samples import HYBRID, IMAGE, VECTOR, Reported, all_weights, experience, played
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer.on_policy.decoupling import importance_weights
+from headrace.stages.trainer.on_policy.trainer import importance_weights
 from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.ppo.update import clipped_policy_loss
 

@@ -3,7 +3,7 @@ from math import exp, log
 import pytest
 import torch
 
-from headrace.stages.trainer.on_policy.policy_change import PolicyChange, change_of, measured
+from headrace.stages.trainer.on_policy.update import PolicyChange, change_of, measured
 from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
 
 
