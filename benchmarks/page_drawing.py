@@ -22,8 +22,7 @@ from browsers import opened_browser
 
 from headrace.config.load import load_config
 from headrace.pipeline.monitor.api import page_routes, run_routes
-from headrace.pipeline.monitor.live_run import LiveRun
-from headrace.pipeline.monitor.log_tail import LogTail
+from headrace.pipeline.monitor.live_run import LiveRun, LogTail
 from headrace.pipeline.monitor.server import PageServer
 from headrace.pipeline.reporting.history import History
 from headrace.pipeline.web.site import SiteOptions

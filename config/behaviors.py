@@ -18,13 +18,36 @@ from headrace.config.behavioral_cloning import BehavioralCloningSettings
 from headrace.config.brains import OwnBrainSettings, as_brains, check_brains, leave_nobody_to_learn, meanings
 from headrace.config.error_messages import explain
 from headrace.config.errors import Finding, FindingsError, suggest
-from headrace.config.fields import Flag, Int, PlainMap, Settings, Text, is_reference, report
+from headrace.config.fields import Flag, Float, Int, PlainMap, Settings, Text, is_reference, report
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.network_settings import NetworkSettings
 from headrace.config.reward_signals import ExtrinsicSettings, LearnedSignalSettings, RewardSignals, RewardSignalSettings
 from headrace.config.self_play import SelfPlaySettings
-from headrace.config.stop_when import StopWhenSettings
 from headrace.config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind
+
+# When a behaviour stops learning before `max_steps`.
+
+
+class StopWhenSettings(Settings):
+    """When a behaviour stops learning before `max_steps`: as soon as one of these is so."""
+
+    mean_reward: Float | None = Field(
+        None, description="Its last `over` training episodes have returned at least this on average."
+    )
+    over: Int = Field(100, gt=0, le=100_000, description="Episodes of which `mean_reward` and `plateau` are the mean.")
+    elo: Float | None = Field(None, description="With self-play: the rating of its newest policy is at least this.")
+    plateau: Int | None = Field(
+        None,
+        gt=0,
+        description="For so many steps the mean return of the last `over` episodes was not above its highest.",
+    )
+
+    @model_validator(mode="after")
+    def _something(self) -> StopWhenSettings:
+        if self.mean_reward is None and self.elo is None and self.plateau is None:
+            report([Finding((), "says nothing; expected mean_reward, elo or plateau")])
+        return self
+
 
 _FORMER_TRAINERS = {
     "imitation": "'bc', with hyperparameters.teacher",

@@ -14,9 +14,26 @@ from headrace.config.environment_parameters import CompletionCriteria, Curriculu
 from headrace.config.errors import KeyPath
 from headrace.config.evaluation import EvaluationSettings
 from headrace.config.fields import Flag, Int, Names, Settings, Text, as_tuple, to_number
-from headrace.config.monitor import MonitorSettings
+from headrace.config.listen import Endpoint
 from headrace.config.pipeline import PipelineSettings
 from headrace.config.unity import EngineSettings, EnvSettings
+
+# The `monitor` section: the live page of a run.
+
+
+class MonitorSettings(Settings):
+    """The live page, and its HTTP API. Presence turns it on, as `--monitor` does. See docs/monitor.md."""
+
+    listen: Endpoint = Field(
+        "localhost",
+        description="HOST:PORT, HOST or PORT; HOST is `localhost`, an address of this machine, or `all`. Without PORT "
+        "the first that is free from 8470 on; 0: any.",
+    )
+    control: Flag = Field(
+        False,
+        description="Whoever has the token of the printed address may pause, save, stop and change hyperparameters.",
+    )
+
 
 # The `record` and `replay` sections: recording a run as streams, and learning from such streams.
 

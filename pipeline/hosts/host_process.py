@@ -9,27 +9,32 @@ all of them.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import logging
 import os
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import msgpack
 
 from headrace.pipeline.common.imports import follow_path_of_main
-from headrace.pipeline.control.channel import SocketControl
-from headrace.pipeline.hosts.control_log import log_to_main
-from headrace.pipeline.hosts.freed_memory import keep_freed_memory
+from headrace.pipeline.control.channel import ControlEnd, SocketControl
+from headrace.pipeline.control.messages import LogLine
 from headrace.pipeline.hosts.lifeline import HostLifeline, die_with
 from headrace.pipeline.hosts.links import ProcessEdges
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.serve import serve
+from headrace.pipeline.hosts.plan import HostPlan, HostRole
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.runtime import Host, describe_failure
 from headrace.queues.fd_passing import take_over
 from headrace.queues.platform import Ticket, open_socket
+from headrace.stages.errors import is_failure
+from headrace.stages.loading import load_attribute
 
 NOTICE = struct.Struct("<IB")
 """A host has ended: its number, and its status."""
@@ -134,3 +139,104 @@ async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
         while start_message is not None:
             hosts.create_task(live(start_message))
             start_message = await known.get()
+
+
+# The log of a host that is not in main: its records go up the control channel. Of several hosts in one process each
+# has its own channel: a record goes up that of the host in whose task it was made, and what a thread without a host
+# logs goes up that of the first.
+
+_CHANNEL: ContextVar[ControlEnd | None] = ContextVar("channel of the host's log", default=None)
+
+
+class ControlLogHandler(logging.Handler):
+    """Sends log records up to main, which shows them to the user."""
+
+    def __init__(self, control: ControlEnd) -> None:
+        super().__init__()
+        self._control = control
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record."""
+        try:
+            (_CHANNEL.get() or self._control).send(LogLine(record.levelno, record.name, self.format(record)))
+        except Exception:
+            self.handleError(record)
+
+
+def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
+    """Send what this task and its own tasks log from now on to main, and all else that this process does."""
+    _CHANNEL.set(control)
+    root = logging.getLogger()
+    if not any(isinstance(handler, ControlLogHandler) for handler in root.handlers):
+        root.addHandler(ControlLogHandler(control))
+    root.setLevel(logging.DEBUG if plan.config.get("debug") else logging.INFO)
+
+
+# Freed memory stays with a learner's process, for its next tensors.
+
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # numbers of glibc's malloc.h
+_ALWAYS, _OF_OLDER = 1 << 30, 1 << 25  # older ones of glibc take no more than the latter
+_NEVER = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Let the process keep memory that it frees instead of giving it back to the system; True if that is so.
+
+    The system clears each page that it gives out: of an update from pictures, whose tensors are of tens of megabytes
+    each and live for milliseconds, that is a sixth. Only glibc can be told; elsewhere nothing is changed.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # musl
+        return False
+    kept = mallopt(_MMAP_THRESHOLD, _ALWAYS) or mallopt(_MMAP_THRESHOLD, _OF_OLDER)
+    return bool(kept and mallopt(_TRIM_THRESHOLD, _NEVER))
+
+
+# Runs a host from its plan: the one entry for hosts within main's process and in processes of their own.
+
+ROLES: dict[HostRole, str] = {
+    "actor": "headrace.pipeline.hosts.actor:ActorHost",
+    "replay": "headrace.pipeline.hosts.replay:ReplayHost",
+    "learner": "headrace.pipeline.hosts.learner:LearnerHost",
+    "follower": "headrace.pipeline.hosts.follower:FollowerHost",
+    "replay_shard": "headrace.pipeline.hosts.replay_shard:ReplayShardHost",
+    "inference": "headrace.pipeline.hosts.inference:InferenceHost",
+    "evaluation": "headrace.pipeline.hosts.evaluation:EvaluationHost",
+    "exhibition": "headrace.pipeline.hosts.exhibition:ExhibitionHost",
+}
+"""The classes of hosts; one is loaded in the host alone: a learner needs no environment library, an actor no torch."""
+
+
+def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
+    """Make the host of a plan's role."""
+    made: Host = load_attribute(plan.host_class or ROLES[plan.role], None, "host")(plan, control, edges)
+    return made
+
+
+async def serve(
+    plan: HostPlan,
+    control: ControlEnd,
+    edges: HostEdges,
+    build: Callable[[HostPlan, ControlEnd, HostEdges], Host] = build_host,
+) -> bool:
+    """Be this host until it has nothing left to do; main receives a message about every way to end.
+
+    Returns:
+        True if it ended well.
+    """
+    try:
+        host = build(plan, control, edges)
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        control.send(describe_failure(plan.name, error))
+        await control.drain()
+        control.close()
+        return False
+    try:
+        return await host.run()
+    finally:
+        await control.drain()
+        control.close()

@@ -119,7 +119,7 @@ class InlineHosts:
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> InlineHost:
         """Start a host; its feed may be of any kind."""
-        from headrace.pipeline.hosts.serve import serve
+        from headrace.pipeline.hosts.host_process import serve
 
         inlet = await feed.open() if feed is not None else None
         control, theirs = local_pair(plan.name)

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from headrace.pipeline.monitor.live_run import LiveRun
-from headrace.pipeline.web.error_responses import refusal
+from headrace.pipeline.web.site import refusal
 
 _OF_BEHAVIORS = {
     "max_steps": "Steps at which it ends",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypedDict
 
 import yaml
@@ -11,8 +14,7 @@ import yaml
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.process_usage import ProcessUsage, read_usage
-from headrace.pipeline.monitor.league_matrix import league_for_page
-from headrace.pipeline.monitor.log_tail import LogTail
+from headrace.pipeline.reporting.console import OURS
 from headrace.pipeline.reporting.history import History
 
 LATE_S = 60.0
@@ -144,3 +146,90 @@ class Processes:
         if passed > _SHORT_S or before is told:
             self._before[host["name"]] = told, cores
         return Usage(cpu=round(cores, 3), cpu_s=told.cpu_s, memory=told.memory)
+
+
+# The newest lines of the log, as the console shows them.
+
+MOST_LINES = 400
+_LONGEST = 4000
+"""Characters of a line."""
+
+
+class LogTail(logging.Handler):
+    """Keeps the newest lines, each with a number that grows by one."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: deque[dict[str, Any]] = deque(maxlen=MOST_LINES)
+        self._count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        try:
+            text = record.getMessage()[:_LONGEST]
+        except Exception:  # as every handler of the standard library does: a log line never ends the program
+            self.handleError(record)
+            return
+        self._count += 1
+        self._lines.append(
+            {"number": self._count, "time": round(time.time(), 1), "level": record.levelname, "text": text}
+        )
+
+    def since(self, number: int) -> list[dict[str, Any]]:
+        """Return the lines after a number."""
+        return [line for line in list(self._lines) if line["number"] > number]
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Keep what is logged within."""
+        logger = logging.getLogger(OURS)
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+
+
+# A league's report for the page: ratings, and the matrix of results, neighbours summed where it is large.
+
+MOST_CELLS = 40
+"""Rows and columns of the matrix at most."""
+
+
+def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `headrace.stages.ghost.league.report` with its results as a matrix.
+
+    Rows are spans of the learner's snapshots, or brains where nobody learns; columns are spans of an opponent's
+    snapshots and brains; a cell is [won, drawn, lost] or None.
+    """
+    results = report["results"]
+    columns = sorted({_opponent(each) for each in results})
+    names = [each["brain"] for each in report.get("brains", [])] if report["rating"] is None else None
+    rows = 1 + max((int(each["since"]) for each in results), default=-1)
+    tall, wide = (max(1, -(-size // MOST_CELLS)) for size in (rows, len(columns)))
+    place = {column: at // wide for at, column in enumerate(columns)}
+    cells: list[list[list[int] | None]] = [[None] * (-(-len(columns) // wide)) for _ in range(-(-rows // tall))]
+    for each in results:
+        row, column = int(each["since"]) // tall, place[_opponent(each)]
+        before = cells[row][column] or [0, 0, 0]
+        cells[row][column] = [n + int(each[key]) for n, key in zip(before, ("won", "drawn", "lost"), strict=True)]
+    return {
+        "behavior": report["behavior"],
+        "rating": report["rating"],
+        "snapshots": [
+            {key: each.get(key) for key in ("snapshot", "step", "rating", "games", "won", "drawn", "lost")}
+            for each in report["snapshots"]
+        ],
+        "brains": report.get("brains", []),
+        "columns": [
+            {"against": name, "snapshot": number, "brain": brain or None} for name, brain, number in columns[::wide]
+        ],
+        "rows": [row * tall if names is None else names[row * tall] for row in range(len(cells))],
+        "cells": cells,
+    }
+
+
+def _opponent(each: Mapping[str, Any]) -> tuple[str, str, int]:
+    """The behaviour, the name of the brain, behind all snapshots, or the snapshot's number."""
+    snapshot = each["snapshot"]
+    return str(each["against"]), str(each.get("brain") or ""), -1 if snapshot is None else int(snapshot)

@@ -13,8 +13,8 @@ from typing import Any
 from aiohttp import web
 
 from headrace.config.listen import endpoint_of, reaches_others
-from headrace.config.monitor import MonitorSettings
 from headrace.config.persons import persons_in
+from headrace.config.sections import MonitorSettings
 from headrace.pipeline.control.messages import DirectShow, KeysHeld
 from headrace.pipeline.hosts.process import ProcessHosts
 from headrace.pipeline.main.coordinator import Coordinator
@@ -24,8 +24,7 @@ from headrace.pipeline.monitor.control import Control
 from headrace.pipeline.monitor.exhibition import exhibition_of
 from headrace.pipeline.monitor.feed import StateFeed
 from headrace.pipeline.monitor.health import health_routes
-from headrace.pipeline.monitor.live_run import LiveRun
-from headrace.pipeline.monitor.log_tail import LogTail
+from headrace.pipeline.monitor.live_run import LiveRun, LogTail
 from headrace.pipeline.monitor.own_game import OwnGameShow
 from headrace.pipeline.monitor.server import PageServer
 from headrace.pipeline.monitor.shown_game import ShownGame

@@ -14,7 +14,7 @@ import yaml
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.monitor.api import OPEN, page_routes, run_routes
-from headrace.pipeline.monitor.league_matrix import league_for_page
+from headrace.pipeline.monitor.live_run import league_for_page
 from headrace.pipeline.reporting.event_files import read_events
 from headrace.pipeline.reporting.history import History
 from headrace.pipeline.run_folder.folder import CONFIGURATION, folder_name

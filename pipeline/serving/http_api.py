@@ -17,7 +17,7 @@ from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.pipeline.serving.schema import schema
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.bodies import MSGPACK, checked, read_plain
-from headrace.pipeline.web.error_responses import refusal
+from headrace.pipeline.web.site import refusal
 
 OPEN = frozenset({"/healthz"})
 """Paths that need no token."""

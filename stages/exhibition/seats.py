@@ -14,7 +14,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains.protocol import BrainRequest, Memoryless
 from headrace.stages.environment.protocol import AgentSteps
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.held_keys import HeldKeys
+from headrace.stages.exhibition.cast import HeldKeys
 from headrace.stages.exhibition.keys import action_of
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 

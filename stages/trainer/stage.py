@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.config.stop_when import StopWhenSettings
+from headrace.config.behaviors import StopWhenSettings
 from headrace.queues.columns import Column
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from headrace.config.stop_when import StopWhenSettings
+from headrace.config.behaviors import StopWhenSettings
 
 
 class StopCriterion:

@@ -28,7 +28,6 @@ from headrace.stages.unity.messages import (
     BrainParametersProto,
     DemonstrationMetaProto,
 )
-from headrace.stages.unity.varint import read_varint, varint
 
 META_ROOM = 33
 """Bytes for length and header; the behaviour's description follows."""
@@ -338,3 +337,32 @@ def _is_pair(data: bytes, at: int) -> bool:
     except (ValueError, DecodeError):
         return False
     return bool(pair.agent_info.observations)
+
+
+# Varints: protobuf's encoding of message lengths, seven bits a byte, the lowest first.
+
+
+def varint(value: int) -> bytes:
+    """Encode a number of at least 0."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Decode the number at a byte; returns it and the offset behind it.
+
+    Raises:
+        ValueError: if the data ends within it, or it is wider than 32 bits.
+    """
+    value = 0
+    for i, byte in enumerate(data[at : at + 5]):
+        value |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, at + i + 1
+    raise ValueError(f"has no length at byte {at:,}")

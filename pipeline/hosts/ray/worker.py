@@ -20,12 +20,10 @@ import ray
 from headrace.pipeline.common.imports import follow_path_of_main
 from headrace.pipeline.common.loop_holder import describe_holder
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
-from headrace.pipeline.hosts.control_log import log_to_main
-from headrace.pipeline.hosts.freed_memory import keep_freed_memory
+from headrace.pipeline.hosts.host_process import keep_freed_memory, log_to_main, serve
 from headrace.pipeline.hosts.plan import HostPlan
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.ray.calls import RaySource
-from headrace.pipeline.hosts.serve import serve
 from headrace.queues.arrivals import post
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.pull import PullInlet, PullOutlet

@@ -9,8 +9,7 @@ from pathlib import Path
 from headrace.config import RunConfig
 from headrace.config.godot import GodotSettings
 from headrace.stages.environment.factory import EnvironmentRequest
-from headrace.stages.environment.godot.instance import GodotInstance
-from headrace.stages.environment.godot.parameter_calls import ParameterCalls
+from headrace.stages.environment.godot.instance import GodotInstance, ParameterCalls
 from headrace.stages.environment.godot.policies import behaviors_of_agents
 from headrace.stages.environment.parameters import EpisodeParameters
 from headrace.stages.environment.programs.group import ProgramGroup

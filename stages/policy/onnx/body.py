@@ -14,13 +14,11 @@ from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
-from headrace.stages.policy.network.attention import HEADS
-from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.body import HyperLayer, NetworkBody
 from headrace.stages.policy.network.custom import CustomNetwork
 from headrace.stages.policy.network.encoding import Encoders
-from headrace.stages.policy.network.goals import HyperLayer
 from headrace.stages.policy.network.images import ImageEncoders, VisualEncoder
-from headrace.stages.policy.network.sets import EMBEDDING, SetEncoder
+from headrace.stages.policy.network.sets import EMBEDDING, HEADS, SetEncoder
 from headrace.stages.policy.normalizer import NORMALIZED_LIMIT
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.onnx.custom import splice_network

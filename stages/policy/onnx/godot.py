@@ -25,7 +25,7 @@ from headrace.stages.policy.onnx.body import compute_encoding, encode_observatio
 from headrace.stages.policy.onnx.graph import BATCH, OPSET, Graph
 from headrace.stages.policy.onnx.heads import ActionHeads
 from headrace.stages.policy.onnx.layers import apply
-from headrace.stages.policy.onnx.metadata import NOTES, noted
+from headrace.stages.policy.onnx.model_spec import NOTES, noted
 from headrace.stages.programs.names import GODOT
 
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"

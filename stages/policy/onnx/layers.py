@@ -91,7 +91,7 @@ def lstm_step(graph: Graph, lstm: nn.LSTM, x: str, h: str, c: str) -> tuple[str,
 
 
 def attention(graph: Graph, x: str, there: str, things: int, layers: tuple[nn.Linear, ...], heads: int) -> str:
-    """`residual_attention` of `headrace.stages.policy.network.attention`: [B, W] of `x` [B, things, W].
+    """`residual_attention` of `headrace.stages.policy.network.sets`: [B, W] of `x` [B, things, W].
 
     Args:
         graph: the model under construction.

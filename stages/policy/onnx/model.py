@@ -25,7 +25,7 @@ from headrace.stages.policy.onnx.godot import godot_model, is_of_godot, remark_o
 from headrace.stages.policy.onnx.graph import BATCH, OPSET, Graph
 from headrace.stages.policy.onnx.heads import ActionHeads, ActionValues
 from headrace.stages.policy.onnx.layers import apply
-from headrace.stages.policy.onnx.metadata import NOTES, noted
+from headrace.stages.policy.onnx.model_spec import NOTES, noted
 
 LATER_OPSET = 15
 """For networks of a user's own whose operations the usual set does not have."""

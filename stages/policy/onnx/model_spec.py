@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.config.observation_kinds import kind_of_rank
+from headrace.queues.errors import SpecError
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.onnx import contract
 from headrace.stages.policy.onnx.action_outputs import ACTIONS, METADATA
-from headrace.stages.policy.onnx.metadata import ModelMetadata, read_notes
 from headrace.stages.policy.onnx.runtime import Runtime, whole_numbers
 
 _IMAGE = re.compile(r"visual_observation_(\d+)")
@@ -67,3 +70,41 @@ def _place(name: str) -> tuple[int, int]:
         if found := pattern.fullmatch(name):
             return rank, int(found[1])
     return 0, 0
+
+
+# What our `.onnx` files say beside what Unity reads: the spec that the policy was trained with, and its step.
+
+NOTES = "headrace"
+"""The key among the model's properties."""
+
+
+class ModelMetadata(NamedTuple):
+    """The notes of a model."""
+
+    spec: BehaviorSpec
+    step: int
+
+
+def noted(spec: BehaviorSpec, step: int) -> str:
+    """Return the notes as JSON."""
+    return json.dumps({"spec": spec.to_plain(), "step": step}, separators=(",", ":"))
+
+
+def read_notes(properties: Mapping[str, str], where: str) -> ModelMetadata | None:
+    """Return the notes of a model; None if it has none: another program made it, or an older version.
+
+    Args:
+        properties: the model's own.
+        where: the file, for messages.
+
+    Raises:
+        StageError: if they can't be read.
+    """
+    text = properties.get(NOTES)
+    if text is None:
+        return None
+    try:
+        plain = json.loads(text)
+        return ModelMetadata(BehaviorSpec.from_plain(plain["spec"]), int(plain["step"]))
+    except (ValueError, LookupError, TypeError, RecursionError, SpecError) as error:
+        raise StageError(f"{where}: its property {NOTES!r} is not what Headrace writes: {error}") from error

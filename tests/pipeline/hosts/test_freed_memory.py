@@ -9,7 +9,7 @@ import pytest
 GLIBC = sys.platform.startswith("linux") and hasattr(ctypes.CDLL(None), "mallopt")
 FAULTS = """
 import resource, sys
-from headrace.pipeline.hosts.freed_memory import keep_freed_memory
+from headrace.pipeline.hosts.host_process import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 for _ in range(3):

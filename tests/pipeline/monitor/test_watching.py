@@ -115,10 +115,10 @@ def viewer():
     ],
 )
 def test_what_cannot_be_granted_is_refused_and_nothing_happens(viewer, text, words):
-    before = viewer._show.order.order()
+    before = viewer._show.order.message()
     with pytest.raises(Refused, match=words.replace("'", ".").replace("/", ".")):
         viewer.hear(text)
-    assert viewer._show.order.order() == before
+    assert viewer._show.order.message() == before
 
 
 @pytest.mark.parametrize("wish", [{"do": "take"}, {"do": "keys", "number": 0, "held": []}, {"do": "record"}])
@@ -135,12 +135,12 @@ def test_without_the_token_one_may_watch_and_choose_but_not_take_part(viewer, wi
 )
 def test_without_the_token_nothing_may_be_changed_while_somebody_plays(viewer, wish):
     ask(viewer, do="take", side="left")
-    guest, before = Viewer(viewer._show, may_play=False), viewer._show.order.order()
+    guest, before = Viewer(viewer._show, may_play=False), viewer._show.order.message()
     with pytest.raises(Refused, match="somebody plays"):
         ask(guest, **wish)
-    assert viewer._show.order.order() == before
+    assert viewer._show.order.message() == before
     ask(viewer, **wish)
-    assert viewer._show.order.order() != before
+    assert viewer._show.order.message() != before
 
 
 def test_a_side_has_one_person_and_a_person_one_side(viewer):
@@ -153,7 +153,7 @@ def test_a_side_has_one_person_and_a_person_one_side(viewer):
     assert viewer._show.order.persons == {"right": viewer}
     ask(other, do="take", side="left")
     assert [side["mine"] for side in other.state()["sides"]] == [True, False]
-    assert viewer._show.order.order().parts == {"right": ("newest", True), "left": ("newest", True)}
+    assert viewer._show.order.message().parts == {"right": ("newest", True), "left": ("newest", True)}
 
 
 def test_who_closes_the_page_gives_the_side_back_and_ends_the_recording(viewer):
@@ -161,7 +161,7 @@ def test_who_closes_the_page_gives_the_side_back_and_ends_the_recording(viewer):
     ask(viewer, do="record", side="left")
     assert viewer._show.order.recorded == "left"
     viewer.leave()
-    assert viewer._show.order.order().parts == {}
+    assert viewer._show.order.message().parts == {}
     assert viewer._show.order.recorded == ""
 
 

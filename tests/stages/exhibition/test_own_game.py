@@ -13,7 +13,7 @@ from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environment.factory import EnvironmentRequest
 from headrace.stages.environment.protocol import EnvironmentGroup, Punctual, Stoppable
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.held_keys import LATE_S
+from headrace.stages.exhibition.cast import LATE_S
 from headrace.stages.exhibition.keys import keys_of
 from headrace.stages.exhibition.making import make_shown_group
 from headrace.stages.exhibition.own_game import OwnGame

@@ -19,8 +19,8 @@ from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.ppo import captured as captured_ppo
 from headrace.stages.trainer.ppo.captured import CapturedPPOUpdate
-from headrace.stages.trainer.sac import captured as captured_sac
-from headrace.stages.trainer.sac.captured import CapturedSACUpdate
+from headrace.stages.trainer.sac import making as captured_sac
+from headrace.stages.trainer.sac.making import CapturedSACUpdate
 from headrace.stages.trainer.sac.perceptron import Perceptron
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (3, 2), masked=True)

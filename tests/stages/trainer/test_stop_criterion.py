@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.config.stop_when import StopWhenSettings
+from headrace.config.behaviors import StopWhenSettings
 from headrace.stages.trainer.stop_criterion import StopCriterion
 
 

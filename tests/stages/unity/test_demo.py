@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.stages.errors import StageError
-from headrace.stages.unity.demo import META_ROOM, DemoReader, DemoWriter
+from headrace.stages.unity.demo import META_ROOM, DemoReader, DemoWriter, read_varint, varint
 from headrace.stages.unity.messages import BrainParametersProto, DemonstrationMetaProto
-from headrace.stages.unity.varint import read_varint, varint
 
 
 def test_unitys_files_are_read_pair_by_pair(tmp_path):

@@ -9,8 +9,7 @@ import pytest
 
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environment.godot import instance as instance_module
-from headrace.stages.environment.godot.instance import GodotInstance
-from headrace.stages.environment.godot.parameter_calls import ParameterCalls
+from headrace.stages.environment.godot.instance import GodotInstance, ParameterCalls
 from headrace.stages.godot.spaces import AgentSpaces, Announcement
 from headrace.stages.programs.errors import ProgramBroken
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.stages.environment.godot.parameter_calls import ParameterCalls
+from headrace.stages.environment.godot.instance import ParameterCalls
 from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters
 
 

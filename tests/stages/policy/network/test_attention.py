@@ -5,8 +5,8 @@ from math import exp, sqrt
 import pytest
 import torch
 
-from headrace.stages.policy.network.attention import HEADS, _attend, _attend_few, residual_attention
 from headrace.stages.policy.network.layers import attention_linear
+from headrace.stages.policy.network.sets import HEADS, _attend, _attend_few, residual_attention
 
 W = 8
 

@@ -8,7 +8,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import Inputs, NetworkBody
-from headrace.stages.policy.network.goals import HyperLayer
+from headrace.stages.policy.network.body import HyperLayer
 
 STATE = ObservationSpec("state", (4,))
 GOAL = ObservationSpec("goal", (2,), goal=True)

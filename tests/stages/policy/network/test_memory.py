@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from headrace.stages.policy.network.memory import Memory
+from headrace.stages.policy.network.body import Memory
 
 INPUTS, SIZE = 5, 6  # a memory of 6 numbers: h and c of 3 units
 

@@ -10,7 +10,7 @@ from headrace.stages.trainer import TrainerContext, captured_step
 from headrace.stages.trainer.captured_step import WARM_UP
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.sac import making, perceptron
-from headrace.stages.trainer.sac.captured import CapturedSACUpdate
+from headrace.stages.trainer.sac.making import CapturedSACUpdate
 
 CONTINUOUS, MASKED = ActionSpec(2), ActionSpec(0, (3, 2), masked=True)
 
