@@ -1,4 +1,4 @@
-"""A child process at the other end of shared queues, for tests and benchmarks: `python tests/queue_child.py`.
+"""A child process at the other end of shared queues, for tests: `python tests/queue_child.py`.
 
 It reads its orders from standard input (one msgpack map) and does one of: put numbered batches and then wait to be
 killed (`produce`), or keep one item and wait to be killed (`keep`).
