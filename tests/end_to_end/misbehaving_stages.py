@@ -96,7 +96,7 @@ class Keeps(Stage[TrajectoryBatch, TrajectoryBatch]):
         yield batch
 
 
-class HeldActions(Stage[TrajectoryBatch, TrajectoryBatch]):
+class Holds(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Passes each batch on only when the next one comes, from an async generator; the last one at the end."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from headrace.stages.loop import NoOutlet, StageFailure, run_source
 from headrace.stages.stage import Source, StageContext
 
 
-class HeldActions(Source):
+class Holds(Source):
     """Holds the event loop until something is raised."""
 
     def __init__(self, hold):
@@ -51,7 +51,7 @@ def limits(warn_s=0.5, end_s=None):
 def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own(caplog, hold):
     async def run():
         with LoopWatch(limits(end_s=1.5)):
-            await run_source(HeldActions(hold), NoOutlet(), StageContext("greedy"))
+            await run_source(Holds(hold), NoOutlet(), StageContext("greedy"))
 
     with pytest.raises(StageFailure, match=r"stage greedy failed while producing: Interrupted: main has been silent"):
         asyncio.run(run())
