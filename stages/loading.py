@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import site
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -163,7 +164,8 @@ def _import_own(folders: Sequence[Path], top: str) -> None:
 
 def _add_to_path(folders: Sequence[str]) -> None:
     """Add folders before those of installed packages; that of a checkout of ours goes behind all, and hides nothing."""
-    ours = [ROOT] if ROOT in [*sys.path, *folders] and ROOT not in _INSTALLED else []
+    root = os.path.realpath(ROOT)
+    ours = [path for path in [*sys.path, *folders] if path not in _INSTALLED and os.path.realpath(path) == root]
     others = [path for path in sys.path if path not in ours]
     at = next((index for index, path in enumerate(others) if path in _INSTALLED), len(others))
     sys.path[:] = [*others[:at], *(folder for folder in folders if folder not in ours), *others[at:], *ours]

@@ -121,8 +121,11 @@ OURS_ONCE = ("config", "queues", "stages", "pipeline")
 
 @pytest.mark.parametrize("name", OURS_ONCE)
 def test_modules_with_the_names_of_our_folders_are_the_users(name, tmp_path, monkeypatch):
-    """Also where a checkout of ours is on the path, as with PYTHONPATH."""
-    monkeypatch.syspath_prepend(Path(headrace.__path__[0]).parent)
+    """Also where a checkout of ours is on the path, as with PYTHONPATH, perhaps by another of its names."""
+    checkout = Path(headrace.__path__[0]).parent
+    (tmp_path / "link").symlink_to(checkout)
+    monkeypatch.syspath_prepend(checkout)
+    monkeypatch.syspath_prepend(tmp_path / "link")
     write(tmp_path, **{name: "Thing = 'mine'\n"}, my_stages=f"from {name} import Thing\n")
 
     assert load_attribute(f"{name}:Thing", tmp_path, "stage") == "mine"
