@@ -117,14 +117,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes")
     parser.add_argument("--list", action="store_true", help="print the names and end")
-    asked = parser.parse_args()
-    names = [name for name in CASES if any(fnmatchcase(name, pattern) for pattern in asked.cases)]
+    args = parser.parse_args()
+    names = [name for name in CASES if any(fnmatchcase(name, pattern) for pattern in args.cases)]
     if not names:
-        parser.error(f"no case is called {' or '.join(asked.cases)}; --list shows the names")
-    if asked.list:
+        parser.error(f"no case is called {' or '.join(args.cases)}; --list shows the names")
+    if args.list:
         print("\n".join(names))
         return
-    held = run_cases(names, asked.seeds, asked.jobs, asked.changes)
+    held = run_cases(names, args.seeds, args.jobs, args.changes)
     print(f"{held} of {len(names)} cases hold")
 
 

@@ -102,28 +102,27 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", default=list(CAPTURED), metavar="case", help=", ".join(CAPTURED))
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--device", default="cuda", help="cpu: no graphs, to try the script itself")
-    asked = parser.parse_args()
-    if asked.device != "cpu" and not torch.cuda.is_available():
+    args = parser.parse_args()
+    if args.device != "cpu" and not torch.cuda.is_available():
         print("torch finds no CUDA device: there is nothing to measure")
         return 1
-    name = "the CPU, without graphs" if asked.device == "cpu" else torch.cuda.get_device_name(asked.device)
+    name = "the CPU, without graphs" if args.device == "cpu" else torch.cuda.get_device_name(args.device)
     print(f"torch {torch.__version__} on {name}")
     print(f"{'ms per minibatch':>18} {'eager':>9} {'graphs':>9} {'times':>6} {'first update':>13} {'difference':>11}")
-    for case in asked.cases:
+    for case in args.cases:
         kind, _, _, hyper, _ = CAPTURED[case]
         if kind == "ppo":
             rows = hyper["buffer_size"]
             steps = hyper["num_epoch"] * (rows // hyper["batch_size"])
         else:
             rows, steps = ROWS, ROWS // hyper["steps_per_update"]
-        eager, graphs = (make(case, asked.device, on) for on in (False, True))
-        same = without_capturing(case, asked.device)
+        eager, graphs = (make(case, args.device, on) for on in (False, True))
+        same = without_capturing(case, args.device)
         batch = rows_of(eager.context.spec, rows, 0, np.random.default_rng(0))
         if kind == "sac":
             np.tanh(batch.rows["continuous_actions"], out=batch.rows["continuous_actions"])
         took = [
-            [learned_in(trainer, batch, asked.device) for trainer in (eager, graphs, same)]
-            for _ in range(asked.updates)
+            [learned_in(trainer, batch, args.device) for trainer in (eager, graphs, same)] for _ in range(args.updates)
         ]
         first = took[0][1]
         by_eager, by_graphs, _ = (median(column) / steps for column in zip(*took[len(took) // 4 :], strict=True))

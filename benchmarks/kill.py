@@ -306,16 +306,16 @@ def age_s(pid: int) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
 
 
-def work(worker: int, asked: argparse.Namespace, counts: Counts, deadline: float) -> None:
+def work(worker: int, args: argparse.Namespace, counts: Counts, deadline: float) -> None:
     """Run chains until there have been enough kills, or the time is over."""
     runs = scenarios()
-    for number in itertools.count(worker, asked.workers):
-        if counts.kills.total() >= asked.times or time.monotonic() > deadline:
+    for number in itertools.count(worker, args.workers):
+        if counts.kills.total() >= args.times or time.monotonic() > deadline:
             return
         scenario = runs[number % len(runs)]
-        name = f"{scenario.name}, seed {asked.seed}:{number}".replace(" ", "-")
-        folder = asked.folder / name.replace(",", "").replace(":", "-")
-        chance = random.Random(f"{asked.seed}:{number}")
+        name = f"{scenario.name}, seed {args.seed}:{number}".replace(" ", "-")
+        folder = args.folder / name.replace(",", "").replace(":", "-")
+        chance = random.Random(f"{args.seed}:{number}")
         chain = Chain(scenario, folder, chance, counts)
         try:
             chain.run(chance.randint(2, LIVES))
@@ -328,8 +328,8 @@ def work(worker: int, asked: argparse.Namespace, counts: Counts, deadline: float
         with counts.lock:
             kills, violations = counts.kills.total(), len(counts.violations)
             print(f"{time.strftime('%H:%M:%S')} {name}: {kills} kills in all, {violations} violations", flush=True)
-            if asked.json is not None:
-                asked.json.write_text(json.dumps(counts.to_plain(), indent=2))
+            if args.json is not None:
+                args.json.write_text(json.dumps(counts.to_plain(), indent=2))
 
 
 def main() -> None:
@@ -340,16 +340,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     parser.add_argument("--folder", type=Path, default=None, help="of the runs; those with a violation stay there")
     parser.add_argument("--json", type=Path, default=None, help="file for the counts")
-    asked = parser.parse_args()
-    asked.folder = (asked.folder or Path(tempfile.mkdtemp(prefix="kill-"))).absolute()
+    args = parser.parse_args()
+    args.folder = (args.folder or Path(tempfile.mkdtemp(prefix="kill-"))).absolute()
     os.environ["PYTHONPATH"] = str(COMMAND.parents[1])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    print(f"seed {asked.seed}, runs in {asked.folder}", flush=True)
+    print(f"seed {args.seed}, runs in {args.folder}", flush=True)
     counts = Counts()
     began = time.monotonic()
-    with ThreadPoolExecutor(asked.workers) as pool:
+    with ThreadPoolExecutor(args.workers) as pool:
         for done in [
-            pool.submit(work, worker, asked, counts, began + 60 * asked.minutes) for worker in range(asked.workers)
+            pool.submit(work, worker, args, counts, began + 60 * args.minutes) for worker in range(args.workers)
         ]:
             done.result()
     print(table(counts))

@@ -89,14 +89,14 @@ def main() -> None:
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)  # for inline hosts, which learn in this process
     found = []
     columns = ("seed", "steps", "training", "last 100", "evaluation", "solved", "seconds")
     print("{:>4} {:>8} {:>10} {:>10} {:>11} {:>8} {:>8}".format(*columns))
     with tempfile.TemporaryDirectory() as folder:
-        for seed in asked.seeds:
-            learned = learn(asked.task, seed, Path(folder), asked.set)
+        for seed in args.seeds:
+            learned = learn(args.task, seed, Path(folder), args.set)
             found.append(learned)
             returns = f"{learned.training:>10.1f} {learned.last:>10.1f} {learned.evaluation:>11.1f}"
             print(

@@ -30,11 +30,11 @@ def main() -> None:
     """Print a line per run, then how many seeds were solved each way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     solved = dict.fromkeys(WAYS, 0)
     print(f"{'seed':>4} {'way':8} {'lesson':>8} {'score':>6} {'seconds':>8}")
-    for seed in asked.seeds:
+    for seed in args.seeds:
         for way, distance in WAYS.items():
             began = time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +43,7 @@ def main() -> None:
             reached = "" if lesson is None else f"{lesson + 1} of {len(DISTANCES) + 1}"
             print(f"{seed:4} {way:8} {reached:>8} {score:6.2f} {time.monotonic() - began:8.1f}", flush=True)
     for way, count in solved.items():
-        print(f"{way}: solved with {count} of {len(asked.seeds)} seeds")
+        print(f"{way}: solved with {count} of {len(args.seeds)} seeds")
 
 
 if __name__ == "__main__":

@@ -42,17 +42,17 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="results/<run-id>")
     parser.add_argument("--games", type=int, default=GAMES)
     parser.add_argument("--snapshot-games", type=int, default=SNAPSHOT_GAMES)
-    asked = parser.parse_args()
-    config = RunConfig.from_plain(yaml.safe_load((asked.run / "configuration.yaml").read_text()))
+    args = parser.parse_args()
+    config = RunConfig.from_plain(yaml.safe_load((args.run / "configuration.yaml").read_text()))
     assert config.environment is not None, "a Volley run has an environment"
     options = config.environment.options
     (behavior,) = config.behaviors
-    exports = exports_by_step(asked.run / behavior, behavior)
+    exports = exports_by_step(args.run / behavior, behavior)
     steps = [int(path.stem.removeprefix(f"{behavior}-")) for path in exports]
     early = max((s for s in steps if s <= steps[-1] / 4), default=steps[0])
     final, first_quarter = exports[-1], exports[steps.index(early)]
     scripted = ScriptedPlayer().act
-    print(f"{asked.run}: {steps[-1]} steps, first-quarter snapshot at {early}")
+    print(f"{args.run}: {steps[-1]} steps, first-quarter snapshot at {early}")
     bars = [
         ("scripted against random play", scripted, RandomPlayer(ACTIONS, 1), "wins", 0.95),
         ("scripted against the untrained policy", scripted, untrained(config, behavior, final), "wins", 0.90),
@@ -68,14 +68,14 @@ def main() -> None:
     ]
     print(f"{'':38} {'won':>5} {'drawn':>5} {'lost':>5} {'rate':>7} {'bar':>6}")
     held = [
-        told(name, play_volley(one, other, asked.games, seed=11, **options), what, bar)
+        told(name, play_volley(one, other, args.games, seed=11, **options), what, bar)
         for name, one, other, what, bar in bars
     ]
     for step, export in zip(steps, exports, strict=True):
         if step <= steps[-1] / 2:
-            tally = play_volley(player(final), player(export), asked.snapshot_games, seed=11, **options)
+            tally = play_volley(player(final), player(export), args.snapshot_games, seed=11, **options)
             held.append(told(f"final against its snapshot at {step}", tally, "wins", SNAPSHOT_BAR))
-    ratings = elo(asked.run / behavior)
+    ratings = elo(args.run / behavior)
     print(f"ELO: {ratings[0]:.0f} in the first summary, {ratings[-1]:.0f} in the last")
     raise SystemExit(not all(held))
 

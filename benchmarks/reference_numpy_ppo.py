@@ -158,8 +158,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=250_000)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    random = np.random.default_rng(asked.seed)
+    args = parser.parse_args()
+    random = np.random.default_rng(args.seed)
     envs, net = CartPoles(ENVS, random), Towers(random)
     obs = np.zeros((TICKS, ENVS, 4), F)
     log_probs, rewards, values, ended = (np.zeros((TICKS + 1, ENVS), F) for _ in range(4))
@@ -168,8 +168,8 @@ def main() -> None:
     stages = dict.fromkeys(("deciding", "stepping", "update"), 0.0)
     step, solved, mark = 0, None, None
     began = time.perf_counter()
-    while step < asked.steps:
-        if mark is None and step >= asked.steps // 5:
+    while step < args.steps:
+        if mark is None and step >= args.steps // 5:
             mark = (step, time.perf_counter(), time.process_time())
             stages = dict.fromkeys(stages, 0.0)
         for tick in range(TICKS):

@@ -75,10 +75,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=250_000)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    torch.manual_seed(asked.seed)
-    envs, agent = CartPoles(ENVS, np.random.default_rng(asked.seed)), Agent()
+    torch.manual_seed(args.seed)
+    envs, agent = CartPoles(ENVS, np.random.default_rng(args.seed)), Agent()
     adam = torch.optim.Adam(agent.parameters(), lr=RATE, eps=ADAM_EPSILON, fused=True)
     observations, actions = torch.zeros(TICKS, ENVS, 4), torch.zeros(TICKS, ENVS, dtype=torch.int64)
     log_probs, rewards, advantages, ended = (torch.zeros(TICKS, ENVS) for _ in range(4))
@@ -86,8 +86,8 @@ def main() -> None:
     stages = dict.fromkeys(("deciding", "stepping", "update"), 0.0)
     step, solved, mark = 0, None, None
     began = time.perf_counter()
-    while step < asked.steps:
-        if mark is None and step >= asked.steps // 5:
+    while step < args.steps:
+        if mark is None and step >= args.steps // 5:
             mark = (step, time.perf_counter(), time.process_time())
             stages = dict.fromkeys(stages, 0.0)
         with torch.no_grad():

@@ -75,10 +75,10 @@ def learn(replicas: Replicas, trainer: str, case: str, updates: int) -> list[flo
     return took[1:]
 
 
-def replica(asked: argparse.Namespace) -> None:
+def replica(args: argparse.Namespace) -> None:
     """Be one of the replicas that another process has started."""
-    joined = JoinedReplicas(asked.rank, asked.size, connect("127.0.0.1", asked.port, asked.size))
-    learn(joined, asked.trainer, *asked.cases, asked.updates)
+    joined = JoinedReplicas(args.rank, args.size, connect("127.0.0.1", args.port, args.size))
+    learn(joined, args.trainer, *args.cases, args.updates)
 
 
 def together(trainer: str, case: str, size: int, updates: int) -> list[float]:
@@ -102,17 +102,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="one trainer and replicas in turn, so often")
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.rank:
-        replica(asked)
+    if args.rank:
+        replica(args)
         return
     print(f"{'ms per update':>16} {'alone':>9} {'replicas':>9} {'speed':>7}")
-    for case in asked.cases:
+    for case in args.cases:
         alone, joined = [], []
-        for _ in range(asked.rounds):
-            alone += learn(SINGLE_TRAINER, asked.trainer, case, asked.updates)
-            joined += together(asked.trainer, case, asked.size, asked.updates)
+        for _ in range(args.rounds):
+            alone += learn(SINGLE_TRAINER, args.trainer, case, args.updates)
+            joined += together(args.trainer, case, args.size, args.updates)
         one, several = 1e3 * median(alone), 1e3 * median(joined)
         print(f"{case:>16} {one:>9.1f} {several:>9.1f} {one / several:>6.2f}×", flush=True)
 

@@ -42,11 +42,11 @@ def main() -> None:
     options.add_argument("--against", type=Path, help="the root of another checkout")
     options.add_argument("--pairs", type=int, default=7)
     options.add_argument("--shape", choices=("process", "inline", "both"), default="both")
-    asked = options.parse_args()
-    roots = [ROOT, *([] if asked.against is None else [asked.against.resolve()])]
-    for shape in ("process", "inline") if asked.shape == "both" else (asked.shape,):
+    args = options.parse_args()
+    roots = [ROOT, *([] if args.against is None else [args.against.resolve()])]
+    for shape in ("process", "inline") if args.shape == "both" else (args.shape,):
         measured: dict[Path, list[tuple[float, float]]] = {root: [] for root in roots}
-        for _ in range(asked.pairs):
+        for _ in range(args.pairs):
             for root in roots:
                 measured[root].append(first_update(root, shape))
         for root in roots:

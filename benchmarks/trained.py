@@ -40,8 +40,8 @@ def run_to_judge(parser: argparse.ArgumentParser, example: Path) -> tuple[Path, 
     parser.add_argument("--seed", type=int, default=0, help="of the training and of the games")
     parser.add_argument("--results-dir", type=Path, default=Path("results/benchmarks"))
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="changes a key of the example")
-    asked = parser.parse_args()
-    return asked.run or _train(ROOT / example, asked.results_dir, asked.seed, asked.set), asked
+    args = parser.parse_args()
+    return args.run or _train(ROOT / example, args.results_dir, args.seed, args.set), args
 
 
 def _train(example: Path, results: Path, seed: int, changes: Sequence[str]) -> Path:

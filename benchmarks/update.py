@@ -127,11 +127,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help=", ".join(CASES))
     parser.add_argument("--updates", type=int, default=20)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
     print(f"{'ms of CPU per update':>22} {'coupled':>9} {'decoupled':>9} {'more':>7} {'autograd':>9} {'times':>6}")
-    for case in asked.cases:
+    for case in args.cases:
         kind, shape, actions, hyperparameters, network = CASES[case]
         observed = ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32")
         spec = BehaviorSpec(case, (observed,), actions, grouped=kind == "poca")
@@ -146,7 +146,7 @@ def main() -> None:
             }
             settings = BehaviorSettings.model_validate(block)
             trainers.append(make_trainer(TrainerContext(case, settings, spec, autograd=autograd)))
-        took = [[learned_in(trainer, batch) for trainer in trainers] for _ in range(asked.updates)]
+        took = [[learned_in(trainer, batch) for trainer in trainers] for _ in range(args.updates)]
         coupled, decoupled_ms, by_autograd = (median(column) for column in zip(*took, strict=True))
         more, times = decoupled_ms / coupled - 1, by_autograd / decoupled_ms
         print(

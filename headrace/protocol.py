@@ -39,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="that the program gets (1)")
     parser.add_argument("program", nargs="*", help="program to start, and its arguments; the options stand before it")
     words, of_program = _split(sys.argv[1:] if arguments is None else arguments)
-    asked = parser.parse_args(words)
+    args = parser.parse_args(words)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     program = GameProgram(of_program[0], of_program[1:], show_output=True) if of_program else None
-    port = asked.port if asked.port is not None else 0 if program else _PORT
+    port = args.port if args.port is not None else 0 if program else _PORT
     try:
-        return asyncio.run(_follow(asked, program, port))
+        return asyncio.run(_follow(args, program, port))
     except KeyboardInterrupt:
         return 130
 
@@ -60,12 +60,12 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return words[:begin], words[begin:]
 
 
-async def _follow(asked: argparse.Namespace, program: GameProgram | None, port: int) -> int:
-    worker = OpenWorker(0, asked.transport, port, program, asked.seed, asked.timeout_wait, _MOST_MIB)
-    if asked.what == "play":
+async def _follow(args: argparse.Namespace, program: GameProgram | None, port: int) -> int:
+    worker = OpenWorker(0, args.transport, port, program, args.seed, args.timeout_wait, _MOST_MIB)
+    if args.what == "play":
         return await _play(worker)
     failed = False
-    async for line in check_game(worker, asked.steps):
+    async for line in check_game(worker, args.steps):
         failed |= line.kind == "FAIL"
         sys.stdout.write(f"{line.kind:5}{line.text}\n")
     return int(failed)

@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 def follow(arguments: Sequence[str] | None) -> int:
     """Do what a command line asks for; returns the exit status."""
-    asked = parse(arguments)
-    if asked.to_demo:
-        return _to_demo(*asked.to_demo)
+    args = parse(arguments)
+    if args.to_demo:
+        return _to_demo(*args.to_demo)
     try:
-        request = read_request(asked)
-        if asked.export_onnx is not None:
-            return _export_onnx(asked.export_onnx, request)
-        if asked.plot:
-            return _plot(asked.plot, asked.results_dir or "results", asked.plot_file)
-        if asked.tournament:
-            return _tournament(asked.tournament, request)
-        if asked.view:
-            return _view(asked.view, asked.results_dir or "results", asked.monitor or "")
-        if asked.serve:
-            return _serve(asked)
-        if asked.convert is not None:
-            return _convert(asked.convert, request)
+        request = read_request(args)
+        if args.export_onnx is not None:
+            return _export_onnx(args.export_onnx, request)
+        if args.plot:
+            return _plot(args.plot, args.results_dir or "results", args.plot_file)
+        if args.tournament:
+            return _tournament(args.tournament, request)
+        if args.view:
+            return _view(args.view, args.results_dir or "results", args.monitor or "")
+        if args.serve:
+            return _serve(args)
+        if args.convert is not None:
+            return _convert(args.convert, request)
         config = load_config(request.config, request.overrides, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
@@ -59,9 +59,9 @@ def follow(arguments: Sequence[str] | None) -> int:
         print(error, file=sys.stderr)
         return 2
     _warn((*request.warnings, *config.warnings))
-    if asked.validate:
-        return _validate(config, try_environments=not asked.no_env_check)
-    return train(config, details=asked.verbose or program() == ML_AGENTS)
+    if args.validate:
+        return _validate(config, try_environments=not args.no_env_check)
+    return train(config, details=args.verbose or program() == ML_AGENTS)
 
 
 def _validate(config: RunConfig, *, try_environments: bool) -> int:
@@ -180,7 +180,7 @@ def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
     return 0
 
 
-def _serve(asked: Namespace) -> int:
+def _serve(args: Namespace) -> int:
     """Serve models."""
     use_one_thread(os.environ)  # before NumPy is imported
     from headrace.pipeline.command.signals import end_process
@@ -188,15 +188,15 @@ def _serve(asked: Namespace) -> int:
     from headrace.pipeline.serving.server import ServingOptions, serve
 
     try:
-        check_endpoint(asked.listen or "")
+        check_endpoint(args.listen or "")
     except ValueError as error:
-        return _refuse(f"--listen={asked.listen}: {error}")
-    for origin in asked.allow_origin:
+        return _refuse(f"--listen={args.listen}: {error}")
+    for origin in args.allow_origin:
         if not is_origin(origin):
             return _refuse(f"--allow-origin {origin}: expected scheme://host or scheme://host:port, and no path")
-    configure_logging(bool(asked.debug))
-    seed = None if asked.seed is None or asked.seed < 0 else asked.seed
-    options = ServingOptions(asked.serve, asked.listen or "", bool(asked.deterministic), seed, asked.allow_origin)
+    configure_logging(bool(args.debug))
+    seed = None if args.seed is None or args.seed < 0 else args.seed
+    options = ServingOptions(args.serve, args.listen or "", bool(args.deterministic), seed, args.allow_origin)
     serve(options, lambda words: print(words, flush=True), end_process)
     return 0
 

@@ -59,13 +59,13 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--results", default="results/optuna")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     study = optuna.create_study(
         direction="maximize",
         pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
         sampler=optuna.samplers.TPESampler(seed=0),
     )
-    study.optimize(lambda trial: objective(trial, asked.steps, asked.results), n_trials=asked.trials)
+    study.optimize(lambda trial: objective(trial, args.steps, args.results), n_trials=args.trials)
     pruned = sum(trial.state is optuna.trial.TrialState.PRUNED for trial in study.trials)
     best = f"{study.best_value:.1f} with {study.best_params}"
     print(f"best of {len(study.trials)} trials, {pruned} of them ended early: {best}")

@@ -48,17 +48,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--results", default="results/sweep")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    asked = parser.parse_args()
+    args = parser.parse_args()
     os.environ.setdefault(
         "OMP_NUM_THREADS", "1"
     )  # as many runs as cores: a run that took several would slow the others
-    points = list(product(asked.rates, asked.seeds))
+    points = list(product(args.rates, args.seeds))
     # Spawned: a fork of a process with threads may hang.
-    with ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool:
-        waiting = [pool.submit(train, rate, seed, asked.steps, asked.results) for rate, seed in points]
+    with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(train, rate, seed, args.steps, args.results) for rate, seed in points]
         scores = dict(zip(points, (each.result() for each in waiting), strict=True))
-    for rate in asked.rates:
-        of_rate = [scores[rate, seed] for seed in asked.seeds]
+    for rate in args.rates:
+        of_rate = [scores[rate, seed] for seed in args.seeds]
         print(f"learning_rate {rate:g}: {fmean(of_rate):.1f} ({', '.join(f'{score:.1f}' for score in of_rate)})")
 
 

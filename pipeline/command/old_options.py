@@ -50,30 +50,30 @@ def _superseded(flag: str, today: str) -> Translation:
     return _warn(f"{flag}: {_OLD} and has no effect beside {today}")
 
 
-def _train(asked: argparse.Namespace, given: Any) -> Translation:
+def _train(args: argparse.Namespace, given: Any) -> Translation:
     return _warn(f"--train: {_OLD} and not needed any more; --inference plays without learning")
 
 
-def _load(asked: argparse.Namespace, given: Any) -> Translation:
+def _load(args: argparse.Namespace, given: Any) -> Translation:
     instead = "--resume"
-    if not asked.train and not asked.inference:
+    if not args.train and not args.inference:
         instead += " (older versions only played without --train: add --inference for that)"
     return _set_keys("--load", ("checkpoint_settings.resume",), True, instead)
 
 
-def _slow(asked: argparse.Namespace, given: Any) -> Translation:
-    if asked.time_scale is not None:
-        return _superseded("--slow", f"--time-scale {asked.time_scale:g}")
+def _slow(args: argparse.Namespace, given: Any) -> Translation:
+    if args.time_scale is not None:
+        return _superseded("--slow", f"--time-scale {args.time_scale:g}")
     return _set_keys("--slow", ("engine_settings.time_scale",), 1.0, "--time-scale 1")
 
 
-def _keep_checkpoints(asked: argparse.Namespace, given: int) -> Translation:
+def _keep_checkpoints(args: argparse.Namespace, given: int) -> Translation:
     return _set_keys(
         "--keep-checkpoints", each_behavior("keep_checkpoints"), given, f"'keep_checkpoints: {given}' in each behaviour"
     )
 
 
-def _save_freq(asked: argparse.Namespace, given: int) -> Translation:
+def _save_freq(args: argparse.Namespace, given: int) -> Translation:
     return _set_keys(
         "--save-freq",
         each_behavior("checkpoint_interval"),
@@ -82,35 +82,35 @@ def _save_freq(asked: argparse.Namespace, given: int) -> Translation:
     )
 
 
-def _worker_id(asked: argparse.Namespace, given: int) -> Translation:
-    port = given + (asked.base_port if asked.base_port is not None else EnvSettings().base_port)
+def _worker_id(args: argparse.Namespace, given: int) -> Translation:
+    port = given + (args.base_port if args.base_port is not None else EnvSettings().base_port)
     warning = f"--worker-id: {_OLD}; it was read as --base-port {port}"
     return Translation(warnings=(warning,), replaced={"base_port": port})
 
 
-def _cpu(asked: argparse.Namespace, given: Any) -> Translation:
-    if asked.torch_device is not None:
-        return _superseded("--cpu", f"--torch-device {asked.torch_device}")
+def _cpu(args: argparse.Namespace, given: Any) -> Translation:
+    if args.torch_device is not None:
+        return _superseded("--cpu", f"--torch-device {args.torch_device}")
     return _set_keys("--cpu", ("torch_settings.device",), "cpu", "--torch-device cpu")
 
 
-def _multi_gpu(asked: argparse.Namespace, given: Any) -> Translation:
+def _multi_gpu(args: argparse.Namespace, given: Any) -> Translation:
     return _refuse("--multi-gpu: a trainer computes on one device; leave it out, or name one: --torch-device cuda:1")
 
 
-def _num_runs(asked: argparse.Namespace, given: int) -> Translation:
+def _num_runs(args: argparse.Namespace, given: int) -> Translation:
     if given == 1:
         return _warn(f"--num-runs: {_OLD} and not needed any more: a command makes one run")
-    run = asked.run_id or "ppo"
-    apart = EnvSettings().base_port + (asked.num_envs or 1)
+    run = args.run_id or "ppo"
+    apart = EnvSettings().base_port + (args.num_envs or 1)
     return _refuse(
         f"--num-runs {given}: a command makes one run. Start each by itself, with ports of its own: "
         f"--run-id {run}-0, --run-id {run}-1 --base-port {apart}, and so on"
     )
 
 
-def _docker_target_name(asked: argparse.Namespace, given: str) -> Translation:
-    paths = [f"/{given}/{path}" for path in asked.paths] or ["the configuration file"]
+def _docker_target_name(args: argparse.Namespace, given: str) -> Translation:
+    paths = [f"/{given}/{path}" for path in args.paths] or ["the configuration file"]
     return _refuse(
         f"--docker-target-name {given}: paths are used as they are given. Write them in full: "
         f"{' '.join(paths)} --results-dir /{given}/results"
@@ -118,7 +118,7 @@ def _docker_target_name(asked: argparse.Namespace, given: str) -> Translation:
 
 
 def _old_file(flag: str, key: str) -> Callable[[argparse.Namespace, Any], Translation]:
-    def translate(asked: argparse.Namespace, given: Any) -> Translation:
+    def translate(args: argparse.Namespace, given: Any) -> Translation:
         warning = (
             f"{flag}: {_OLD}; its content belongs into the configuration file now, under "
             f"environment_parameters ('{flag} {given} --convert FILE' writes it so)"
@@ -128,7 +128,7 @@ def _old_file(flag: str, key: str) -> Callable[[argparse.Namespace, Any], Transl
     return translate
 
 
-def _lesson(asked: argparse.Namespace, given: int) -> Translation:
+def _lesson(args: argparse.Namespace, given: int) -> Translation:
     if given < 0:
         return _refuse(f"--lesson {given}: expected the number of a lesson, from 0")
     warning = (
@@ -138,7 +138,7 @@ def _lesson(asked: argparse.Namespace, given: int) -> Translation:
 
 
 def _framework(flag: str) -> Callable[[argparse.Namespace, Any], Translation]:
-    def translate(asked: argparse.Namespace, given: Any) -> Translation:
+    def translate(args: argparse.Namespace, given: Any) -> Translation:
         return _warn(f"{flag}: {_OLD} and has no effect; trainers compute with PyTorch")
 
     return translate
@@ -172,9 +172,9 @@ def add_old_options(group: argparse._ArgumentGroup) -> None:
         option.add_to(group)
 
 
-def translations(asked: argparse.Namespace) -> Iterator[Translation]:
+def translations(args: argparse.Namespace) -> Iterator[Translation]:
     """Yield the translation of each old option that was given."""
     for option, translate in OLD_OPTIONS:
-        given = getattr(asked, option.name)
+        given = getattr(args, option.name)
         if given is not None:
-            yield translate(asked, given)
+            yield translate(args, given)

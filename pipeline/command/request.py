@@ -29,17 +29,17 @@ class Request:
     """Further files of older versions, to be converted with it: keyword arguments of `load_config` and `convert`."""
 
 
-def read_request(asked: argparse.Namespace) -> Request:
+def read_request(args: argparse.Namespace) -> Request:
     """Read the request off the parsed arguments.
 
     Raises:
         CommandError: if it can't be followed; the message has all reasons.
     """
-    found = list(translations(asked))
+    found = list(translations(args))
     refusals = [refusal for each in found for refusal in each.refusals]
     warnings = [warning for each in found for warning in each.warnings]
     try:
-        paths = classify_paths(asked.paths, asked.env)
+        paths = classify_paths(args.paths, args.env)
     except CommandError as error:
         refusals.append(str(error))
     if refusals:
@@ -57,17 +57,17 @@ def read_request(asked: argparse.Namespace) -> Request:
         )
     # Old options come first, so that present ones take precedence.
     old = [override for each in found for override in each.overrides]
-    now = current_overrides(argparse.Namespace(**{**vars(asked), **replaced}))
+    now = current_overrides(argparse.Namespace(**{**vars(args), **replaced}))
     files = {name: value for each in found for name, value in each.old_files.items()}
-    return Request(config, (*old, *now, *asked.set), tuple(warnings), paths.env or asked.env, files)
+    return Request(config, (*old, *now, *args.set), tuple(warnings), paths.env or args.env, files)
 
 
 def contradictions(request: Request, config: RunConfig) -> list[str]:
     """Return what can't be done with this configuration."""
     if not config.checkpoint_settings.inference:
-        asked = [each.name for each in request.overrides if isinstance(each, Override) and each.path[0] == "inference"]
-        if asked:
-            return [f"{asked[0]}: goes with --inference, which plays with the trained policies of the run; add it"]
+        args = [each.name for each in request.overrides if isinstance(each, Override) and each.path[0] == "inference"]
+        if args:
+            return [f"{args[0]}: goes with --inference, which plays with the trained policies of the run; add it"]
     if request.env is not None and config.environment is not None and not config.environment_kind.apart:
         return [
             f"--env {request.env}: the configuration's 'environment' section runs "

@@ -41,13 +41,13 @@ _STEPS_BY_SAMPLE_FACTORY = "train_for_env_steps"
 def read_flags(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Read the command line; returns its flags, and what is the game's."""
     parser = _parser()
-    asked, others = parser.parse_known_args(arguments)
-    if asked.timesteps is not None and asked.timesteps < 1:
-        parser.error(f"--timesteps={asked.timesteps}: expected at least 1")
+    args, others = parser.parse_known_args(arguments)
+    if args.timesteps is not None and args.timesteps < 1:
+        parser.error(f"--timesteps={args.timesteps}: expected at least 1")
     passed = [other for other in others if other.split("=")[0] != f"--{_IGNORED}"]
-    if asked.experiment_dir is None:
-        asked.experiment_dir = f"logs/{asked.trainer}"
-    return asked, passed
+    if args.experiment_dir is None:
+        args.experiment_dir = f"logs/{args.trainer}"
+    return args, passed
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
     from headrace.config import ConfigError
 
-    asked, passed = read_flags(arguments)
+    args, passed = read_flags(arguments)
     try:
-        config = configuration_of(asked, passed)
+        config = configuration_of(args, passed)
     except (CommandError, ConfigError) as error:
         sys.stderr.write(f"gdrl: {error}\n")
         return 2
@@ -101,12 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"warning: {warning}\n")
     if passed:
         sys.stderr.write(f"Passed on to the game: {' '.join(passed)}\n")
-    played = asked.timesteps if asked.inference else None
+    played = args.timesteps if args.inference else None
     status = train(config, until=None if played is None else partial(_have_played, played))
-    if asked.inference or not (folder_of(asked) / "checkpoints" / "manifest.json").is_file():
+    if args.inference or not (folder_of(args) / "checkpoints" / "manifest.json").is_file():
         return status
     try:
-        for written in _left(asked):
+        for written in _left(args):
             sys.stdout.write(f"{written}\n")
     except CommandError as error:
         sys.stderr.write(f"gdrl: {error}\n")
@@ -119,17 +119,17 @@ def _have_played(steps: int, run: ProgressSnapshot) -> bool:
     return sum(behavior.steps for behavior in run.behaviors) >= steps
 
 
-def _left(asked: Namespace) -> list[str]:
+def _left(args: Namespace) -> list[str]:
     """Write what was asked for beside the experiment; returns a line for each file."""
-    folder = folder_of(asked)
+    folder = folder_of(args)
     lines = []
-    if asked.save_model_path is not None:
-        lines.append(f"saved as {save(folder, Path(asked.save_model_path))}")
-    if asked.onnx_export_path is not None:
+    if args.save_model_path is not None:
+        lines.append(f"saved as {save(folder, Path(args.save_model_path))}")
+    if args.onnx_export_path is not None:
         models = sorted(folder.glob("*.onnx"))
         if not models:
             raise CommandError(f"--onnx_export_path: {folder} has no model, as its log says why")
-        path = Path(asked.onnx_export_path).with_suffix(".onnx")
+        path = Path(args.onnx_export_path).with_suffix(".onnx")
         for model in models:
             target = path if len(models) == 1 else path.with_name(f"{path.stem}_{model.name}")
             try:

@@ -21,45 +21,45 @@ _STEPS_OF_A_BUILD = 1_024
 _RLLIB_FILE = "ppo_test.yaml"
 
 
-def folder_of(asked: Namespace) -> Path:
+def folder_of(args: Namespace) -> Path:
     """The folder of the experiment."""
-    return Path(asked.experiment_dir, asked.experiment_name)
+    return Path(args.experiment_dir, args.experiment_name)
 
 
-def configuration_of(asked: Namespace, passed: Sequence[str]) -> RunConfig:
+def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
     """The configuration that the flags mean.
 
     Args:
-        asked: the flags.
+        args: the flags.
         passed: what is the game's.
 
     Raises:
         CommandError: if the flags contradict each other, or name what is not there.
         ConfigError: with every mistake in the values and in RLlib's file.
     """
-    if asked.n_parallel > 1 and asked.env_path is None and asked.trainer != "rllib":
+    if args.n_parallel > 1 and args.env_path is None and args.trainer != "rllib":
         raise CommandError("--n_parallel: several games need --env_path, as the editor plays one; export the game")
-    if asked.resume_model_path is not None:
-        _take_up(Path(asked.resume_model_path), folder_of(asked))
-    done = _steps_done(folder_of(asked))
-    if asked.inference and done is None:
+    if args.resume_model_path is not None:
+        _take_up(Path(args.resume_model_path), folder_of(args))
+    done = _steps_done(folder_of(args))
+    if args.inference and done is None:
         raise CommandError(
-            f"--inference: nothing was trained yet in {folder_of(asked)}; name the experiment by --experiment_dir and "
+            f"--inference: nothing was trained yet in {folder_of(args)}; name the experiment by --experiment_dir and "
             "--experiment_name, or a saved model by --resume_model_path"
         )
-    given = _flags(asked, passed)
-    given["checkpoint_settings.run_id"] = asked.experiment_name
-    given["checkpoint_settings.results_dir"] = asked.experiment_dir
-    given["checkpoint_settings.inference"] = bool(asked.inference)
+    given = _flags(args, passed)
+    given["checkpoint_settings.run_id"] = args.experiment_name
+    given["checkpoint_settings.results_dir"] = args.experiment_dir
+    given["checkpoint_settings.inference"] = bool(args.inference)
     if done is not None:
-        given["checkpoint_settings.resume"] = not asked.inference
-    elif folder_of(asked).exists():
+        given["checkpoint_settings.resume"] = not args.inference
+    elif folder_of(args).exists():
         given["checkpoint_settings.force"] = True  # without a checkpoint there is nothing to go on from
-    source = _source(asked)
+    source = _source(args)
     learns = load_config(source).default_settings
     assert learns is not None, "both kinds of source have them"
-    steps = learns.max_steps if asked.timesteps is None else asked.timesteps
-    given["default_settings.max_steps"] = _goal(steps, done, more=asked.resume_model_path is not None)
+    steps = learns.max_steps if args.timesteps is None else args.timesteps
+    given["default_settings.max_steps"] = _goal(steps, done, more=args.resume_model_path is not None)
     return load_config(source, [f"{key}={json.dumps(value)}" for key, value in given.items()])
 
 
@@ -70,18 +70,18 @@ def _goal(steps: int, done: int | None, more: bool) -> int:
     return done + steps if more or done >= steps else steps
 
 
-def _source(asked: Namespace) -> Path | Mapping[str, Any]:
+def _source(args: Namespace) -> Path | Mapping[str, Any]:
     """RLlib's file, or the settings of the Stable-Baselines3 example."""
-    if asked.trainer == "rllib":
-        return Path(asked.config_file or _RLLIB_FILE)
-    schedule = "linear" if asked.linear_lr_schedule else "constant"
+    if args.trainer == "rllib":
+        return Path(args.config_file or _RLLIB_FILE)
+    schedule = "linear" if args.linear_lr_schedule else "constant"
     return {
         "environment": {"kind": "godot"},
         "default_settings": {
             "trainer_type": "ppo",
             "hyperparameters": {
                 "batch_size": 64,
-                "buffer_size": _STEPS_OF_A_BUILD * asked.n_parallel,
+                "buffer_size": _STEPS_OF_A_BUILD * args.n_parallel,
                 "learning_rate": 3e-4,
                 "learning_rate_schedule": schedule,
                 "beta": 1e-4,
@@ -102,27 +102,27 @@ def _source(asked: Namespace) -> Path | Mapping[str, Any]:
     }
 
 
-def _flags(asked: Namespace, passed: Sequence[str]) -> dict[str, Any]:
+def _flags(args: Namespace, passed: Sequence[str]) -> dict[str, Any]:
     """The values that flags give, by key; of RLlib's file only those that were given take precedence."""
-    ours = asked.trainer != "rllib"
+    ours = args.trainer != "rllib"
     given: dict[str, Any] = {}
-    if asked.env_path is not None:
-        given["env_settings.env_path"] = asked.env_path
-    if asked.base_port is not None:
-        given["env_settings.base_port"] = asked.base_port
+    if args.env_path is not None:
+        given["env_settings.env_path"] = args.env_path
+    if args.base_port is not None:
+        given["env_settings.base_port"] = args.base_port
     if passed:
         given["env_settings.env_args"] = list(passed)
-    if ours or asked.n_parallel > 1:
-        given["env_settings.num_envs"] = asked.n_parallel
-    if ours or asked.seed:
-        given["env_settings.seed"] = asked.seed
-    if ours or asked.speedup != 1:
-        given["engine_settings.time_scale"] = asked.speedup
-    if ours or asked.viz:
-        given["engine_settings.no_graphics"] = not asked.viz
-    if asked.save_checkpoint_frequency is not None:
-        given["default_settings.checkpoint_interval"] = asked.save_checkpoint_frequency
-    if asked.num_gpus == 0:
+    if ours or args.n_parallel > 1:
+        given["env_settings.num_envs"] = args.n_parallel
+    if ours or args.seed:
+        given["env_settings.seed"] = args.seed
+    if ours or args.speedup != 1:
+        given["engine_settings.time_scale"] = args.speedup
+    if ours or args.viz:
+        given["engine_settings.no_graphics"] = not args.viz
+    if args.save_checkpoint_frequency is not None:
+        given["default_settings.checkpoint_interval"] = args.save_checkpoint_frequency
+    if args.num_gpus == 0:
         given["torch_settings.device"] = "cpu"
     return given
 
