@@ -164,11 +164,17 @@ def _import_own(folders: Sequence[Path], top: str) -> None:
 
 def _add_to_path(folders: Sequence[str]) -> None:
     """Add folders before those of installed packages; that of a checkout of ours goes behind all, and hides nothing."""
-    root = os.path.realpath(ROOT)
-    ours = [path for path in [*sys.path, *folders] if path not in _INSTALLED and os.path.realpath(path) == root]
+    ours = [path for path in [*sys.path, *folders] if path not in _INSTALLED and _is_root(path)]
     others = [path for path in sys.path if path not in ours]
     at = next((index for index, path in enumerate(others) if path in _INSTALLED), len(others))
     sys.path[:] = [*others[:at], *(folder for folder in folders if folder not in ours), *others[at:], *ours]
+
+
+def _is_root(path: str) -> bool:
+    try:
+        return os.path.samefile(path or os.curdir, ROOT)
+    except OSError:  # there is no such folder, or the working directory has been removed
+        return False
 
 
 def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:

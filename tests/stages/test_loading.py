@@ -84,6 +84,7 @@ def test_a_working_directory_that_is_gone_is_no_obstacle(tmp_path, monkeypatch):
     gone.mkdir()
     write(tmp_path, my_stages="x = 6\n")
     monkeypatch.chdir(gone)
+    monkeypatch.syspath_prepend("")  # as in a notebook
     gone.rmdir()
 
     assert load_attribute("my_stages:x", tmp_path, "stage") == 6
