@@ -15,7 +15,7 @@ _NUMBERS_OF_ONE = 2**40
 
 
 class CentralDecisions:
-    """Asks one thing at a time; see `headrace.stages.environment.remote_policy.Oracle`.
+    """Asks one thing at a time; see `headrace.stages.environment.remote_policy.DecisionClient`.
 
     Args:
         source: the actor's incarnation.

@@ -43,7 +43,7 @@ LINK = ("socket", "segment")
 
 
 class StartChannel:
-    """The child's end of the line on which starts come and notices go: its standard input."""
+    """The child's end of the socket on which start messages come and notices of ends go: its standard input."""
 
     def __init__(self) -> None:
         self._sock: socket.socket | None = None

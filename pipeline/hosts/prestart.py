@@ -36,7 +36,7 @@ _MAX_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class PrestartedProcess:
-    """A child that was started and is nobody yet."""
+    """A process that has started and waits to be told which host it is."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket

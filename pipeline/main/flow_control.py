@@ -1,7 +1,8 @@
 """Flow control in main: the windows of behaviours, the actors' credits, and a warning where a trainer gets no steps.
 
-`pipeline/control/credits.py` is the account, `policy_lag` the size of its windows, `starvation` the warning. Here is
-which message changes what in them; each change may free credits, which go to the actors that have asked for some.
+`pipeline/control/credits.py` is the account, `PolicyLags` the size of its windows, `StarvationWatch` the warning.
+`FlowControl` says which message changes what in them; each change may free credits, which go to the actors that have
+asked for some.
 """
 
 from __future__ import annotations

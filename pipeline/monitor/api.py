@@ -93,7 +93,7 @@ class ShownRun(Protocol):
         ...
 
     def leagues(self) -> list[dict[str, Any]]:
-        """The leagues, as `league_matrix` has them."""
+        """The leagues, as `league_for_page` makes them."""
         ...
 
     def configuration(self) -> str:

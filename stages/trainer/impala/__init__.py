@@ -6,7 +6,7 @@ One update, in order; `trainer.ImpalaTrainer.learn` walks it:
 2. `replay`: past unrolls are drawn and laid behind the fresh ones.
 3. `unrolls`: both as what the network and the losses take in.
 4. `vtrace`: value targets and advantages, corrected for the policies that acted.
-5. `update`: one gradient step on the `losses` of all unrolls at once.
+5. `update`: the losses, and one gradient step on those of all unrolls at once.
 """
 
 from headrace.stages.trainer.impala.trainer import ImpalaTrainer

@@ -6,7 +6,7 @@ The path of one update, in order; `trainer.OnPolicyTrainer.learn` walks it:
 2. `signals`: the reward of each row, by each reward signal.
 3. `critic_values`: the critic's value of each row, and of the observation after each trajectory.
 4. `advantages`: advantages and value targets, made of rewards and values.
-5. `decoupling`: log-probabilities of the rows' actions under the current policy, and what rows of older ones weigh.
+5. `trainer.current_log_probs`, `importance_weights`: what rows of older policies than the current one weigh.
 6. `minibatches`: the rows with their targets, shuffled in each epoch, as views or in sequences.
 7. `update`: a gradient step on each minibatch. The losses are the algorithm's (`headrace.stages.trainer.ppo.update`).
 

@@ -144,7 +144,7 @@ class Minibatch:
     old_log_probs: Tensor
     """[R, P] under the policy before the update, or if not decoupled, under the one that acted."""
     advantages: Tensor
-    """[R, 1] normalised; if decoupled, [R, P] times the weights of `decoupling`."""
+    """[R, 1] normalised; if decoupled, [R, P] times the `importance_weights`."""
     returns: Tensor
     """[R, S] value targets."""
     rows: Tensor
