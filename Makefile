@@ -39,7 +39,7 @@ format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 docs: $(VENV)/.installed-dev ## write the pages that are generated from the code
 	$(BIN)/python -m headrace.config.reference > docs/configuration.md
 
-PROTOS = stages/unity/proto/communicator_objects.proto pipeline/serving/proto/policy_server.proto
+PROTOS = stages/environments/unity/proto/communicator_objects.proto pipeline/serving/proto/policy_server.proto
 proto: $(VENV)/.installed-dev ## compile the descriptions of protocols, after a change of one
 	for file in $(PROTOS); do $(BIN)/python -m grpc_tools.protoc -I$$(dirname $$file) \
 		--descriptor_set_out=$${file%.proto}.binpb $$file || exit 1; done

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec
-from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.environments.protocol import AgentSteps, StepResult
 from headrace.stages.games.connect_four import ConnectFourGroup
 from headrace.stages.games.pursuit import PursuitGroup
 from headrace.stages.games.volley import VolleyGroup

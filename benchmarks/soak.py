@@ -30,7 +30,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from headrace.stages.environment.protocol import StepResult  # noqa: E402
+from headrace.stages.environments.protocol import StepResult  # noqa: E402
 from headrace.stages.games.volley.group import VolleyGroup  # noqa: E402
 
 TICK_S = 0.01

@@ -1,7 +1,7 @@
 """The table of environment kinds: for each `environment.kind` of the YAML its settings, and where its code is.
 
-A new engine is one entry here and a folder of its own, such as `stages/environment/<engine>/`. Code is named by strings
-of the form `module:name`, and imported when a run asks for it.
+A new engine is one entry here and a folder of its own, `stages/environments/<engine>/`. Code is named by strings of the
+form `module:name`, and imported when a run asks for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EnvironmentKind:
     meaning: str
     """For the reference of the YAML."""
     group: str
-    """Function that makes an `EnvironmentGroup` from an `EnvironmentRequest` (`stages/environment/factory.py`)."""
+    """Function that makes an `EnvironmentGroup` from an `EnvironmentRequest` (`stages/environments/factory.py`)."""
     made_by: tuple[str, ...] = ()
     """The keys of which one must name what to make."""
     example: str = ""
@@ -35,7 +35,7 @@ class EnvironmentKind:
     """Model of the section. A kind with keys of its own derives one from this, with `kind: Literal["its name"]`."""
     check: str | None = None
     """Function that yields what contradicts other sections of a `RunConfig`, as `Finding`s."""
-    references: str = "headrace.stages.environment.factory:named_in_section"
+    references: str = "headrace.stages.environments.factory:named_in_section"
     """Function that yields, for a `RunConfig`, calls that import what the YAML names; each raises a `StageError` if
     it is not there."""
     preflight: str | None = None
@@ -43,7 +43,7 @@ class EnvironmentKind:
     raises a `StageError`."""
     trial: str | None = None
     """Function that makes and tries environments of a `RunConfig`, in a process of its own, and yields `Remark`s about
-    them (`stages/environment/trial.py`); None for those that are never started without a run."""
+    them (`stages/environments/trial.py`); None for those that are never started without a run."""
     description: str = "headrace.pipeline.command.description:describe_environment"
     """Function from a `RunConfig` to a line about its environments, for `--validate`."""
     env_settings: tuple[str, ...] = ()
@@ -81,18 +81,18 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
     ),
     gymnasium=EnvironmentKind(
         meaning="any Gymnasium environment",
-        group="headrace.stages.environment.gymnasium.making:make_gymnasium_group",
+        group="headrace.stages.environments.gymnasium.making:make_gymnasium_group",
         made_by=("id", "factory"),
         example="id: CartPole-v1",
         keys=("options", "wrappers", "observations", "behavior", "info_keys", "keys"),
         check="headrace.config.section_checks:check_behavior",
-        references="headrace.stages.environment.gymnasium.making:named_in_section",
-        trial="headrace.stages.environment.gymnasium.trial:try_gymnasium",
+        references="headrace.stages.environments.gymnasium.making:named_in_section",
+        trial="headrace.stages.environments.gymnasium.trial:try_gymnasium",
         one_after_another=True,
     ),
     pettingzoo=EnvironmentKind(
         meaning="any PettingZoo environment, of many agents",
-        group="headrace.stages.environment.pettingzoo.making:make_pettingzoo_group",
+        group="headrace.stages.environments.pettingzoo.making:make_pettingzoo_group",
         made_by=("id", "factory"),
         example="id: mpe2.simple_tag_v3",
         keys=(
@@ -100,12 +100,12 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
             *("api", "behaviors", "outcome", "rotate_sides", "keys"),
         ),
         check="headrace.config.section_checks:check_roles",
-        trial="headrace.stages.environment.pettingzoo.trial:try_pettingzoo",
+        trial="headrace.stages.environments.pettingzoo.trial:try_pettingzoo",
         one_after_another=True,
     ),
     mlagents=EnvironmentKind(
         meaning="any object with the interface of ML-Agents' low-level API",
-        group="headrace.stages.environment.low_level.making:make_low_level_group",
+        group="headrace.stages.environments.low_level.making:make_low_level_group",
         made_by=("factory",),
         example="factory: my_module:make_environment",
         keys=("options",),
@@ -113,10 +113,10 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
     ),
     unity=EnvironmentKind(
         meaning="what `env_settings` says, as without this section",
-        group="headrace.stages.environment.unity.making:make_unity_group",
+        group="headrace.stages.environments.unity.making:make_unity_group",
         check="headrace.config.section_checks:check_programs",
-        references="headrace.stages.environment.unity.preflight:named_channels",
-        preflight="headrace.stages.environment.unity.preflight:check_executable",
+        references="headrace.stages.environments.unity.preflight:named_channels",
+        preflight="headrace.stages.environments.unity.preflight:check_executable",
         description="headrace.pipeline.command.description:describe_programs",
         env_settings=(*_OF_PROGRAMS, "num_areas", "side_channels", "listen"),
         engine_settings=_UNITY_ENGINE,
@@ -126,11 +126,11 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
     ),
     godot=EnvironmentKind(
         meaning="a game made with Godot, with the addon of Godot RL Agents; `env_settings` says which build",
-        group="headrace.stages.environment.godot.making:make_godot_group",
+        group="headrace.stages.environments.godot.making:make_godot_group",
         keys=("behavior", "behaviors", "info_keys"),
         settings="headrace.config.godot:GodotSettings",
         check="headrace.config.section_checks:check_programs",
-        preflight="headrace.stages.environment.godot.preflight:check_build",
+        preflight="headrace.stages.environments.godot.preflight:check_build",
         description="headrace.pipeline.command.description:describe_programs",
         env_settings=_OF_PROGRAMS,
         engine_settings=("time_scale", "no_graphics", "no_graphics_monitor"),
@@ -141,10 +141,10 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
     ),
     open_protocol=EnvironmentKind(
         meaning="a game of any engine that speaks the open protocol (docs/protocol.md), as `env_settings` says",
-        group="headrace.stages.environment.open_protocol.making:make_open_group",
+        group="headrace.stages.environments.open_protocol.making:make_open_group",
         settings="headrace.config.open_protocol:OpenProtocolSettings",
         check="headrace.config.section_checks:check_programs",
-        preflight="headrace.stages.environment.open_protocol.making:check_game",
+        preflight="headrace.stages.environments.open_protocol.making:check_game",
         description="headrace.pipeline.command.description:describe_programs",
         env_settings=_OF_PROGRAMS,
         defaults={"env_settings": {"base_port": 12008}},

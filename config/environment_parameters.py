@@ -1,7 +1,7 @@
 """The `environment_parameters` section: numbers, samplers and curricula whose values the environment receives.
 
 They are only declared here: lessons advance in `headrace.pipeline.main.curricula`, values are drawn in
-`headrace.stages.environment.parameters`.
+`headrace.stages.environments.parameters`.
 """
 
 from __future__ import annotations

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from headrace.stages import Stage as Stage
     from headrace.stages import StageContext as StageContext
     from headrace.stages import StageError as StageError
-    from headrace.stages.environment.protocol import AgentSteps as AgentSteps
-    from headrace.stages.environment.protocol import EnvironmentGroup as EnvironmentGroup
-    from headrace.stages.environment.protocol import StepResult as StepResult
+    from headrace.stages.environments.protocol import AgentSteps as AgentSteps
+    from headrace.stages.environments.protocol import EnvironmentGroup as EnvironmentGroup
+    from headrace.stages.environments.protocol import StepResult as StepResult
     from headrace.stages.evaluation import EvaluationOpponents as EvaluationOpponents
     from headrace.stages.ghost import Candidate as Candidate
     from headrace.stages.ghost import OpponentSampler as OpponentSampler
@@ -98,7 +98,7 @@ _HOMES = {
     "headrace.queues.messages": ("ActionBatch",),
     "headrace.queues.stream_reader": ("StreamReader",),
     "headrace.stages": ("Stage", "StageContext", "StageError"),
-    "headrace.stages.environment.protocol": ("AgentSteps", "EnvironmentGroup", "StepResult"),
+    "headrace.stages.environments.protocol": ("AgentSteps", "EnvironmentGroup", "StepResult"),
     "headrace.stages.evaluation": ("EvaluationOpponents",),
     "headrace.stages.ghost": ("Candidate", "OpponentSampler"),
     "headrace.stages.policy": ("ActingPolicy",),

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 
 from headrace.config.unity import EnvSettings
+from headrace.stages.environments.open_protocol.conformance import RandomTrainer, check_game
+from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
+from headrace.stages.environments.programs.errors import ProgramEnded
 from headrace.stages.errors import StageError
-from headrace.stages.open_protocol.conformance import RandomTrainer, check_game
-from headrace.stages.open_protocol.worker import GameProgram, OpenWorker
-from headrace.stages.programs.errors import ProgramEnded
 
 _PORT = 12008
 _MOST_MIB = EnvSettings().max_message_mib

@@ -7,9 +7,9 @@ from headrace.queues.stream_format import StreamHeader
 from headrace.queues.stream_writer import StreamWriter
 from headrace.stages.actor import Actor, ActorPort, CreditGate
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.factory import EnvironmentRequest, make_group
-from headrace.stages.environment.policy_mapping import PolicyMappings
-from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.policy_mapping import PolicyMappings
+from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.evaluation import EvaluationStage
 from headrace.stages.evaluation.opponents import NewestOpponents
 from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage

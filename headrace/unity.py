@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.stages.unity.environment import UnityEnvironment
-from headrace.stages.unity.side_channels import (
+from headrace.stages.environments.unity.environment import UnityEnvironment
+from headrace.stages.environments.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
     FloatPropertiesChannel,

@@ -21,6 +21,12 @@ STEP_MUL = "step_mul"
 """Name of the branch by which a policy chooses for how many environment steps its action is held."""
 
 
+GODOT = "godot"
+"""Key of `BehaviorSpec.spaces` under which the spaces of a game made with Godot stand, as the game announced them:
+`observations` by key, `actions` as a list in the game's order, and `ordered`, whether that order is certain. Models of
+such a behaviour have a format of their own (`stages/policy/onnx/godot.py`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObservationSpec:
     """One observation of an agent: an array of `shape`, of NumPy dtype `dtype` (images stay uint8).

@@ -1,7 +1,7 @@
 """Stages: the base class, and one folder per stage of the pipeline. A custom stage needs no more than these names.
 
 Light on purpose: neither torch nor an environment library is imported here. Trainers are in `stages/trainer/`, policies
-in `headrace.stages.policy`, environments in `headrace.stages.environment`.
+in `headrace.stages.policy`, environments in `headrace.stages.environments`.
 """
 
 from headrace.queues.messages import TrajectoryBatch

@@ -5,8 +5,16 @@ from __future__ import annotations
 from headrace.place import PARTS
 
 _MOVED = {
-    **{f"stages.environment.{game}": f"headrace.stages.games.{game}" for game in ("connect_four", "pursuit", "volley")},
     **{part: f"headrace.{part}" for part in PARTS},
+    **{
+        f"headrace.stages.environment.{game}": f"headrace.stages.games.{game}"
+        for game in ("connect_four", "pursuit", "volley")
+    },
+    "headrace.stages.environment": "headrace.stages.environments",
+    **{
+        f"headrace.stages.{room}": f"headrace.stages.environments.{room}"
+        for room in ("godot", "open_protocol", "programs", "unity")
+    },
 }
 """By the earlier name of a package or module, its name today; a longer one counts before a shorter. Lines stay."""
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from headrace.config import BehaviorSettings, EnvironmentSettings, RunConfig
 from headrace.config.errors import nowhere
-from headrace.stages.environment.factory import EnvironmentRequest, make_group
-from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.protocol import EnvironmentGroup
 
 
 def request_of(

@@ -12,11 +12,11 @@ from unity_samples import agent, brain, numbers
 
 from headrace.config import EngineSettings
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environment.programs.group import ProgramGroup
-from headrace.stages.environment.unity.instance import UnityInstance
-from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.programs.group import ProgramGroup
+from headrace.stages.environments.unity.instance import UnityInstance
+from headrace.stages.environments.unity.messages import UnityOutputProto
+from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
 from headrace.stages.restarts import RestartBudget
-from headrace.stages.unity.messages import UnityOutputProto
 
 WALKER = "Walker?team=0"
 

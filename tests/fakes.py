@@ -16,7 +16,7 @@ import numpy as np
 
 from headrace.queues.messages import ActionBatch, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
-from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.errors import EnvironmentEnded
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.trainer.protocol import Trainer

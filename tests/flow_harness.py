@@ -31,7 +31,7 @@ from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.reporting.progress import Progress
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.queues.messages import Assignment, TrajectoryBatch
-from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.deliveries import VARIABLE
 from headrace.stages.trainer.protocol import TrainerContext

@@ -10,12 +10,12 @@ import msgpack
 import numpy as np
 
 from headrace.config.load import load_config
-from headrace.stages.godot.columns import AgentColumns
-from headrace.stages.godot.spaces import AgentSpaces, behavior_spec, read_announcement
-from headrace.stages.godot.wire import read_message
-from headrace.stages.open_protocol.announcement import read_hello
-from headrace.stages.open_protocol.formats import decode
-from headrace.stages.open_protocol.states import read_state
+from headrace.stages.environments.godot.columns import AgentColumns
+from headrace.stages.environments.godot.spaces import AgentSpaces, behavior_spec, read_announcement
+from headrace.stages.environments.godot.wire import read_message
+from headrace.stages.environments.open_protocol.announcement import read_hello
+from headrace.stages.environments.open_protocol.formats import decode
+from headrace.stages.environments.open_protocol.states import read_state
 from headrace.stages.trainer.imitation import load_demonstrations
 
 GODOT_SPACES: dict[str, Any] = {"obs": {"space": "box", "size": [2]}, "mood": {"space": "discrete", "size": 3}}

@@ -59,25 +59,25 @@ from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.queues.stream_format import FRAME, MAGIC, PREAMBLE, VERSION, checksum, column_table
 from headrace.queues.stream_reader import StreamReader
-from headrace.stages.environment.unity.instance import UnityInstance
-from headrace.stages.environment.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.godot.columns import WrongColumn
+from headrace.stages.environments.godot.spaces import BadAnnouncement
+from headrace.stages.environments.programs.errors import MessageError, ProgramRefused
+from headrace.stages.environments.unity import messages
+from headrace.stages.environments.unity.errors import UnityBroken, UnityLate
+from headrace.stages.environments.unity.handshake import check, read_greeting
+from headrace.stages.environments.unity.instance import UnityInstance
+from headrace.stages.environments.unity.messages import UnityMessageProto
+from headrace.stages.environments.unity.png import PngError, decode_into, encode_png
+from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.unity.worker import UnityWorker
 from headrace.stages.errors import StageError
-from headrace.stages.godot.columns import WrongColumn
-from headrace.stages.godot.spaces import BadAnnouncement
 from headrace.stages.policy import design_of, policy_layout
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
-from headrace.stages.programs.errors import MessageError, ProgramRefused
 from headrace.stages.trainer.imitation.streams import read_stream
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo
 from headrace.stages.trainer.replay_file import MAGIC as REPLAY_MAGIC
 from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
-from headrace.stages.unity import messages
-from headrace.stages.unity.errors import UnityBroken, UnityLate
-from headrace.stages.unity.handshake import check, read_greeting
-from headrace.stages.unity.messages import UnityMessageProto
-from headrace.stages.unity.png import PngError, decode_into, encode_png
-from headrace.stages.unity.worker import UnityWorker
 
 MEGABYTE = 1 << 20
 

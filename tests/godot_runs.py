@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headrace.stages.godot.build import GodotBuild
-from headrace.stages.godot.worker import GodotWorker
+from headrace.stages.environments.godot.build import GodotBuild
+from headrace.stages.environments.godot.worker import GodotWorker
 
 GAME = Path(__file__).with_name("godot_game.py")
 

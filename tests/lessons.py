@@ -6,7 +6,7 @@ from typing import Any
 
 from fakes import CountingGroup
 
-from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters
+from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters
 
 
 def told(length: Any, generation: int = 0, reset: bool = False) -> EnvironmentParameters:

@@ -7,7 +7,7 @@ import socket
 import sys
 from pathlib import Path
 
-from headrace.stages.open_protocol.worker import GameProgram, OpenWorker
+from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
 
 GAME = Path(__file__).with_name("open_game.py")
 

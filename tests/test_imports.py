@@ -23,16 +23,16 @@ HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "onnx", "onnxruntime", "ray", "
 """Slow to import: at module level only where a module can't be without it."""
 HEAVY_ALLOWED = {
     "gymnasium": (
-        "stages/environment/gymnasium/checked_vector.py",
-        "stages/environment/gymnasium/group.py",
-        "stages/environment/spaces/gymnasium_spaces.py",
-        "stages/environment/pettingzoo/behavior_spaces.py",
-        "stages/environment/gymnasium/trial.py",
-        "stages/environment/gymnasium/vectorising.py",
-        "stages/godot/environment.py",
-        "stages/godot/gymnasium_spaces.py",
+        "stages/environments/gymnasium/checked_vector.py",
+        "stages/environments/gymnasium/group.py",
+        "stages/environments/spaces/gymnasium_spaces.py",
+        "stages/environments/pettingzoo/behavior_spaces.py",
+        "stages/environments/gymnasium/trial.py",
+        "stages/environments/gymnasium/vectorising.py",
+        "stages/environments/godot/environment.py",
+        "stages/environments/godot/gymnasium_spaces.py",
     ),
-    "grpc": ("stages/unity/server.py", "pipeline/serving/grpc_server.py"),
+    "grpc": ("stages/environments/unity/server.py", "pipeline/serving/grpc_server.py"),
     "ray": ("pipeline/hosts/ray/",),
     "torch": (
         "stages/policy/network/",
@@ -175,16 +175,17 @@ def test_stages_do_not_know_each_others_insides():
     Only the actor and the exhibition, which join stages, and the built-in games, which are environments, know more.
     """
     folders = {folder.name for folder in (ROOT / "stages").iterdir() if folder.is_dir()}
+    shared = ("protocol", "programs", "unity", "godot", "open_protocol")
     found = []
     for path, tree in modules():
         layer, here, *inside = path.split("/")
         if layer != "stages" or not inside or here in ("actor", "exhibition", "games"):
             continue
-        strange = folders - {here, "policy", "brains", "programs", "unity", "godot", "open_protocol"}
+        strange = folders - {here, "policy", "brains"}
         found += [
             f"{path}:{line}: {what}"
             for what, line in imports(tree)
-            if (names := below(what).split("."))[0] == "stages" and names[1] in strange and names[2] != "protocol"
+            if (names := below(what).split("."))[0] == "stages" and names[1] in strange and names[2] not in shared
         ]
     assert not found
 

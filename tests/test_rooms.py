@@ -14,23 +14,19 @@ from test_imports import below, imports, modules
 ROOMS = {
     "stages": (
         "",
-        "programs",
-        "unity",
-        "godot",
-        "open_protocol",
         "policy",
         "policy/network",
         "policy/onnx",
         "brains",
-        "environment",
-        "environment/spaces",
-        "environment/gymnasium",
-        "environment/pettingzoo",
-        "environment/programs",
-        "environment/unity",
-        "environment/godot",
-        "environment/open_protocol",
-        "environment/low_level",
+        "environments",
+        "environments/spaces",
+        "environments/gymnasium",
+        "environments/pettingzoo",
+        "environments/programs",
+        "environments/unity",
+        "environments/godot",
+        "environments/open_protocol",
+        "environments/low_level",
         "inference",
         "games",
         "agent",
@@ -133,7 +129,7 @@ LONGEST = 50
 """Lines of a function, its docstring included; ruff holds its complexity to 15."""
 
 MIRRORED = {"ActionSpec", "BehaviorSpec", "ObservationSpec"}
-"""Classes of `stages/unity/specs.py` that scripts know from ML-Agents by these names."""
+"""Classes of `stages/environments/unity/specs.py` that scripts know from ML-Agents by these names."""
 
 
 def test_no_function_is_too_long():

@@ -29,11 +29,11 @@ from unity_runs import BUILD, free_port, reports  # noqa: E402
 
 from headrace.config import NetworkSettings  # noqa: E402
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec  # noqa: E402
+from headrace.stages.environments.unity.demo import DemoReader  # noqa: E402
 from headrace.stages.errors import StageError  # noqa: E402
 from headrace.stages.policy import PolicyDesign  # noqa: E402
 from headrace.stages.policy.onnx import OnnxPolicy  # noqa: E402
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo  # noqa: E402
-from headrace.stages.unity.demo import DemoReader  # noqa: E402
 
 BRANCHES = {"SoccerTwos": (3, 3, 3), "Sorter": (3, 3, 3), "discrete1vis0vec_2_3action": (2, 3)}
 """Of models of version 2, which state the sum alone."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.stages.unity.executable import Executable
-from headrace.stages.unity.messages import AgentActionProto, ListAgentActionProto
-from headrace.stages.unity.worker import UnityWorker
+from headrace.stages.environments.unity.executable import Executable
+from headrace.stages.environments.unity.messages import AgentActionProto, ListAgentActionProto
+from headrace.stages.environments.unity.worker import UnityWorker
 
 BUILD = Path(__file__).with_name("unity_client") / "unity_build"
 """Without its extension, as users give it."""

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from headrace.stages.unity.messages import DEFAULT, NONE, PNG, AgentInfoProto, BrainParametersProto, ObservationProto
+from headrace.stages.environments.unity.messages import (
+    DEFAULT,
+    NONE,
+    PNG,
+    AgentInfoProto,
+    BrainParametersProto,
+    ObservationProto,
+)
 
 UNSPECIFIED, PLAIN, TRANSLATION, VARIABLE = 0, 1, 2, 4
 CHANNELS_FIRST = (PLAIN, TRANSLATION, TRANSLATION)

@@ -1,6 +1,6 @@
 """A task for two that needs one to sacrifice itself: groups of agents in an environment of one's own.
 
-All instances are stepped together, so this is an `EnvironmentGroup` (stages/environment/protocol.py). Axis letter: n
+All instances are stepped together, so this is an `EnvironmentGroup` (stages/environments/protocol.py). Axis letter: n
 instances, with two agents each.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.config import CompletionCriteria, Curriculum, EnvironmentParameter
 from headrace.config.environment_parameters import Lesson, ParameterValue
-from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.environments.parameters import EnvironmentParameters
 
 
 def lessons_of(parameter: EnvironmentParameter) -> tuple[Lesson, ...]:

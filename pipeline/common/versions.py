@@ -15,7 +15,7 @@ def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
 
 def version_information() -> str:
     """Return the versions that a bug report should state, in lines as ML-Agents has them."""
-    from headrace.stages.unity.versions import COMMUNICATION_VERSION
+    from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION
 
     parts = {
         "headrace": version_of("headrace"),

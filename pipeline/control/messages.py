@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.pipeline.control.credits import CreditRequest, Grant
 from headrace.queues.messages import Assignment
-from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.trainer.report import TrainerReport
 
 # Up: from a host to main. --------------------------------------------------------------------------------------------

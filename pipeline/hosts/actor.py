@@ -46,11 +46,11 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.factory import EnvironmentRequest, make_group
-from headrace.stages.environment.parameters import EnvironmentParameters
-from headrace.stages.environment.policy_mapping import PolicyMappings, no_behavior
-from headrace.stages.environment.protocol import EnvironmentGroup
-from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.parameters import EnvironmentParameters
+from headrace.stages.environments.policy_mapping import PolicyMappings, no_behavior
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.evaluation.scores import ScoreKeeper
 from headrace.stages.loop import run_source
 from headrace.stages.policy.protocol import ActingPolicy

@@ -8,14 +8,14 @@ from typing import Any
 from headrace.queues.ends import ItemSource, Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion
-from headrace.stages.environment.remote_policy import NoDecisionError
+from headrace.stages.environments.remote_policy import NoDecisionError
 
 _NUMBERS_OF_ONE = 2**40
 """Numbers of requests of one incarnation of an actor: an answer that is meant for a dead one fits none of the next."""
 
 
 class CentralDecisions:
-    """Asks one thing at a time; see `headrace.stages.environment.remote_policy.DecisionClient`.
+    """Asks one thing at a time; see `headrace.stages.environments.remote_policy.DecisionClient`.
 
     Args:
         source: the actor's incarnation.

@@ -22,9 +22,9 @@ from headrace.pipeline.run_folder.folder import folder_name
 from headrace.queues.ends import Inlet
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.factory import EnvironmentRequest, make_group
-from headrace.stages.environment.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import EnvironmentEnded, StageError
 from headrace.stages.evaluation import EvaluationResult, EvaluationStage
 from headrace.stages.evaluation.opponents import make_opponents

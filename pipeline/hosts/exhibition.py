@@ -28,9 +28,9 @@ from headrace.queues.errors import StreamError
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_writer import next_stream_path
-from headrace.stages.environment.factory import EnvironmentRequest
-from headrace.stages.environment.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environment.protocol import EnvironmentGroup, StepResult
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition import Cast, Casting, Show

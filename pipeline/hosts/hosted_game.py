@@ -13,8 +13,8 @@ from headrace.config.keys import KeyMapSettings
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.factory import EnvironmentRequest
-from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.exhibition.film import FilmedGroup
 from headrace.stages.exhibition.keys import buttons, keys_of
 from headrace.stages.exhibition.making import make_shown_group

@@ -1,7 +1,7 @@
 """Curricula: decides which value or sampler each environment parameter has, and when the next lesson begins.
 
 Main decides, as it alone receives the reports of all trainers. Samplers are drawn from in the actors
-(`headrace.stages.environment.parameters`). Pure: no clock, no messages sent.
+(`headrace.stages.environments.parameters`). Pure: no clock, no messages sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.config import (
 )
 from headrace.config.environment_parameters import ParameterValue
 from headrace.pipeline.common.lessons import all_criteria, kept_returns, lessons_of, plain_value
-from headrace.stages.environment.parameters import EnvironmentParameters
+from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.graph import offline_demonstrations
 from headrace.pipeline.main.references import in_place
 from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
-from headrace.stages.environment.trial import Remark
+from headrace.stages.environments.trial import Remark
 from headrace.stages.loading import users_folders
 
 _SKIP = "--no-env-check skips this check"
@@ -24,7 +24,7 @@ def try_environments(config: RunConfig) -> tuple[list[str], list[str]]:
     if config.environment_kind.trial is None or config.replay is not None or offline_demonstrations(config):
         return [], []
     timeout_s = config.env_settings.timeout_wait
-    answer = call_in_subprocess("headrace.stages.environment.trial:try_kind", config, timeout_s)
+    answer = call_in_subprocess("headrace.stages.environments.trial:try_kind", config, timeout_s)
     if isinstance(answer, NoAnswer):
         remarks = [_unanswered(answer.status, timeout_s, _where(answer.stacks, config))]
     else:

@@ -14,7 +14,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.model_files import acting_policy, is_onnx, newest_policy
 from headrace.queues.messages import Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.remote_policy import RemotePolicies
+from headrace.stages.environments.remote_policy import RemotePolicies
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.policy.factory import make_policy
 from headrace.stages.policy.protocol import ActingPolicy

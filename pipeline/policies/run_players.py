@@ -18,7 +18,7 @@ from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
-from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.players import SEED, GreedyPlayer, Player
 from headrace.stages.exhibition.cast import NEWEST

@@ -24,9 +24,9 @@ from headrace.pipeline.run_folder.folder import CONFIGURATION
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
-from headrace.stages.environment.factory import EnvironmentRequest, make_group
-from headrace.stages.environment.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 from headrace.stages.evaluation.players import DrawingPlayer, GreedyPlayer, Player
 from headrace.stages.evaluation.scores import aligned

@@ -15,8 +15,8 @@ from headrace.config.errors import suggest
 from headrace.pipeline.common.errors import PredictError
 from headrace.pipeline.prediction.policy_spaces import OwnTerms
 from headrace.queues.messages import Array, Floats
-from headrace.stages.environment.spaces.actions import ActionMapping, action_masks, flat_mask
-from headrace.stages.environment.spaces.own_space import (
+from headrace.stages.environments.spaces.actions import ActionMapping, action_masks, flat_mask
+from headrace.stages.environments.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
     ComposedSpace,

@@ -15,7 +15,7 @@ from headrace.pipeline.prediction.observation_reader import MASK, ObservationRea
 from headrace.pipeline.prediction.policy_spaces import OwnTerms
 from headrace.queues.messages import ActionBatch, Floats
 from headrace.queues.specs import STEP_MUL, BehaviorSpec
-from headrace.stages.environment.spaces.actions import ActionMapping, action_mapping
+from headrace.stages.environments.spaces.actions import ActionMapping, action_mapping
 from headrace.stages.errors import StageError
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.protocol import ActingPolicy, Recall
@@ -37,7 +37,7 @@ class LoadedPolicy:
         behavior: the name of the behaviour that it acts for.
         step: steps that it had learned from; 0 where its file does not say.
         file: the file that was read.
-        observation_space: what `predict` takes, a description of the space (`stages/environment/spaces/own_space.py`).
+        observation_space: what `predict` takes, a description of the space (`stages/environments/spaces/own_space.py`).
         action_space: what it returns.
         state_size: numbers of a state; 0 without memory.
         action_repeat: environment steps that each action is meant to be held for; where the policy chooses, the most;

@@ -11,9 +11,9 @@ import numpy as np
 from headrace.config import ObservationSettings
 from headrace.pipeline.common.errors import RunError
 from headrace.queues.specs import STEP_MUL, ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environment.spaces.actions import action_mapping
-from headrace.stages.environment.spaces.observations import ObservationPart, observation_parts
-from headrace.stages.environment.spaces.own_space import (
+from headrace.stages.environments.spaces.actions import action_mapping
+from headrace.stages.environments.spaces.observations import ObservationPart, observation_parts
+from headrace.stages.environments.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
     ComposedSpace,

@@ -20,8 +20,8 @@ from typing import Any
 from headrace.pipeline.common.versions import version_of
 from headrace.pipeline.reporting.statistics import Summary
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION
 from headrace.stages.timings import ACTING, LEARNING, STEPPING
-from headrace.stages.unity.versions import COMMUNICATION_VERSION
 
 FORMAT_VERSION = "0.1.0"
 

@@ -21,9 +21,9 @@ from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.actor.resets import Resets
 from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.parameters import EnvironmentParameters
-from headrace.stages.environment.remote_policy import NoDecisionError
-from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.environments.parameters import EnvironmentParameters
+from headrace.stages.environments.remote_policy import NoDecisionError
+from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import Source, StageContext

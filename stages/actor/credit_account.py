@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from headrace.queues.specs import behavior_name
 from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.environments.stage import EnvironmentStage
 
 
 class CreditAccount:

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.parameters import EnvironmentParameters
-from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.environments.parameters import EnvironmentParameters
+from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import StageContext

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.policy.memories import PATIENCE
 
 _LOOK_EVERY = 1000

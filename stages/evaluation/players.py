@@ -10,7 +10,7 @@ import numpy as np
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains.uniform import UniformBrain
-from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.protocol import ActingPolicy
 

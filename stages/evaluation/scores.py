@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.queues.specs import behavior_name, behavior_team
-from headrace.stages.environment.protocol import GameResults, StepResult
+from headrace.stages.environments.protocol import GameResults, StepResult
 from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
 
 _WITHOUT_END = 2**62

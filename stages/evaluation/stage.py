@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
-from headrace.stages.environment.protocol import EnvironmentGroup, Punctual, StepResult, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, StepResult, settled
 from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
 from headrace.stages.evaluation.opponents import EvaluationOpponents
 from headrace.stages.evaluation.players import SEED, GreedyPlayer, Player, uniform_player

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.specs import BehaviorSpec, behavior_team
-from headrace.stages.environment.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.episodes import equal_shares
 from headrace.stages.evaluation.players import Player

@@ -14,7 +14,7 @@ from typing import Protocol
 from headrace.config.keys import KeyMapSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.players import Player, uniform_player
 from headrace.stages.exhibition.keys import action_of

@@ -15,7 +15,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_format import StreamHeader
 from headrace.queues.stream_writer import StreamWriter
 from headrace.stages.agent.processor import AgentProcessor
-from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.environments.protocol import AgentSteps
 
 EDGE = "agent_processor"
 """The edge whose recordings these are like."""

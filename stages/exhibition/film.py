@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.protocol import EnvironmentGroup, StepResult
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
 from headrace.stages.games.scene import Display, Drawn
 
 USUAL_FPS = 30.0

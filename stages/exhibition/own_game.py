@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 from headrace.stages.exhibition.film import FilmedGroup
 from headrace.stages.exhibition.projector import Projector, Shown
 from headrace.stages.exhibition.seats import Seats

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.protocol import StepResult
+from headrace.stages.environments.protocol import StepResult
 from headrace.stages.exhibition.film import FilmedGroup, Picture
 from headrace.stages.exhibition.standings import Standings
 

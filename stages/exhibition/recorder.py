@@ -9,8 +9,8 @@ from pathlib import Path
 
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.factory import EnvironmentRequest
-from headrace.stages.environment.protocol import EnvironmentGroup, StepResult
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.drawing import SceneImages
 from headrace.stages.exhibition.film import FilmedGroup, Picture

@@ -12,7 +12,7 @@ from headrace.config.keys import KeyMapSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains.protocol import BrainRequest, Memoryless
-from headrace.stages.environment.protocol import AgentSteps
+from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.cast import HeldKeys
 from headrace.stages.exhibition.keys import action_of

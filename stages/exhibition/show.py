@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environment.protocol import EnvironmentGroup, StepResult, settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 from headrace.stages.exhibition.cast import Cast
 from headrace.stages.exhibition.film import FilmedGroup
 from headrace.stages.exhibition.projector import Projector, Shown

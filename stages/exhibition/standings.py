@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.queues.specs import behavior_team
-from headrace.stages.environment.protocol import StepResult
+from headrace.stages.environments.protocol import StepResult
 
 
 class Standings:

@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.errors import suggest
-from headrace.stages.environment import factory
-from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environments import factory
+from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import StageError
 
 BUILTIN_GAMES: Mapping[str, str] = {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.environments.protocol import AgentSteps, StepResult
 
 Bools = NDArray[np.bool_]
 Outcome = tuple[Array, Bools, Bools]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.environments.protocol import AgentSteps, StepResult
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

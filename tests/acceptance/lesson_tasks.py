@@ -16,7 +16,7 @@ from acceptance.cases import PPO, changed
 from acceptance.harness import Plain, final_score, train
 from numpy.typing import NDArray
 
-from headrace.stages.environment.parameters import EpisodeParameters
+from headrace.stages.environments.parameters import EpisodeParameters
 
 LENGTH = 60
 STEPS = 150_000

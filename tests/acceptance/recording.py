@@ -12,7 +12,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_format import StreamHeader
 from headrace.queues.stream_writer import StreamWriter
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.protocol import AgentSteps, EnvironmentGroup, StepResult
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult
 
 Expert = Callable[[AgentSteps], ActionBatch]
 EDGE = "trainer"

@@ -17,7 +17,7 @@ from acceptance.episode_log import EpisodeLog
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages import TrajectoryBatch
-from headrace.stages.environment.protocol import StepResult
+from headrace.stages.environments.protocol import StepResult
 
 
 class Sides:

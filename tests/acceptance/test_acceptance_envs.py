@@ -7,7 +7,7 @@ import pytest
 from acceptance.acceptance_envs import Corridor, CueMemory, PixelTask, Simple
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environments.protocol import EnvironmentGroup
 
 
 def play(group, decide, ticks, seed=0):

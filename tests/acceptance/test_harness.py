@@ -12,7 +12,7 @@ from acceptance.harness import BESIDE, Case, Demonstrations, configuration, fina
 from acceptance.recording import record
 
 from headrace.config import RunConfig
-from headrace.stages.environment.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.trainer.imitation import load_demonstrations
 
 TINY: dict[str, Any] = {

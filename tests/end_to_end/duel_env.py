@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 
 
 class Duel:

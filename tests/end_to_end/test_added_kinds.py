@@ -14,7 +14,7 @@ from runs import COMMAND
 POLES = """
 import dataclasses
 from headrace import ENVIRONMENT_KINDS
-from headrace.stages.environment.gymnasium.making import make_gymnasium_group
+from headrace.stages.environments.gymnasium.making import make_gymnasium_group
 
 ENVIRONMENT_KINDS["poles"] = dataclasses.replace(ENVIRONMENT_KINDS["gymnasium"], meaning="poles", group="poles:make")
 

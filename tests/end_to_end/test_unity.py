@@ -17,7 +17,7 @@ from unity_runs import BUILD, is_free, reports
 
 CHANNEL = '''
 import uuid
-from headrace.stages.unity.side_channels import OutgoingMessage, SideChannel
+from headrace.stages.environments.unity.side_channels import OutgoingMessage, SideChannel
 
 class Echo(SideChannel):
     """Writes down what comes back."""

@@ -12,9 +12,9 @@ from runs import Command
 from unity_client.scenes.given import seen
 from unity_runs import BUILD, NoChannels, build, free_port, reports
 
-from headrace.stages.unity.actions import action_protos
-from headrace.stages.unity.columns import BehaviorReader
-from headrace.stages.unity.worker import UnityWorker
+from headrace.stages.environments.unity.actions import action_protos
+from headrace.stages.environments.unity.columns import BehaviorReader
+from headrace.stages.environments.unity.worker import UnityWorker
 
 SCENE = ("--agents", "4", "--continuous", "1", "--branches", "3", "--mask")
 BEHAVIOR = "Simple?team=0"

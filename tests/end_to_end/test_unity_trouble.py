@@ -28,7 +28,7 @@ MENDED = {
 
 
 ALWAYS = {"die-mid-step", "garbage"}
-"""The others are read and refused in the same way; they are tried under `-m slow`, and alone in tests/stages/unity."""
+"""The others are read and refused in the same way; they are tried under `-m slow`, and alone in tests/stages/environments/unity."""
 
 
 @pytest.mark.parametrize(

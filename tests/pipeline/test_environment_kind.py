@@ -17,7 +17,7 @@ from headrace.config.fields import Int
 from headrace.config.reference import reference
 from headrace.pipeline.cli import main
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environment.protocol import AgentSteps, StepResult
+from headrace.stages.environments.protocol import AgentSteps, StepResult
 from headrace.stages.errors import LoadError
 
 SEEN = []

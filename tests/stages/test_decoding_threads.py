@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from headrace.stages.unity import observations
-from headrace.stages.unity.observations import decode_each
+from headrace.stages.environments.unity import observations
+from headrace.stages.environments.unity.observations import decode_each
 
 
 @pytest.fixture(params=[1, 3, 64])

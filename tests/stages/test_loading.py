@@ -150,6 +150,9 @@ def test_neighbours_come_before_installed_packages_of_their_name(tmp_path, monke
     ("then", "now"),
     [
         ("stages.environment.volley.group:VolleyGroup", "headrace.stages.games.volley.group:VolleyGroup"),
+        ("stages.environment.stage:EnvironmentStage", "headrace.stages.environments.stage:EnvironmentStage"),
+        ("headrace.stages.programs.rows:ProgramRows", "headrace.stages.environments.programs.rows:ProgramRows"),
+        ("headrace.stages.unity.errors:UnityBroken", "headrace.stages.environments.unity.errors:UnityBroken"),
         ("stages.games.volley:VolleyGroup", "headrace.stages.games.volley:VolleyGroup"),
         ("stages:Stage", "headrace.stages:Stage"),
         ("queues.messages:TrajectoryBatch", "headrace.queues.messages:TrajectoryBatch"),

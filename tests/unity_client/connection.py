@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 from unity_client.faults import Closed, Lost, Violation
 
-from headrace.stages.unity.messages import CLOSE, EXCHANGE, OK, UnityMessageProto
+from headrace.stages.environments.unity.messages import CLOSE, EXCHANGE, OK, UnityMessageProto
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),

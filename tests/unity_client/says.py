@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.stages.unity.messages import DEFAULT, GOAL_SIGNAL, NONE, PNG, AgentInfoProto, BrainParametersProto
+from headrace.stages.environments.unity.messages import (
+    DEFAULT,
+    GOAL_SIGNAL,
+    NONE,
+    PNG,
+    AgentInfoProto,
+    BrainParametersProto,
+)
 
 VARIABLE = (4, 1)
 """Dimension properties of a list of entities: as many as there are, each with its features."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.errors import StageError
 from headrace.stages.games.connect_four import rules
 from headrace.stages.games.connect_four import scene as screen

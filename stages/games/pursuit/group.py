@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Floats
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environment.parameters import EpisodeParameters, check_parameter_names
-from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.environments.parameters import EpisodeParameters, check_parameter_names
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.games.pursuit import scene as screen
 from headrace.stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
 from headrace.stages.games.pursuit.observing import OBSERVATION_SIZE, observe

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Floats
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environment.parameters import EpisodeParameters, check_parameter_names
-from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.environments.parameters import EpisodeParameters, check_parameter_names
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.games.scene import Display, Scene
 from headrace.stages.games.volley import scene as screen
 from headrace.stages.games.volley.observing import OBSERVATION_SIZE, observe

@@ -6,13 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array, Floats, PolicyUpdate
-from headrace.queues.specs import ObservationSpec
+from headrace.queues.specs import GODOT, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.factory import make_policy
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.policy.onnx.runtime import Runtime
 from headrace.stages.policy.protocol import ActingPolicy, Recall
-from headrace.stages.programs.names import GODOT
 
 TOLERANCE = 1e-4
 _ROWS = 16

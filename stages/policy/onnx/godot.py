@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from headrace.queues.messages import Array, PolicyUpdate
-from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
@@ -26,7 +26,6 @@ from headrace.stages.policy.onnx.graph import BATCH, OPSET, Graph
 from headrace.stages.policy.onnx.heads import ActionHeads
 from headrace.stages.policy.onnx.layers import apply
 from headrace.stages.policy.onnx.model_spec import NOTES, noted
-from headrace.stages.programs.names import GODOT
 
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
 _INT64 = 7

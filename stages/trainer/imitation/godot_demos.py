@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.specs import BehaviorSpec
+from headrace.queues.specs import GODOT, BehaviorSpec
+from headrace.stages.environments.godot.wire import WireError, read_json
 from headrace.stages.errors import StageError
-from headrace.stages.godot.wire import WireError, read_json
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.programs.names import GODOT
 from headrace.stages.trainer.imitation.checking import within_bounds
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.environments.unity.demo_steps import DemoSteps, read_demo, write_demo
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.imitation.checking import within_bounds
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
-from headrace.stages.unity.demo_steps import DemoSteps, read_demo, write_demo
 
 log = logging.getLogger(__name__)
 

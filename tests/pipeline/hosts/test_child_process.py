@@ -165,7 +165,7 @@ def test_a_learner_imports_no_environment_no_compiler_and_no_demo_files(trainer)
         "google.protobuf",
         "headrace.stages.actor",
         "headrace.stages.ghost",
-        "headrace.stages.unity",
+        "headrace.stages.environments.unity",
         "sympy",
         "torch._dynamo",
         "torch.onnx",

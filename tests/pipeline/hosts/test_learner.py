@@ -15,10 +15,10 @@ import pytest
         "grpc",
         "headrace.stages.actor.actor",
         "headrace.stages.agent",
-        "headrace.stages.environment.factory",
-        "headrace.stages.environment.stage",
+        "headrace.stages.environments.factory",
+        "headrace.stages.environments.stage",
         "headrace.stages.games",
-        "headrace.stages.unity",
+        "headrace.stages.environments.unity",
     ],
 )
 def test_it_imports_nothing_that_only_actors_need(of_actors, loaded):

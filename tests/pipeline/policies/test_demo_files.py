@@ -12,9 +12,9 @@ from headrace.pipeline.policies.demo_files import write_demos
 from headrace.queues.specs import ActionSpec
 from headrace.queues.stream_format import StreamHeader
 from headrace.queues.stream_writer import StreamWriter
+from headrace.stages.environments.unity.demo import DemoReader
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import load_recorded
-from headrace.stages.unity.demo import DemoReader
 
 OTHER = replace(SPEC, behavior_id="Other?team=1", actions=ActionSpec(0, (4,)))
 

@@ -14,7 +14,7 @@ from gymnasium.vector import SyncVectorEnv
 from predicted import MEMORY, group_of, saved
 
 from headrace import PredictError, load_policy
-from headrace.stages.environment.gymnasium.group import GymnasiumGroup
+from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 
 PAGE = (Path(__file__).parents[3] / "docs" / "predict.md").read_text()
 CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -18,8 +18,8 @@ from headrace.queues.messages import Assignment, Barrier, TrajectoryBatch
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.policy_mapping import PolicyMappings
-from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.environments.policy_mapping import PolicyMappings
+from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import EnvironmentEnded
 from headrace.stages.loop import StageFailure, run_source
 from headrace.stages.restarts import RestartBudget

@@ -14,9 +14,9 @@ from headrace.queues.messages import Assignment, Barrier, TrajectoryBatch
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credit_gate import CreditGate
 from headrace.stages.agent import AgentProcessor
-from headrace.stages.environment.policy_mapping import PolicyMappings
-from headrace.stages.environment.remote_policy import RemotePolicies
-from headrace.stages.environment.stage import EnvironmentStage
+from headrace.stages.environments.policy_mapping import PolicyMappings
+from headrace.stages.environments.remote_policy import RemotePolicies
+from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.loop import run_source
 from headrace.stages.stage import StageContext
 

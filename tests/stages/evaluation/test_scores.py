@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.evaluation.scores import Played, Score, ScoreKeeper, ScoreSums, score_table
 
 

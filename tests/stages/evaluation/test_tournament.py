@@ -9,7 +9,7 @@ import pytest
 
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.environment.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.tournament import CountedGames, PairResult, Tournament, matrix, single_games
 

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from headrace.config import RunConfig
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ObservationSpec
-from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.making import make_shown_group, to_rgb
 

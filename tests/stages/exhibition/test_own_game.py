@@ -10,8 +10,8 @@ from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
-from headrace.stages.environment.factory import EnvironmentRequest
-from headrace.stages.environment.protocol import EnvironmentGroup, Punctual, Stoppable
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, Stoppable
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.cast import LATE_S
 from headrace.stages.exhibition.keys import keys_of

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.config import RunConfig
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition import recorder
 from headrace.stages.exhibition.recorder import GameRecorder

@@ -9,7 +9,7 @@ import pytest
 from headrace.config import RunConfig
 from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
-from headrace.stages.environment.factory import EnvironmentRequest
+from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.players import GreedyPlayer
 from headrace.stages.exhibition import Cast, Casting, Show

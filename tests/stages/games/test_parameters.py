@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environment.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
+from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
 from headrace.stages.errors import StageError
 from headrace.stages.games.pursuit import PursuitGroup
 from headrace.stages.games.volley import VolleyGroup

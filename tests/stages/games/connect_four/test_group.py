@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import StageError
 from headrace.stages.games.connect_four import ConnectFourGroup, RandomPlayer, rules
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.matches import RandomPlayer
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.games.pursuit import PursuitGroup
 from headrace.stages.games.pursuit.group import ACTIONS
 from headrace.stages.games.pursuit.rules import EVADER, RESULT_REWARD, STEP_REWARD

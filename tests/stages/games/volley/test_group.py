@@ -3,7 +3,7 @@ import pytest
 
 from benchmarks.matches import RandomPlayer
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environment.protocol import EnvironmentGroup
+from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.games.volley import VolleyGroup
 from headrace.stages.games.volley.group import ACTIONS
 from headrace.stages.games.volley.physics import VX, VY, X, Y

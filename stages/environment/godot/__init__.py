@@ -1,1 +1,0 @@
-"""Godot as an environment: several builds of a game, or its editor, as one group."""

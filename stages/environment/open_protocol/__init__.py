@@ -1,1 +1,0 @@
-"""Games that speak the open protocol, as an environment group."""

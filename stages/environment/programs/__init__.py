@@ -1,1 +1,0 @@
-"""Several programs of one engine as one environment group: partial ticks, restarts, episodes."""

@@ -1,0 +1,124 @@
+"""The decisions of one tick for one behaviour id: policies decide for the rows of their games, all get a stamp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.environments.policy_mapping import MappedPlayer, PolicyMapping
+from headrace.stages.policy.numpy_policy import NumpyPolicy, act_together
+from headrace.stages.policy.protocol import Decision, Recall
+
+MappingRows = list[tuple[PolicyMapping, NDArray[np.intp] | None]]
+"""The rows of a tick by mapping; None for all of them."""
+PlayerRows = list[tuple[MappedPlayer, NDArray[np.intp] | None]]
+"""The rows of a tick by policy; None for all of them."""
+
+
+def players_of(parts: MappingRows, behavior_id: str) -> PlayerRows:
+    """Group the rows of a tick by policy: several mappings often share one."""
+    found: dict[int, tuple[MappedPlayer, list[NDArray[np.intp]]]] = {}
+    for mapping, rows in parts:
+        player = mapping.players[behavior_id]
+        found.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
+    if len(found) == 1:
+        return [(player, None) for player, _ in found.values()]
+    return [(player, np.sort(np.concatenate(rows))) for player, rows in found.values()]
+
+
+def decide_rows(
+    players: PlayerRows,
+    count: int,
+    observations: tuple[Array, ...],
+    masks: NDArray[np.bool_] | None,
+    random: np.random.Generator,
+    greedy: bool,
+    recalls: Sequence[Recall | None],
+) -> tuple[Decision, list[Recall | None]]:
+    """Decide for all `count` rows, by each policy for its own.
+
+    Perceptrons decide together; of others act() is called once per policy.
+
+    `recalls` are the memories of each player's rows.
+
+    Returns:
+        The decision, and for each player the memories of its rows afterwards.
+    """
+    if len(players) == 1:
+        decision = _act(players[0][0], observations, masks, random, greedy, recalls[0])
+        return decision, [decision.recall]
+    if (together := _together(players, greedy)) is not None:
+        decision = act_together(together, observations, masks, random, greedy)
+        return _with_masks(decision, masks), [None] * len(players)
+    columns: dict[str, Array] = {}
+    continuous = discrete = None
+    after = []
+    for (player, rows), part_recall in zip(players, recalls, strict=True):
+        assert rows is not None
+        part_masks = masks[rows] if masks is not None else None
+        part = _act(player, tuple(o[rows] for o in observations), part_masks, random, greedy, part_recall)
+        if continuous is None or discrete is None:
+            continuous = np.empty((count, *part.actions.continuous.shape[1:]), np.float32)
+            discrete = np.empty((count, *part.actions.discrete.shape[1:]), np.int32)
+            columns = {name: np.empty((count, *c.shape[1:]), c.dtype) for name, c in part.columns.items()}
+        continuous[rows], discrete[rows] = part.actions.continuous, part.actions.discrete
+        for name, column in part.columns.items():
+            columns[name][rows] = column
+        after.append(part.recall)
+    assert continuous is not None
+    assert discrete is not None
+    return Decision(ActionBatch(continuous, discrete), columns), after
+
+
+def _act(
+    player: MappedPlayer,
+    observations: tuple[Array, ...],
+    masks: NDArray[np.bool_] | None,
+    random: np.random.Generator,
+    greedy: bool,
+    recall: Recall | None,
+) -> Decision:
+    return _with_masks(player.policy.act(observations, masks, random, greedy, recall), masks)
+
+
+def _with_masks(decision: Decision, masks: NDArray[np.bool_] | None) -> Decision:
+    if masks is not None:
+        return Decision(decision.actions, {**decision.columns, "action_masks": masks}, decision.recall)
+    return decision
+
+
+def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDArray[np.intp]]] | None:
+    """The policies with their rows, if all can decide at once."""
+    first, parts = players[0][0].policy, []
+    if not isinstance(first, NumpyPolicy):
+        return None
+    for player, rows in players:
+        policy = player.policy
+        if rows is None or not isinstance(policy, NumpyPolicy) or not first.joins(policy, greedy):
+            return None
+        parts.append((policy, rows))
+    return parts
+
+
+class DecisionStamp:
+    """The policy version and self-play stamp of each decision of a tick; no stamp without self-play."""
+
+    __slots__ = ("generations", "learning", "opponents", "versions")
+
+    def __init__(self, count: int, parts: MappingRows, behavior_id: str) -> None:
+        self.versions = np.empty(count, np.int64)
+        self.generations = np.zeros(count, np.int32)
+        self.learning = np.empty(count, np.bool_)
+        self.opponents = np.full(count, -1, np.int32)
+        for mapping, some in parts:
+            rows: Any = slice(None) if some is None else some
+            player = mapping.players[behavior_id]
+            self.versions[rows] = player.version
+            self.learning[rows] = mapping.learns(behavior_id)
+            if not player.plain:
+                self.generations[rows] = mapping.generation
+                self.opponents[rows] = mapping.opponent

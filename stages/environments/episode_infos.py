@@ -1,0 +1,104 @@
+"""What environments say in the infos of episodes that end: whether they succeeded, and numbers that the settings name.
+
+Infos are looked at when an episode ends, and at no other step. The groups of Gymnasium and PettingZoo pass what is
+found on as statistics, of which each episode is one value.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.stages.environments.protocol import Measured
+
+log = logging.getLogger(__name__)
+
+SUCCESS = ("is_success", "success")
+"""Keys by which environments say that an episode reached its goal; the first that is there counts."""
+SUCCESS_RATE = "Environment/Success Rate"
+_PATIENCE = 10
+"""Episodes after which a key that none of them had is named in a warning."""
+
+
+class EpisodeInfos:
+    """Takes numbers from infos.
+
+    Args:
+        keys: `environment.info_keys`.
+        name: of the environment, for messages.
+    """
+
+    def __init__(self, keys: Sequence[str], name: str) -> None:
+        self._keys = keys
+        self._name = name
+        self._ended = 0
+        self._found: set[str] = set()
+        self._told = not keys
+
+    def of_vector(self, infos: Any, ended: NDArray[np.intp]) -> dict[str, Measured]:
+        """Of a vector environment's instances `ended`.
+
+        Args:
+            infos: columns [n, …] by key, those of `_key` true where an instance has a value; or, as older ones give
+                `final_info`, an info or None for each instance.
+            ended: numbers of instances.
+        """
+        if not isinstance(infos, Mapping):
+            return {} if infos is None else self.of_episodes([infos[i] for i in ended if infos[i] is not None])
+        columns = {}
+        for key in (*SUCCESS, *self._keys):
+            if key in infos:
+                there = infos.get(f"_{key}")
+                which = ended if there is None else ended[np.asarray(there, np.bool_)[ended]]
+                columns[key] = [infos[key][i] for i in which] if isinstance(infos[key], list) else infos[key][which]
+        return self._measured(columns, len(ended), infos)
+
+    def of_episodes(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Measured]:
+        """Of single infos, one for each episode."""
+        keys = (*SUCCESS, *self._keys)
+        columns = {key: found for key in keys if (found := [info[key] for info in infos if key in info])}
+        return self._measured(columns, len(infos), {key for info in infos for key in info})
+
+    def _measured(self, columns: Mapping[str, Any], episodes: int, keys: Iterable[str]) -> dict[str, Measured]:
+        found = {}
+        for key in self._keys:
+            if len(values := _numbers(columns.get(key, ()))):
+                found[f"Environment/{key}"] = Measured(values)
+                self._found.add(key)
+        for key in SUCCESS:
+            if len(values := _numbers(columns.get(key, ()))):
+                found[SUCCESS_RATE] = Measured(values)
+                break
+        self._ended += episodes
+        if not self._told and self._ended >= _PATIENCE:
+            self._tell_of_missing(keys)
+        return found
+
+    def _tell_of_missing(self, keys: Iterable[str]) -> None:
+        self._told = True
+        missing = [key for key in self._keys if key not in self._found]
+        if missing:
+            there = sorted(str(key) for key in keys if not str(key).startswith("_"))
+            log.warning(
+                "%s: environment.info_keys: no number %s in the infos of the first %d episodes' ends (there were: %s)",
+                self._name,
+                " and none ".join(f"'{key}'" for key in missing),
+                self._ended,
+                ", ".join(there) or "none",
+            )
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    """The numbers and truth values among values; each may be an array of one."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return tuple(values.reshape(-1).tolist()) if values.size == len(values) else ()
+    return tuple(float(value) for value in map(_single, values) if value is not None)
+
+
+def _single(value: Any) -> float | None:
+    array = np.asarray(value)
+    return float(array.reshape(())[()]) if array.size == 1 and array.dtype.kind in "biuf" else None

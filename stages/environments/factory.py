@@ -1,0 +1,201 @@
+"""Makes the environment group of a run, by the function that `headrace.config.environment_kinds` names for its kind.
+
+Makers stand in the rooms of their kinds, and are imported when they are called: planning and validating a run make no
+environment. What several of them share is here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from headrace.config import EnvironmentSettings, RunConfig
+from headrace.config.environment_kinds import load_entry
+from headrace.stages.environments.action_repeat import RepeatingGroup
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.environments.time_limit import Limited, LimitedGroup
+from headrace.stages.environments.windows import check_window
+from headrace.stages.environments.wrappers import find_wrapper
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming
+from headrace.stages.loading import load_callable
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentRequest:
+    """A request of an actor for its environments, which the maker of their kind answers."""
+
+    config: RunConfig
+    seed: int = 0
+    """The run's seed."""
+    replica: int = 0
+    """Number of the actor: instances are numbered over all actors. Evaluation's are behind those of all actors."""
+    run_folder: Path | None = None
+    """`results/<run-id>`; None: nothing is written."""
+
+    @property
+    def settings(self) -> EnvironmentSettings:
+        """The YAML's `environment` section."""
+        assert self.config.environment is not None, "only Unity does without the section"
+        return self.config.environment
+
+    @property
+    def folder(self) -> Path | None:
+        """The YAML's folder, whose modules are importable."""
+        return self.config.source_folder
+
+    @property
+    def first_instance(self) -> int:
+        """Number of the actor's first instance, over all actors."""
+        return self.replica * self.settings.num_envs
+
+
+def make_group(
+    request: EnvironmentRequest, film: Callable[[EnvironmentGroup], EnvironmentGroup] | None = None
+) -> EnvironmentGroup:
+    """Make the environment group that a configuration describes, with its time limit and action repeat if it has such.
+
+    Args:
+        request: the configuration, and who asks.
+        film: wraps the environments before all that holds their actions or cuts their episodes.
+
+    Raises:
+        LoadError: if a module or attribute can't be found, or gives no environment.
+        StageError: if there is no such environment, it does not take the options, or needs a screen that is not there.
+        BrokenEnvironmentError: if making it failed.
+    """
+    if request.config.environment is not None:
+        check_window(request.settings.options, request.settings.num_envs)
+    made = load_entry(request.config.environment_kind.group)(request)
+    assert isinstance(made, EnvironmentGroup), f"{type(made).__name__} is no environment group"
+    if film is not None:
+        made = film(made)
+    settings = request.config.environment
+    if settings is None:
+        return made
+    limited = isinstance(made, Limited) and made.limits_episodes
+    if settings.max_episode_steps is not None and not limited:
+        made = LimitedGroup(made, settings.max_episode_steps)
+    if settings.action_repeat is not None and not request.config.environment_kind.holds_actions:
+        made = RepeatingGroup(made, settings.action_repeat)
+    return cast("EnvironmentGroup", made)
+
+
+def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
+    """Yield calls that import the factory and the wrappers of the `environment` section.
+
+    Each raises a LoadError if what it imports can't be found, or can't be called.
+    """
+    settings = config.environment
+    assert settings is not None, "only Unity does without the section"
+    if settings.factory is not None:
+        yield partial(find_factory, settings.factory, config.source_folder)
+    for index in range(len(settings.wrappers)):
+        yield partial(find_wrapper, settings, index, config.source_folder)
+
+
+def find_factory(reference: str, folder: Path | None) -> Callable[..., Any]:
+    """Import what `environment.factory` names.
+
+    Raises:
+        LoadError: if it can't be found, or can't be called.
+    """
+    with blaming("environment", "factory"):
+        expected = "something to call that makes an environment"
+        return load_callable(reference, folder, "environment factory", expected)
+
+
+def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[[], Any]]:
+    """Call `environment.factory` with the options, and with `num_envs` and `behavior` if it has such parameters.
+
+    Returns:
+        the environment, or a whole group, and a function that makes another one.
+    """
+    settings = request.settings
+    assert settings.factory is not None, "the schema asks for an id or a factory"
+    make = find_factory(settings.factory, request.folder)
+    offered = {"num_envs": settings.num_envs, "behavior": settings.behavior or ""}
+    make = partial(make, **arguments_for(make, settings.options, offered, name))
+    return call(make, name), make
+
+
+def check_own_group(group: EnvironmentGroup, settings: EnvironmentSettings, name: str) -> EnvironmentGroup:
+    """Return a group that the user's factory made, as it is.
+
+    Raises:
+        StageError: if the settings ask for something that is only done with single environments.
+    """
+    for key in ("wrappers", "observations", "behaviors", "rotate_sides"):
+        if getattr(settings, key):
+            group.close()
+            raise StageError(
+                f"environment.{key}: does not go with {name}, which gave an EnvironmentGroup of its own making "
+                f"({type(group).__name__}); expected single environments, or leave it out"
+            )
+    return group
+
+
+def parameter_names(make: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the arguments that may be passed by keyword; none if the callable has no signature."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some callables written in C have no signature
+        return frozenset()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(name for name, parameter in parameters.items() if parameter.kind in named)
+
+
+def arguments_for(
+    make: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    """Return the keyword arguments for a callable: the options, and of what is offered its parameters.
+
+    Raises:
+        StageError: if the options do not fit the callable.
+    """
+    taken = parameter_names(make)
+    given = {key: value for key, value in offered.items() if key in taken}
+    for key in given.keys() & options.keys():
+        raise StageError(
+            f"environment.options: {key} is not an option of {name}; set environment.{key} instead",
+            key=("environment", "options", key),
+        )
+    arguments = {**options, **given}
+    check_arguments(make, arguments, name)
+    return arguments
+
+
+def check_arguments(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> None:
+    """Check that keyword arguments fit the signature of a callable, if it has one.
+
+    Raises:
+        StageError: if they do not.
+    """
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):  # without a signature, the call itself will raise
+        return
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise StageError(
+            f"environment.options do not fit {name}: {error}; it takes {signature}", key=("environment", "options")
+        ) from error
+
+
+def call(make: Callable[[], Any], name: str) -> Any:
+    """Make an environment.
+
+    Raises:
+        BrokenEnvironmentError: if the callable raises anything but a StageError.
+    """
+    try:
+        return make()
+    except StageError:
+        raise
+    except Exception as error:
+        raise BrokenEnvironmentError(f"{name} raised {describe_error(error)}") from error

@@ -1,0 +1,220 @@
+"""Results of the games that end at a tick: each is reported once, with the generation of the mapping that played it.
+
+An environment that knows its games declares them (`GameResults`). In others, games are inferred from the learning
+team's episodes as ML-Agents does it: the sign of the last reward is the result. Where no team learns by turns, a game
+is over when no agent of its instance goes on, and has a result only where brains that do not learn play each other:
+that of the lowest team.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.columns import GAME_COLUMNS, GAME_DRAWS
+from headrace.queues.messages import Columns
+from headrace.queues.specs import behavior_team
+from headrace.stages.environments.game_result_checks import check_game_results
+from headrace.stages.environments.policy_mapping import PolicyMapping, PolicyMappings
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
+from headrace.stages.errors import StageError
+
+_MANY_TEAMS = "game_outcomes"
+"""Column [G, T] beside `GAME_COLUMNS` where there are more than two teams: the outcome of each, by team id."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedGame:
+    """A game that has ended."""
+
+    mapping: PolicyMapping
+    team: int
+    """The team that the outcome is for: the learning one, or the lowest."""
+    outcome: float
+    outcomes: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """An agent's episode that has ended."""
+
+    behavior_id: str
+    agent_id: int
+    reward: float
+    terminated: bool
+
+
+class GameTracker:
+    """Tracks the games of an actor's instances; those that end are followed by games under the current mapping.
+
+    Args:
+        mappings: the mappings of the running games.
+    """
+
+    def __init__(self, mappings: PolicyMappings) -> None:
+        self._mappings = mappings
+        self._declares = False
+        self._playing: dict[str, dict[int, set[int]]] = {}
+        """Agents by behaviour id and instance: those that have decided, and whose episodes have not ended."""
+        self._unreported: list[_EndedGame] = []
+
+    def begin(self, result: StepResult) -> None:
+        """Begin with what a reset of all instances returned."""
+        self._declares |= result.games is not None
+        self._playing = {}
+        self._remember(result)
+
+    def forget(self, env_ids: NDArray[np.int32]) -> None:
+        """Forget the games of instances that restarted; they have no result."""
+        for decided in self._playing.values():
+            for env_id in env_ids.tolist():
+                decided.pop(env_id, None)
+
+    def finish(self, result: StepResult, environment: str) -> dict[str, Columns]:
+        """Return columns [G] of the games that a tick ended, by the behaviour id whose batch is to carry them.
+
+        Args:
+            result: of the tick.
+            environment: name of the environment, for messages.
+
+        Raises:
+            StageError: if the environment declares results that are not valid, or of fewer teams than there are.
+        """
+        self._declares |= result.games is not None
+        if result.games is not None:
+            games = check_game_results(result.games, len(self._mappings.games), environment, self._teams)
+            self._unreported += self._declared(games, environment)
+            self._mappings.restart_games(games.env_ids)
+        elif not self._declares:
+            self._unreported += self._inferred(result)
+            self._remember(result)
+        return self._report(result) if self._unreported else {}
+
+    def _declared(self, games: GameResults, environment: str) -> Iterator[_EndedGame]:
+        teams = games.outcomes.shape[1]
+        for env_id, outcomes in zip(games.env_ids, games.outcomes, strict=True):
+            mapping = self._mappings.games[env_id]
+            playing = set(map(behavior_team, self._players(mapping)))
+            team = self._rated_team(mapping, playing)
+            if team is None:
+                continue
+            highest = max(playing, default=0)
+            if highest >= teams:
+                raise StageError(
+                    f"environment {environment}: its GameResults.outcomes are about {teams} team{'s' * (teams != 1)}, "
+                    f"but team {highest} plays; give a column for each team id from 0 to {highest}"
+                )
+            if teams > 2:  # any ranking in numbers, from which wins and losses are made
+                yield _EndedGame(mapping, team, _beaten(outcomes, team, playing), outcomes.copy())
+            else:
+                yield _EndedGame(mapping, team, float(outcomes[team]))
+
+    def _inferred(self, result: StepResult) -> list[_EndedGame]:
+        """Infer games: one is over when no agent of the learning team goes on, or one of them begins a new episode."""
+        endings: dict[int, list[_Ending]] = {}
+        for behavior_id, steps in result.steps.items():
+            if steps.ended and self._mappings.counts_games(behavior_id):
+                for row in range(steps.ended):
+                    endings.setdefault(int(steps.env_ids[row]), []).append(_ending(behavior_id, steps, row))
+        if not endings:
+            return []
+        found, over = [], []
+        for env_id, ended in endings.items():
+            mapping = self._mappings.games[env_id]
+            learns = mapping.learning_team
+            mine = [ending for ending in ended if learns in (None, behavior_team(ending.behavior_id))]
+            before, now = self._learners_of(mapping, env_id, result)
+            gone = {ending.agent_id for ending in mine}
+            others_play_on = (before & now) - gone if mine else before | now
+            # Without turns, who decides may change with the game: never in the middle of somebody's episode.
+            new_episodes = (now - before) | (now & gone) if mine and learns is not None else set()
+            if others_play_on and not new_episodes:
+                continue
+            over.append(env_id)
+            team = self._rated_team(mapping, set(map(behavior_team, self._players(mapping))))
+            rated = [ending for ending in mine if behavior_team(ending.behavior_id) == team]
+            first = min(rated, key=lambda ending: ending.agent_id, default=None)
+            if team is not None and first is not None and first.terminated:
+                found.append(_EndedGame(mapping, team, float(np.sign(first.reward) + 1) / 2))
+        self._mappings.restart_games(np.array(over, np.int32))
+        return found
+
+    def _learners_of(self, mapping: PolicyMapping, env_id: int, result: StepResult) -> tuple[set[int], set[int]]:
+        """Return the learning team's agents that played in an instance before the tick, and those that play on."""
+        before: set[int] = set()
+        now: set[int] = set()
+        for behavior_id in self._players(mapping):
+            if mapping.learning_team in (None, behavior_team(behavior_id)):
+                playing = self._playing.get(behavior_id, {}).get(env_id, set())
+                before |= playing
+                now |= playing
+                steps = result.steps.get(behavior_id)
+                if steps is not None:
+                    deciding = slice(steps.ended, None)
+                    now.difference_update(steps.agent_ids[: steps.ended].tolist())
+                    now.update(steps.agent_ids[deciding][steps.env_ids[deciding] == env_id].tolist())
+        return before, now
+
+    def _remember(self, result: StepResult) -> None:
+        """Note who plays on. An agent need not decide at each tick, such as one whose action is held."""
+        for behavior_id, steps in result.steps.items():
+            if len(steps.agent_ids) and self._mappings.counts_games(behavior_id):
+                playing = self._playing.setdefault(behavior_id, {})
+                rows = zip(steps.agent_ids.tolist(), steps.env_ids.tolist(), strict=True)
+                for row, (agent_id, env_id) in enumerate(rows):
+                    agents = playing.setdefault(env_id, set())
+                    (agents.discard if row < steps.ended else agents.add)(agent_id)
+
+    def _report(self, result: StepResult) -> dict[str, Columns]:
+        """Put games into columns; those that no batch of this tick can carry wait."""
+        carriers = [i for i, steps in result.steps.items() if len(steps.agent_ids) and self._mappings.counts_games(i)]
+        if not carriers:
+            return {}
+        games, self._unreported = self._unreported, []
+        by_carrier: dict[str, list[_EndedGame]] = {}
+        for game in games:
+            mine = [i for i in carriers if behavior_team(i) == game.team]
+            by_carrier.setdefault((mine or carriers)[0], []).append(game)
+        teams = self._teams() if self._mappings.mixes_brains else 0
+        return {behavior_id: _columns(carried, teams) for behavior_id, carried in by_carrier.items()}
+
+    def _rated_team(self, mapping: PolicyMapping, playing: Collection[int]) -> int | None:
+        """Return the team whose result says how strong somebody is; None if nobody's does."""
+        if mapping.learning_team is not None:
+            return mapping.learning_team
+        return min(playing) if self._mappings.rates_brains and len(playing) > 1 else None
+
+    def _teams(self) -> int:
+        """Return the number of team ids under the current mapping, unused ones between them included."""
+        return 1 + max(map(behavior_team, self._players(self._mappings.current)), default=0)
+
+    def _players(self, mapping: PolicyMapping) -> Iterator[str]:
+        return (behavior_id for behavior_id in mapping.players if self._mappings.counts_games(behavior_id))
+
+
+def _beaten(outcomes: NDArray[np.float32], team: int, playing: set[int]) -> float:
+    """Return the share of the other teams over which a team won; a draw counts half."""
+    others = outcomes[sorted(playing - {team})]
+    return float((np.sign(outcomes[team] - others) + 1).mean() / 2) if len(others) else 0.5
+
+
+def _ending(behavior_id: str, steps: AgentSteps, row: int) -> _Ending:
+    reward = float(steps.rewards[row])
+    if steps.group_rewards is not None:
+        reward += float(steps.group_rewards[row])
+    return _Ending(behavior_id, int(steps.agent_ids[row]), reward, bool(steps.terminated[row]))
+
+
+def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:
+    rows = [(g.mapping.generation, g.team, g.mapping.opponent, g.outcome) for g in games]
+    columns = {column.name: np.array([row[i] for row in rows], column.dtype) for i, column in enumerate(GAME_COLUMNS)}
+    if games[0].outcomes is not None:
+        columns[_MANY_TEAMS] = np.array([game.outcomes for game in games], np.float32)
+    if drawn_teams:
+        draws = [[game.mapping.draws.get(team, -1.0) for team in range(drawn_teams)] for game in games]
+        columns[GAME_DRAWS] = np.array(draws, np.float32)
+    return columns

@@ -1,0 +1,224 @@
+"""The connection with one game for scripts: each request waits for its answer, without asyncio.
+
+The pipeline does not use it: `stages/environments/programs/server.py` lets several games answer when they are ready.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+from headrace.stages.environments.programs.process import describe_exit
+from headrace.stages.environments.programs.server import ADDRESS, HEADER
+
+_CHUNK = 256 * 1024
+_MOST_BYTES = 2**30
+"""Of an answer; more is no length that the addon has sent."""
+_POLL_S = 0.05
+_LAST_WORDS_S = 2.0
+"""Time from the end of a connection to the end of its process."""
+_CLOSED = "the environment is closed, or its game has failed; make a new one"
+_UNASKED = "the game has sent a message that answers nothing"
+
+
+class GodotEnvError(ConnectionError):
+    """A game that can't be started, does not answer, has closed, or sends what does not fit."""
+
+
+class BlockingLink:
+    """A game's process, if one is started, and the connection that it opens.
+
+    Args:
+        command: the program and its arguments; None if somebody else starts the game.
+        port: the port to listen at.
+        timeout_s: for the connection, and for each answer.
+
+    Raises:
+        GodotEnvError: if the port is taken, or the game does not connect in time.
+    """
+
+    def __init__(self, command: list[str] | None, port: int, timeout_s: float) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self._port = port
+        self._timeout_s = timeout_s
+        self._buffer = bytearray(_CHUNK)
+        self._socket: socket.socket | None = None
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+            self._listen(server)
+            if command is not None:
+                self._launch(command)
+            try:
+                self._socket = self._accepted(server)
+            except BaseException:
+                self.close()
+                raise
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _limit_waiting(self._socket, timeout_s)
+        if sys.platform != "win32":
+            self._arrived = select.poll()
+            self._arrived.register(self._socket, select.POLLIN)
+
+    def exchange(self, content: bytes) -> bytes | bytearray:
+        """Send a message, and wait for the answer; raises as `send` and `receive`."""
+        self.send(content)
+        return self.receive()
+
+    def send(self, content: bytes) -> None:
+        """Send a message.
+
+        Raises:
+            GodotEnvError: if the game is gone.
+        """
+        if self._socket is None:
+            raise GodotEnvError(_CLOSED)
+        if self._unasked():
+            self.close()
+            raise GodotEnvError(_UNASKED)
+        try:
+            self._socket.sendall(HEADER.pack(len(content)) + content)
+        except OSError:
+            raise self._gone() from None
+
+    def receive(self) -> bytes | bytearray:
+        """Wait for a message.
+
+        Raises:
+            GodotEnvError: if none comes in time, or the game is gone.
+        """
+        if self._socket is None:
+            raise GodotEnvError(_CLOSED)
+        have, wanted = self._read(0), HEADER.size
+        if have > wanted and HEADER.unpack_from(self._buffer)[0] == have - wanted:
+            return self._buffer[wanted:have]  # mostly all comes at once
+        if have >= wanted:
+            wanted += self._announced(HEADER.unpack_from(self._buffer)[0])
+        while have < wanted:
+            have += self._read(have)
+            if wanted == HEADER.size and have >= wanted:
+                wanted += self._announced(HEADER.unpack_from(self._buffer)[0])
+        if have > wanted:
+            self.close()
+            raise GodotEnvError(_UNASKED)
+        return self._buffer[HEADER.size : wanted]
+
+    def close(self, patience_s: float = 0.0) -> None:
+        """Close the connection and end the process, which may take so long; closing twice is allowed."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self.process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience_s)
+            self._kill()
+
+    def _unasked(self) -> bool:
+        """Return True if something has arrived that nobody has asked for; else each answer would be the one before."""
+        assert self._socket is not None
+        if sys.platform == "win32":
+            readable = bool(select.select([self._socket], [], [], 0)[0])
+        else:
+            readable = bool(self._arrived.poll(0))
+        try:
+            return readable and self._socket.recv(1, socket.MSG_PEEK) != b""
+        except OSError:
+            return False  # it is gone, as receiving tells
+
+    def _listen(self, server: socket.socket) -> None:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind((ADDRESS, self._port))
+            server.listen(1)
+        except OSError as error:
+            used = error.errno == errno.EADDRINUSE
+            what = "is in use by another program: end that one, or give another port=" if used else f"fails: {error}"
+            raise GodotEnvError(f"port {self._port} {what}") from error
+
+    def _launch(self, command: list[str]) -> None:
+        try:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as error:
+            raise GodotEnvError(f"{command[0]} can't be started: {error.strerror}") from error
+
+    def _accepted(self, server: socket.socket) -> socket.socket:
+        server.settimeout(_POLL_S)
+        latest = time.monotonic() + self._timeout_s
+        while True:
+            with suppress(TimeoutError):
+                return server.accept()[0]
+            code = None if self.process is None else self.process.poll()
+            if code is not None:
+                raise GodotEnvError(f"the game ended with {describe_exit(code)} before it had connected")
+            if time.monotonic() > latest:
+                cure = (
+                    "press Play in Godot's editor"
+                    if self.process is None
+                    else "does it take the port from its arguments?"
+                )
+                raise GodotEnvError(
+                    f"no game has connected to port {self._port} within {self._timeout_s:g} s; its main scene needs a "
+                    f"Sync node with Control Mode 'Training'; {cure}"
+                )
+
+    def _read(self, have: int) -> int:
+        assert self._socket is not None
+        try:
+            count = self._socket.recv_into(memoryview(self._buffer)[have:] if have else self._buffer)
+        except (TimeoutError, BlockingIOError):
+            self.close()
+            raise GodotEnvError(
+                f"the game has not answered within {self._timeout_s:g} s: it hangs, or an error in its scripts keeps "
+                "it from answering; DEFAULT_TIMEOUT of GodotEnv sets the limit"
+            ) from None
+        except OSError:
+            count = 0
+        if not count:
+            raise self._gone()
+        return count
+
+    def _announced(self, size: int) -> int:
+        """The length of a message, for which there is room then."""
+        if size > _MOST_BYTES:
+            self.close()
+            raise GodotEnvError(f"the game has sent no message: its length would be {size:,} bytes")
+        if len(self._buffer) < HEADER.size + size + 1:  # one more, to see what nobody has asked for
+            self._buffer += bytes(HEADER.size + size + 1 - len(self._buffer))
+        return size
+
+    def _gone(self) -> GodotEnvError:
+        code = None
+        if self.process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                code = self.process.wait(_LAST_WORDS_S)
+        self.close()
+        how = "" if code is None else f"; it ended with {describe_exit(code)}"
+        return GodotEnvError(f"the game has closed the connection{how}")
+
+    def _kill(self) -> None:
+        assert self.process is not None
+        with suppress(ProcessLookupError, PermissionError):
+            if sys.platform == "win32":
+                self.process.kill()
+            else:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _limit_waiting(connection: socket.socket, timeout_s: float) -> None:
+    """Let the system limit each read: Python's own time-out would ask it twice each time."""
+    if sys.platform == "win32":
+        connection.settimeout(timeout_s)
+        return
+    connection.setblocking(True)
+    whole = int(timeout_s)
+    limit = struct.pack("@ll", whole, int((timeout_s - whole) * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    # The addon writes a message's length by itself: waking up for that alone would be for nothing.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, HEADER.size + 1)

@@ -1,0 +1,223 @@
+"""Godot's agents as columns: what a behaviour's agents observe and what they got, and their actions as JSON.
+
+A message has a map for each agent. Its lists of numbers are joined and read at once; only where they do not fit are
+they looked at one by one, to name what is wrong: agent, key, place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
+from headrace.stages.environments.godot.pictures import NO_WINDOW, WrongPicture, read_picture
+from headrace.stages.environments.godot.spaces import is_picture
+
+_NUMBER_KINDS = (int, float)
+OF_OBSERVATIONS = (
+    "look for a division by zero or an error in its get_obs(), which a debug export (--export-debug) names in its log"
+)
+"""Where to look for what is wrong with an observation."""
+
+
+class WrongColumn(Exception):
+    """An agent's part of a message that does not fit; the text follows the game's name in a sentence."""
+
+
+class AgentColumns:
+    """Some agents of one spec: reads their parts of messages, and writes their actions.
+
+    Args:
+        spec: of their behaviour.
+        agents: [n] their places in messages.
+    """
+
+    def __init__(self, spec: BehaviorSpec, agents: NDArray[np.int64]) -> None:
+        assert spec.spaces is not None, "made by `behavior_spec`"
+        announced = spec.spaces[GODOT]
+        self.spec = spec
+        self.agents = agents
+        self._choices = {key for key, space in announced["observations"].items() if space.get("space") == "discrete"}
+        self._places = agents.tolist()
+        # Python's own writer, as Godot reads one byte a character: it leaves nothing beyond ASCII.
+        self._actions = [(f"{json.dumps(action['name'])}:".encode(), action) for action in announced["actions"]]
+
+    def observations(self, observed: Sequence[Any]) -> tuple[Array, ...]:
+        """Read what the agents observe: [n, *shape] for each observation of the spec.
+
+        Args:
+            observed: the map of each agent in the message.
+
+        Raises:
+            WrongColumn: if a key is missing, or its value does not fit what was announced.
+        """
+        own = self._own(observed)
+        return tuple(self._observation(observation, own) for observation in self.spec.observations)
+
+    def rewards(self, values: Sequence[Any]) -> NDArray[np.float32]:
+        """Read the agents' rewards [n].
+
+        Raises:
+            WrongColumn: if one is no finite number.
+        """
+        own = self._own(values)
+        try:
+            rewards = np.fromiter(own, np.float32, len(own))
+        except (TypeError, ValueError):
+            rewards = np.full(len(own), np.nan, np.float32)
+        if not np.isfinite(rewards).all():
+            for agent, value in zip(self._places, own, strict=True):
+                if not isinstance(value, _NUMBER_KINDS) or not np.isfinite(np.float32(value)):
+                    raise WrongColumn(
+                        f"agent {agent}: has the reward {not_a_number(value)}, expected a finite number; look for a "
+                        "division by zero or an error where the game gives rewards"
+                    )
+        return rewards
+
+    def done(self, values: Sequence[Any]) -> NDArray[np.bool_]:
+        """Return which agents' episodes have ended, [n]."""
+        own = self._own(values)
+        return np.fromiter(map(bool, own), np.bool_, len(own))
+
+    def infos(self, values: Sequence[Any] | None, places: NDArray[np.intp]) -> list[Mapping[str, Any]]:
+        """Return the infos of some of the agents; empty ones where the addon sends none."""
+        if values is None:
+            return [{} for _ in places]
+        found = [values[self._places[place]] for place in places]
+        return [info if isinstance(info, Mapping) else {} for info in found]
+
+    def actions(self, batch: ActionBatch) -> list[bytes]:
+        """Write the agents' actions [n] as the JSON map of each."""
+        count = len(batch.continuous)
+        parts: list[list[bytes]] = []
+        column = branch = 0
+        for key, action in self._actions:
+            before = (b"," if parts else b"{") + key
+            if action["action_type"] == "discrete":
+                texts = orjson.dumps(batch.discrete[:, branch].tolist())[1:-1].split(b",")
+                parts += [[before] * count, texts]
+                branch += 1
+            else:
+                size = action["size"]
+                numbers = np.ascontiguousarray(batch.continuous[:, column : column + size], np.float32)
+                texts = orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY)[2:-2].split(b"],[")
+                parts += [[before + b"["] * count, texts, [b"]"] * count]
+                column += size
+        parts.append([b"}"] * count)
+        return list(map(b"".join, zip(*parts, strict=True)))
+
+    def _own(self, values: Sequence[Any]) -> Sequence[Any]:
+        places = self._places
+        return values if len(places) == len(values) else [values[place] for place in places]
+
+    def _observation(self, observation: ObservationSpec, own: Sequence[Any]) -> Array:
+        key = observation.name
+        try:
+            found = [values[key] for values in own]
+        except (KeyError, TypeError):
+            agent, values = next(
+                (agent, values)
+                for agent, values in zip(self._places, own, strict=True)
+                if not isinstance(values, Mapping) or key not in values
+            )
+            keys = ", ".join(values) if isinstance(values, Mapping) else _shown(values)
+            why = f"it has: {keys}" if keys else f"it has none: {OF_OBSERVATIONS}"
+            raise WrongColumn(f"agent {agent}: lacks the observation {key!r} ({why})") from None
+        if key in self._choices:
+            return self._one_hot(observation, found)
+        if is_picture(key):
+            return self._pictures(observation, found)
+        return self._numbers(observation, found)
+
+    def _numbers(self, observation: ObservationSpec, found: list[Any]) -> Array:
+        size = observation.size
+        try:
+            if {*map(len, found)} != {size}:
+                raise ValueError
+            numbers = np.fromiter(chain.from_iterable(found), np.float32, size * len(found))
+        except (TypeError, ValueError):
+            numbers = np.concatenate(
+                [self._one_by_one(*each, observation) for each in zip(self._places, found, strict=True)]
+            )
+        if not np.isfinite(numbers).all():
+            row, index = divmod(int((~np.isfinite(numbers)).argmax()), size)
+            raise WrongColumn(self._not_a_number(self._places[row], observation, index, [*_flat(found[row])][index]))
+        return numbers.reshape(len(found), size)
+
+    def _one_by_one(self, agent: int, value: Any, observation: ObservationSpec) -> Array:
+        """One agent's numbers; they may be in lists of lists."""
+        try:
+            flat = [*_flat(value)] if isinstance(value, list) else None
+        except RecursionError:
+            flat = None
+        if flat is None or len(flat) != observation.size:
+            what = _shown(value) if flat is None else f"{len(flat)} numbers"
+            raise WrongColumn(
+                f"agent {agent}: has {what} as the observation {observation.name!r}, expected the {observation.size} "
+                "numbers that it has announced"
+            )
+        for index, number in enumerate(flat):
+            if not isinstance(number, _NUMBER_KINDS):
+                raise WrongColumn(self._not_a_number(agent, observation, index, number))
+        return np.array(flat, np.float32)
+
+    def _not_a_number(self, agent: int, observation: ObservationSpec, index: int, value: Any) -> str:
+        return (
+            f"agent {agent}: has {not_a_number(value)} at index {index} of the observation {observation.name!r}, "
+            f"expected finite numbers; {OF_OBSERVATIONS}"
+        )
+
+    def _one_hot(self, observation: ObservationSpec, found: list[Any]) -> Array:
+        choices = observation.size
+        rows = np.zeros((len(found), choices), np.float32)
+        for row, (agent, value) in enumerate(zip(self._places, found, strict=True)):
+            inner = value[0] if isinstance(value, list) and len(value) == 1 else value
+            if not isinstance(inner, _NUMBER_KINDS) or inner != round(inner) or not 0 <= inner < choices:
+                raise WrongColumn(
+                    f"agent {agent}: has {_shown(value)} as the observation {observation.name!r}, expected a whole "
+                    f"number from 0 to {choices - 1}"
+                )
+            rows[row, int(inner)] = 1
+        return rows
+
+    def _pictures(self, observation: ObservationSpec, found: list[Any]) -> Array:
+        pictures = np.empty((len(found), *observation.shape), np.uint8)
+        for row, (agent, text) in enumerate(zip(self._places, found, strict=True)):
+            if not isinstance(text, str):
+                raise WrongColumn(
+                    f"agent {agent}: has {_shown(text)} as the picture {observation.name!r}, expected its bytes as a "
+                    f"text of hexadecimal digits; {NO_WINDOW}"
+                )
+            try:
+                pictures[row] = read_picture(text, observation.shape, observation.channels_last)
+            except WrongPicture as error:
+                raise WrongColumn(f"agent {agent}: has a picture {observation.name!r} {error}") from None
+        return pictures
+
+
+def action_message(texts: Sequence[bytes]) -> bytes:
+    """Return the message with the actions of all agents, in their order."""
+    return b'{"type":"action","action":[' + b",".join(texts) + b"]}"
+
+
+def not_a_number(value: Any) -> str:
+    """What stands in place of a number, for messages."""
+    return "null (NaN in Godot, or nothing)" if value is None else value if isinstance(value, str) else _shown(value)
+
+
+def _flat(value: Any) -> chain[Any] | list[Any]:
+    if isinstance(value, list):
+        return chain.from_iterable(map(_flat, value))
+    return [value]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

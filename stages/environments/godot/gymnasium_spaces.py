@@ -1,0 +1,83 @@
+"""A game's spaces as Gymnasium's, and flat actions of learners that know a single space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from headrace.stages.environments.godot.spaces import is_picture
+
+
+def action_space(announced: Mapping[str, Any]) -> spaces.Dict:
+    """One agent's actions by key, in the game's order."""
+    return _in_order(
+        {
+            key: spaces.Discrete(int(each["size"]))
+            if each["action_type"] == "discrete"
+            else spaces.Box(-1.0, 1.0, (int(each["size"]),))
+            for key, each in announced.items()
+        }
+    )
+
+
+def observation_space(announced: Mapping[str, Any]) -> spaces.Dict:
+    """One agent's observations by key; pictures are bytes, in the order of axes that is announced."""
+    return _in_order({key: _observation(key, each) for key, each in announced.items()})
+
+
+def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
+    """The single space that stands for all actions: MultiDiscrete if all are discrete, else one Box.
+
+    Raises:
+        NotImplementedError: if an action of more than two choices stands beside continuous ones.
+    """
+    parts = space.spaces
+    if all(isinstance(part, spaces.Discrete) for part in parts.values()):
+        return spaces.MultiDiscrete([_choices(part) for part in parts.values()])
+    for key, part in parts.items():
+        if _choices(part) > 2:
+            raise NotImplementedError(
+                f"the action {key!r} has {_choices(part)} choices and stands beside continuous ones, which one Box "
+                "can't hold; leave convert_action_space false, or train with environment.kind: godot"
+            )
+    return spaces.Box(-1.0, 1.0, (sum(_width(part) for part in parts.values()),))
+
+
+def split(actions: NDArray[Any], space: spaces.Dict) -> list[NDArray[Any]]:
+    """Split actions [agents, width] of the flat space by key; of floats, those above 0 are the second choice."""
+    parts = []
+    begin = 0
+    for part in space.spaces.values():
+        if isinstance(part, spaces.Discrete):
+            column = actions[:, begin]
+            parts.append(column if np.issubdtype(actions.dtype, np.integer) else (column > 0).astype(np.int64))
+        else:
+            parts.append(actions[:, begin : begin + _width(part)])
+        begin += _width(part)
+    return parts
+
+
+def _observation(key: str, announced: Any) -> spaces.Space[Any]:
+    if announced["space"] == "discrete":
+        return spaces.Discrete(int(announced["size"]))
+    shape = tuple(int(length) for length in announced["size"])
+    if is_picture(key):
+        return spaces.Box(0, 255, shape, np.uint8)
+    return spaces.Box(-1.0, 1.0, shape, np.float32)
+
+
+def _in_order(parts: dict[str, spaces.Space[Any]]) -> spaces.Dict:
+    """A Dict of these keys in this order: of a dict Gymnasium sorts them."""
+    return spaces.Dict(list(parts.items()))
+
+
+def _choices(part: spaces.Space[Any]) -> int:
+    return int(part.n) if isinstance(part, spaces.Discrete) else 0
+
+
+def _width(part: spaces.Space[Any]) -> int:
+    return int(np.prod(part.shape)) if isinstance(part, spaces.Box) else 1

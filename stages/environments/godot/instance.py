@@ -1,0 +1,354 @@
+"""One game of the group: its connection, its behaviours, and its messages as columns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.episode_infos import EpisodeInfos
+from headrace.stages.environments.godot.columns import AgentColumns, WrongColumn, action_message
+from headrace.stages.environments.godot.policies import assign_agents
+from headrace.stages.environments.godot.spaces import Announcement
+from headrace.stages.environments.parameters import EpisodeParameters
+from headrace.stages.environments.programs.episodes import EpisodeTracker
+from headrace.stages.environments.programs.errors import ProgramBroken
+from headrace.stages.environments.programs.program import ProgramAnswer, close_quietly
+from headrace.stages.environments.programs.rows import InstanceRows, ProgramRows
+from headrace.stages.environments.protocol import Measured
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 3.0
+"""Time that a broken game may take to end before it is killed."""
+_LONG = 10_000
+"""Decisions after which an agent that has never been done is named."""
+TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
+"""Keys of infos, of newer addons: the episode was cut by a time limit; what was observed at its end."""
+
+
+class Connection(Protocol):
+    """A connection with a game, as of `godot.worker.GodotWorker`; each call waits for an answer."""
+
+    async def start(self) -> Announcement:
+        """Connect."""
+
+    async def reset(self) -> dict[str, Any]:
+        """Reset all agents."""
+
+    async def step(self, message: bytes) -> dict[str, Any]:
+        """Let the agents act."""
+
+    async def call(self, method: str) -> list[Any]:
+        """Call a method of all agents."""
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End it in any state."""
+
+
+class _LastHeard:
+    """What a behaviour's agents have sent last, [n] each; of the `ended` ones, [ended], what belongs to the end."""
+
+    def __init__(self, observations: tuple[Array, ...], count: int) -> None:
+        self.observations = observations
+        self.rewards = np.zeros(count, np.float32)
+        self.ended: NDArray[np.intp] = np.zeros(0, np.intp)
+        self.truncated = np.zeros(0, np.bool_)
+        self.last: tuple[Array, ...] = ()
+
+
+class _Behavior:
+    """The agents of one behaviour id, with what is kept of them between messages.
+
+    Args:
+        columns: reads and writes their parts of messages.
+        group: the group that they are in; 0 for none.
+    """
+
+    def __init__(self, columns: AgentColumns, group: int) -> None:
+        self.columns = columns
+        self.group = group
+        self.ids = columns.agents.astype(np.int32)
+        self.undone = np.zeros(len(self.ids), np.int64)
+        """Decisions since each agent was done."""
+        self.heard = _LastHeard((), 0)
+
+
+class GodotInstance:
+    """One game, which can be started again after it broke.
+
+    Agents act in each step, all of them. Where one is done, the observation that came with it is taken for the first of
+    its next episode, as the addon's agents reset themselves; the one before stands at the end of the episode, unless
+    the game tells the real one.
+
+    Args:
+        worker_id: counts the games of the run; names it in messages.
+        connect: makes a connection, from the environment parameters at its start and whether there was one before.
+        roles: makes the behaviour id of each agent, and its group, from an announcement (`policies.assign_agents`).
+        pictures: as `environment.pictures`.
+        infos: as `environment.info_keys`.
+        told: the environment parameters as the game gets them.
+    """
+
+    def __init__(
+        self,
+        worker_id: int,
+        connect: Callable[[Mapping[str, float], bool], Connection],
+        roles: Callable[[Announcement, str], Sequence[tuple[str, int]]],
+        pictures: str,
+        infos: Sequence[str],
+        told: ParameterCalls,
+    ) -> None:
+        self.worker_id = worker_id
+        self.connected = False
+        self.specs: dict[str, BehaviorSpec] = {}
+        self._connect = connect
+        self._roles = roles
+        self._pictures = pictures
+        self._infos = EpisodeInfos(infos, self.name)
+        self._told = told
+        self._connection: Connection | None = None
+        self._agents = 0
+        self._behaviors: dict[str, _Behavior] = {}
+        self._episodes: dict[str, EpisodeTracker] = {}
+        self._warned = False
+
+    @property
+    def name(self) -> str:
+        """Its name in log messages and errors."""
+        return f"Godot worker {self.worker_id}"
+
+    async def begin(self) -> ProgramAnswer:
+        """Connect or reconnect, and reset all agents; raises as `Program.begin`."""
+        await self.close(_PATIENCE_S)
+        self._connection = self._connect(self._told.at_start(), self.connected)
+        announcement = await self._connection.start()
+        self._behaviors = {}
+        for behavior_id, (spec, agents, group) in assign_agents(
+            announcement, self._roles(announcement, self.name), self._pictures, self.name
+        ).items():
+            self.specs[behavior_id] = spec
+            self._behaviors[behavior_id] = _Behavior(AgentColumns(spec, agents), group)
+            self._episodes.setdefault(behavior_id, EpisodeTracker())
+        self._agents = len(announcement.agents)
+        self.connected = True
+        return await self.reset()
+
+    async def reset(self) -> ProgramAnswer:
+        """Reset all agents; raises as `Program.begin`."""
+        for episodes in self._episodes.values():
+            episodes.clear()
+        connection = await self._informed()
+        return self._begun(await connection.reset())
+
+    async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
+        """Let all agents act, and wait for the answer; raises as `Program.begin`."""
+        texts: list[bytes] = [b""] * self._agents
+        for behavior_id, behavior in self._behaviors.items():
+            written = behavior.columns.actions(actions[behavior_id])
+            if len(self._behaviors) == 1:
+                texts = written
+            else:
+                for place, text in zip(behavior.columns.agents.tolist(), written, strict=True):
+                    texts[place] = text
+        connection = await self._informed()
+        return self._stepped(await connection.step(action_message(texts)))
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await close_quietly(connection, patience_s, self.name)
+
+    async def _informed(self) -> Connection:
+        """The connection, once the game has been told of environment parameters that have changed."""
+        assert self._connection is not None, "begin comes first"
+        for method in self._told.calls():
+            await self._connection.call(method)
+        return self._connection
+
+    def _begun(self, message: Mapping[str, Any]) -> ProgramAnswer:
+        observed = self._list(message, "obs")
+        for behavior_id, behavior in self._behaviors.items():
+            with self._named(behavior_id):
+                behavior.heard = _LastHeard(behavior.columns.observations(observed), len(behavior.ids))
+            behavior.undone[:] = 0
+        return self._answer({})
+
+    def _stepped(self, message: Mapping[str, Any]) -> ProgramAnswer:
+        observed, rewarded, done = (self._list(message, key) for key in ("obs", "reward", "done"))
+        infos = self._list(message, "info") if message.get("info") is not None else None
+        of_episodes: dict[str, list[Mapping[str, Any]]] = {}
+        for behavior_id, behavior in self._behaviors.items():
+            with self._named(behavior_id):
+                columns, before = behavior.columns, behavior.heard
+                heard = behavior.heard = _LastHeard(columns.observations(observed), len(behavior.ids))
+                heard.rewards = columns.rewards(rewarded)
+                heard.ended = columns.done(done).nonzero()[0]
+                if len(heard.ended):
+                    of_ended = columns.infos(infos, heard.ended)
+                    heard.truncated = np.array([bool(info.get(TRUNCATED)) for info in of_ended])
+                    heard.last = self._last(behavior, before.observations, of_ended)
+                    of_episodes.setdefault(columns.spec.name, []).extend(of_ended)
+            self._warn_of_no_end(behavior_id, behavior)
+        return self._answer({name: self._infos.of_episodes(ended) for name, ended in of_episodes.items()})
+
+    def _answer(self, statistics: Mapping[str, Mapping[str, Measured]]) -> ProgramAnswer:
+        """What was heard of all behaviours, as rows."""
+        totals: dict[int, float] = {}
+        for behavior in self._behaviors.values():
+            if behavior.group:
+                totals[behavior.group] = totals.get(behavior.group, 0.0) + float(behavior.heard.rewards.sum())
+        rows = {
+            behavior_id: self._rows(behavior_id, behavior, totals.get(behavior.group, 0.0))
+            for behavior_id, behavior in self._behaviors.items()
+        }
+        return ProgramAnswer(rows, behavior_statistics=statistics)
+
+    def _rows(self, behavior_id: str, behavior: _Behavior, total: float) -> InstanceRows:
+        """All agents' rows, those of endings first; `total` is the reward of the behaviour's group, if it is in one."""
+        ids, heard = behavior.ids, behavior.heard
+        ended, rewards, observations = heard.ended, heard.rewards, heard.observations
+        if len(ended):
+            ids, rewards = np.concatenate((ids[ended], ids)), np.concatenate((rewards[ended], rewards))
+            observations = tuple(np.concatenate(pair) for pair in zip(heard.last, observations, strict=True))
+        shared = total - rewards if behavior.group else np.zeros(len(ids))
+        columns = ProgramRows(
+            ids=ids,
+            rewards=rewards,
+            ended=len(ended),
+            interrupted=heard.truncated,
+            observations=observations,
+            action_masks=None,
+            group_ids=np.full(len(ids), behavior.group, np.int32),
+            group_rewards=shared.astype(np.float32),
+        )
+        return InstanceRows(
+            columns, self._episodes[behavior_id].track(ids.astype(np.int64), len(ended), self._told.generation)
+        )
+
+    def _last(
+        self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]
+    ) -> tuple[Array, ...]:
+        """What the agents whose episodes end have observed last: what they decided on, where the game tells no more."""
+        ended = behavior.heard.ended
+        last = tuple(observation[ended] for observation in before)
+        told = [place for place, info in enumerate(infos) if isinstance(info.get(LAST), Mapping)]
+        if told:
+            agents = AgentColumns(behavior.columns.spec, behavior.columns.agents[ended[told]])
+            by_agent: list[Any] = [None] * self._agents
+            for place in told:
+                by_agent[int(behavior.columns.agents[ended[place]])] = infos[place][LAST]
+            for column, values in zip(last, agents.observations(by_agent), strict=True):
+                column[told] = values
+        return last
+
+    def _warn_of_no_end(self, behavior_id: str, behavior: _Behavior) -> None:
+        """Count decisions without an end, and say so once where there are many."""
+        behavior.undone += 1
+        behavior.undone[behavior.heard.ended] = 0
+        if self._warned or not (behavior.undone >= _LONG).any():
+            return
+        self._warned = True
+        agent = int(behavior.ids[int(behavior.undone.argmax())])
+        log.warning(
+            "%s, behaviour %r: agent %d has not been done for %d decisions. Agents that only reset themselves end no "
+            "episode: nothing is then known of returns, and trajectories run across resets. Set done = true where an "
+            "episode ends (reset_after does not), or give environment.max_episode_steps",
+            *(self.name, behavior_id, agent, _LONG),
+        )
+
+    def _list(self, message: Mapping[str, Any], key: str) -> list[Any]:
+        """A list of the message, with an entry for each agent."""
+        found = message.get(key)
+        if not isinstance(found, list) or len(found) != self._agents:
+            what = f"{len(found)} entries" if isinstance(found, list) else repr(found)[:60]
+            raise ProgramBroken(
+                f"{self.name}: its message has {what} as {key!r}, expected one for each of the {self._agents} agents "
+                "that it has announced; agents can't join or leave while it runs"
+            )
+        return found
+
+    def _named(self, behavior_id: str) -> _Naming:
+        return _Naming(f"{self.name}, behaviour {behavior_id!r}")
+
+
+class _Naming:
+    """A block in which a wrong column is an error of the game's."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, WrongColumn):
+            raise ProgramBroken(f"{self._owner}, {error}") from None
+
+
+# Environment parameters on their way to a game: as arguments of a build's start, later by calls of its methods.
+
+
+class ParameterCalls:
+    """What one game knows of the environment parameters.
+
+    The addon can't pass values to a running game, but call methods of its agents. So the settings may name a method for
+    the values of a parameter, such as `set_lesson_{value}`.
+
+    Args:
+        instance: number of the game in its group.
+        parameters: the run's; None without any.
+        calls: `environment.calls`: the method for each parameter.
+        name: of the game, for messages.
+
+    Attributes:
+        generation: of the parameters that the game knows.
+    """
+
+    def __init__(
+        self, instance: int, parameters: EpisodeParameters | None, calls: Mapping[str, str], name: str
+    ) -> None:
+        self.generation = 0
+        self._instance = instance
+        self._parameters = parameters
+        self._calls = calls
+        self._name = name
+        self._known: dict[str, float] = {}
+        self._warned: set[str] = set()
+
+    def at_start(self) -> Mapping[str, float]:
+        """The values that a game starts with."""
+        if self._parameters is None:
+            return {}
+        self.generation = self._parameters.generation
+        self._known = self._parameters.options(self._instance)
+        return self._known
+
+    def calls(self) -> list[str]:
+        """The methods that tell the game of values that have changed since it was told last."""
+        if self._parameters is None or self._parameters.generation == self.generation:
+            return []
+        self.generation = self._parameters.generation
+        before, self._known = self._known, self._parameters.options(self._instance)
+        methods = []
+        for name, value in self._known.items():
+            if value == before.get(name):
+                continue
+            if name in self._calls:
+                methods.append(
+                    self._calls[name].replace("{value}", f"{value:g}".replace(".", "_").replace("-", "minus_"))
+                )
+            elif name not in self._warned:
+                self._warned.add(name)
+                log.warning(
+                    "%s: the environment parameter %r is %g from now on, but the game keeps the value that it has got "
+                    "at its start, as environment.calls names no method for it",
+                    *(self._name, name, value),
+                )
+        return methods

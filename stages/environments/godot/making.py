@@ -1,0 +1,98 @@
+"""From the YAML to a group of games made with Godot: builds, ports, seeds, roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from headrace.config import RunConfig
+from headrace.config.godot import GodotSettings
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.godot.build import GodotBuild
+from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls
+from headrace.stages.environments.godot.policies import behaviors_of_agents
+from headrace.stages.environments.godot.spaces import Announcement
+from headrace.stages.environments.godot.worker import DEFAULT_PORT, GodotWorker
+from headrace.stages.environments.parameters import EpisodeParameters
+from headrace.stages.environments.programs.group import ProgramGroup
+from headrace.stages.restarts import RestartBudget
+
+RUN_LOGS = "run_logs"
+"""Subfolder of a run's folder for builds' logs."""
+
+
+def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
+    """Make the group that `environment` and `env_settings` describe; nothing is started before its first reset.
+
+    Worker n has the run's seed + n. The editor's Stop does not end a run: its next Play goes on.
+    """
+    config, settings = request.config, _settings(request.config)
+    env = config.env_settings
+
+    def make(index: int, parameters: EpisodeParameters | None) -> GodotInstance:
+        worker_id = request.first_instance + index
+        told = ParameterCalls(index, parameters, settings.calls, f"Godot worker {worker_id}")
+        connect = partial(_connect, config, worker_id, request.seed, request.run_folder)
+        roles = partial(_roles, config)
+        return GodotInstance(worker_id, connect, roles, settings.pictures, settings.info_keys, told)
+
+    return ProgramGroup(
+        make,
+        settings.num_envs,
+        lambda: RestartBudget(env.max_lifetime_restarts, env.restarts_rate_limit_n, env.restarts_rate_limit_period_s),
+        editor=env.env_path is None,
+        on_close="restart" if env.env_path is None else env.on_close,
+        in_step=config.pipeline.deterministic,
+    )
+
+
+def _connect(
+    config: RunConfig,
+    worker_id: int,
+    seed: int,
+    run_folder: Path | None,
+    parameters: Mapping[str, float],
+    again: bool,
+) -> GodotWorker:
+    env = config.env_settings
+    port = env.base_port + worker_id if env.base_port else 0
+    return GodotWorker(
+        worker_id,
+        port or (DEFAULT_PORT if env.env_path is None else 0),
+        _build(config, worker_id, run_folder, parameters),
+        seed + worker_id,
+        env.timeout_wait,
+        env.max_message_mib,
+        patient=again,
+    )
+
+
+def _build(
+    config: RunConfig, worker_id: int, run_folder: Path | None, parameters: Mapping[str, float]
+) -> GodotBuild | None:
+    env, engine, settings = config.env_settings, config.engine_settings, _settings(config)
+    if env.env_path is None:
+        return None
+    return GodotBuild(
+        Path(env.env_path),
+        env.env_args or (),
+        headless=engine.no_graphics or (engine.no_graphics_monitor and worker_id > 0),
+        speedup=engine.time_scale,
+        fixed_fps=settings.fixed_fps,
+        action_repeat=None if settings.action_repeat is None else settings.action_repeat.steps,
+        parameters=parameters,
+        log_folder=run_folder / RUN_LOGS if run_folder is not None else None,
+        show_output=config.debug,
+    )
+
+
+def _roles(config: RunConfig, announcement: Announcement, owner: str) -> list[tuple[str, int]]:
+    settings = _settings(config)
+    return behaviors_of_agents(announcement, owner, settings.behaviors, settings.behavior, config.behaviors)
+
+
+def _settings(config: RunConfig) -> GodotSettings:
+    settings = config.environment
+    assert isinstance(settings, GodotSettings), "the table of environment kinds names this model"
+    return settings

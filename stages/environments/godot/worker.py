@@ -1,0 +1,132 @@
+"""One game made with Godot: the order of the addon's messages.
+
+`programs/worker.py` handles what can go wrong with the program; `columns` converts what messages hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from headrace.stages.environments.godot.build import GodotBuild, command_line, log_of
+from headrace.stages.environments.godot.pictures import NO_WINDOW
+from headrace.stages.environments.godot.spaces import Announcement, BadAnnouncement, is_picture, read_announcement
+from headrace.stages.environments.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, call_of, read_message
+from headrace.stages.environments.programs.server import TcpServer
+from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 11008
+"""The port that the addon calls without a `--port`, the editor's."""
+_SYNC_NODE = "a Sync node with Control Mode 'Training'"
+_WORDING = Wording(
+    program="Godot worker",
+    unstarted="Godot's editor",
+    invitation=f"Start training by pressing Play in Godot's editor, in a scene with {_SYNC_NODE}.",
+    next_start="the next Play",
+    needs=f"has its main scene {_SYNC_NODE}",
+    argument="--port",
+    late=f"Press Play, in a scene with {_SYNC_NODE}; a game that plays already has to be started again, since it tries "
+    "to connect once, a second after its start",
+    stranger="Is it really the addon of Godot RL Agents that calls this port?",
+    paused="its scene is paused, or an error in its scripts keeps it from answering",
+    taken_port="The editor calls this one, so end what listens there, most likely another training; or export the game "
+    "and train with --env, on a port chosen by --base-port",
+)
+
+
+class GodotWorker(GameWorker):
+    """One game: a build that the worker starts, or the editor, whose user presses Play.
+
+    The order of calls is `start`, `reset`, then `step`, and `call` between them; each waits for the game's answer, at
+    most `timeout_s`.
+
+    Args:
+        worker_id: number of the game in the run, from 0.
+        port: the port that it calls; 0 for any that is free, for builds alone.
+        build: what to start; None for the editor.
+        seed: for the game's random numbers.
+        timeout_s: for the start, and for each exchange.
+        max_message_mib: largest message.
+        patient: True to wait for the editor's next Play for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        worker_id: int,
+        port: int,
+        build: GodotBuild | None,
+        seed: int,
+        timeout_s: float,
+        max_message_mib: int,
+        patient: bool = False,
+    ) -> None:
+        launch = None
+        if build is not None:
+            launch = Launch(partial(command_line, build), build.path, log_of(build, worker_id), build.show_output)
+        server = TcpServer(port, max_message_mib * 2**20)
+        super().__init__(worker_id, server, launch, seed, timeout_s, max_message_mib, patient, _WORDING)
+        self._headless = build is not None and build.headless
+        self._blind = False
+        """True if its agents observe pictures that nobody draws."""
+
+    def read(self, content: bytes) -> dict[str, Any]:
+        """Read a message of the addon's."""
+        return read_message(content)
+
+    def say_goodbye(self) -> None:
+        """Send what the addon quits at."""
+        self._server.send(CLOSE)
+
+    async def start(self) -> Announcement:
+        """Listen, start the build or wait for the editor, and ask what there is.
+
+        After a failure or cancellation everything is released.
+
+        Raises:
+            ProgramRefused: if the port is in use, or there is no such build.
+            ProgramBroken: if it ends or is silent before it has told what it is.
+            ProgramEnded: if it closes in order.
+        """
+        try:
+            await self._connected()
+            self._server.send(HANDSHAKE)
+            message = await self._ask(ENV_INFO, "env_info", "has connected, but says nothing of its agents")
+            try:
+                announcement = read_announcement(message)
+            except BadAnnouncement as error:
+                raise self._broken(str(error)) from None
+        except BaseException:
+            await self._release()
+            raise
+        self._announced = True
+        self._blind = self._headless and any(
+            map(is_picture, chain.from_iterable(a.observations for a in announcement.agents))
+        )
+        log.info("Connected to %s: %d agents.", self.name, len(announcement.agents))
+        return announcement
+
+    def _suspicion(self) -> str:
+        return f"; its agents observe pictures, and {NO_WINDOW}" if self._blind else ""
+
+    async def reset(self) -> dict[str, Any]:
+        """Ask for a reset of all agents; returns the answer. Raises as `step`."""
+        return await self._ask(RESET, "reset", "has not answered a reset")
+
+    async def step(self, message: bytes) -> dict[str, Any]:
+        """Let the agents act, by a message of `columns.action_message`; returns the answer.
+
+        Raises:
+            ProgramBroken: if it died, did not answer, dropped the connection, or broke the protocol.
+            ProgramEnded: if it has closed in order.
+        """
+        return await self._ask(message, "step", "hasn't finished its step")
+
+    async def call(self, method: str) -> list[Any]:
+        """Call a method of all agents; returns what each returned. Raises as `step`."""
+        message = await self._ask(call_of(method), "call", f"has not answered the call of {method!r}")
+        returned = message.get("returns")
+        return returned if isinstance(returned, list) else []

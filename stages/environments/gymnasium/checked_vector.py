@@ -1,0 +1,269 @@
+"""A vector environment whose return values are checked against its spaces and converted to the pipeline's types.
+
+`group` makes rows, endings and restarts of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from headrace.config import ObservationSettings
+from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
+from headrace.stages.environments.parameters import EpisodeParameters, Floats
+from headrace.stages.environments.spaces.actions import action_mapping, action_masks
+from headrace.stages.environments.spaces.gymnasium_spaces import own_space, plain_spaces
+from headrace.stages.environments.spaces.observations import observation_parts, take_rows
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+
+log = logging.getLogger(__name__)
+
+_OPENGL = "; on a machine without a screen, MuJoCo draws with the environment variable MUJOCO_GL=egl, or osmesa"
+
+_FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
+
+
+class VectorTick(NamedTuple):
+    """The checked result of one step of the vector environment; its arrays are copies."""
+
+    observations: tuple[Array, ...]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: Mapping[str, Any]
+
+
+class CheckedVector:
+    """Makes all calls to a vector environment, and checks what they return.
+
+    Args:
+        envs: the vector environment, in any autoreset mode; closed by `close`. name: of the environment, for messages.
+        observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
+        open.
+
+    Attributes:
+        mode: its autoreset mode.
+        parts: the conversion of its observations to columns.
+        actions: the conversion of columns to its actions.
+        plain_spaces: its spaces as `BehaviorSpec.spaces` holds them.
+
+    Raises:
+        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
+    """
+
+    def __init__(
+        self, envs: VectorEnv[Any, Any, Any], name: str, observations: Mapping[str, ObservationSettings] | None
+    ) -> None:
+        self.num_envs: int = envs.num_envs
+        self._envs = envs
+        self._name = name
+        self._closed = False
+        try:
+            self.mode = _autoreset_mode(envs, name)
+            self._space, action_space = own_space(envs.single_observation_space), own_space(envs.single_action_space)
+            self.parts = observation_parts(self._space, name, observations)
+            self.actions = action_mapping(action_space, envs.num_envs, name)
+        except StageError:
+            self.close()
+            raise
+        self.plain_spaces = plain_spaces(self._space, action_space)
+        self._branch_starts = np.cumsum([0, *self.actions.spec.discrete_branches])[:-1]
+        self._parameters: EpisodeParameters | None = None
+        """Parameters for resets of the whole vector environment; None if single ones get them, or there are none."""
+        self._drawn: dict[str, Floats] = {}
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Pass the parameters of each episode to environments, as options of `reset`.
+
+        Single environments get numbers with every reset. Another vector environment gets arrays [n] when the group
+        resets it: at each episode's end if its autoreset mode is DISABLED (instances that are not reset have their
+        previous values), else only when all are reset. `AsyncVectorEnv` gets nothing.
+        """
+        envs = self._envs.unwrapped
+        if isinstance(envs, SyncVectorEnv):
+            envs.envs = [ParameterisedEnv(env, partial(parameters.options, i)) for i, env in enumerate(envs.envs)]
+            return
+        if isinstance(envs, AsyncVectorEnv):
+            log.warning(
+                "environment_parameters: %s runs in processes of its own (AsyncVectorEnv), which they don't reach, so "
+                "they have no effect; use vectorization_mode: sync (actors are processes already)",
+                self._name,
+            )
+            return
+        self._parameters = parameters
+        if self.mode is not AutoresetMode.DISABLED:
+            log.warning(
+                "environment_parameters: %s starts episodes by itself (autoreset mode %s), so it gets them only when "
+                "all instances are reset, as with a lesson's require_reset: true; with autoreset mode DISABLED, or as "
+                "single environments, it gets them at each episode",
+                *(self._name, self.mode.name),
+            )
+
+    def reset(
+        self, which: NDArray[np.bool_] | None, seed: int | None = None
+    ) -> tuple[tuple[Array, ...], Mapping[str, Any]]:
+        """Reset instances [n], None for all, with their parameters.
+
+        Raises:
+            BrokenEnvironmentError: if it raises, or returns what does not fit its spaces.
+        """
+        options: dict[str, Any] = {} if which is None else {"reset_mask": which}
+        if self._parameters is not None:
+            instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
+            options |= self._draw(self._parameters, instances)
+        try:
+            raw, infos = self._envs.reset(seed=seed, options=options or None)
+        except Exception as error:
+            raise self._broken("reset", error) from error
+        observations = self._extract("reset", raw)
+        for observation, part in zip(observations, self.parts, strict=True):
+            if observation.shape != (self.num_envs, *part.spec.shape):
+                raise BrokenEnvironmentError(
+                    f"{self._name}: reset() gave observations of shape {observation.shape} in all, expected "
+                    f"{(self.num_envs, *part.spec.shape)} by its observation space"
+                )
+        return observations, infos
+
+    def step(self, actions: ActionBatch) -> VectorTick:
+        """Step all instances.
+
+        Raises:
+            BrokenEnvironmentError: if it raises, or returns what does not fit its spaces.
+        """
+        if len(actions.continuous) != self.num_envs or len(actions.discrete) != self.num_envs:
+            raise StageError(
+                f"{self._name}: got {len(actions.continuous)} continuous and {len(actions.discrete)} "
+                f"discrete actions for {self.num_envs} instances"
+            )
+        given = self.actions.to_environment(actions)
+        try:
+            raw, rewards, terminated, truncated, infos = self._envs.step(given)
+        except Exception as error:
+            raise self._broken("step", error) from error
+        tick = VectorTick(
+            self._extract("step", raw),
+            np.asarray(rewards).astype(_FLOAT32),  # a copy, also where the dtype is right
+            np.asarray(terminated, np.bool_),
+            np.asarray(truncated, np.bool_),
+            infos,
+        )
+        if not tick.rewards.shape == tick.terminated.shape == tick.truncated.shape == (self.num_envs,):
+            raise BrokenEnvironmentError(
+                f"{self._name}: step() gave rewards of shape {tick.rewards.shape}, terminated "
+                f"{tick.terminated.shape}, truncated {tick.truncated.shape}; expected ({self.num_envs},) "
+                "of each"
+            )
+        return tick
+
+    def final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
+        """Return the endings' observations in SAME_STEP mode, batched, from an array of objects if need be."""
+        finals = infos.get("final_obs")
+        if finals is None:
+            raise BrokenEnvironmentError(
+                f"{self._name}: its autoreset mode is SAME_STEP, but at an episode's end "
+                f"infos['final_obs'] is missing (there are: {', '.join(infos) or 'none'}); is "
+                "metadata['autoreset_mode'] right?"
+            )
+        if not isinstance(finals, np.ndarray) or finals.dtype != object:
+            return self._extract("step", take_rows(self._space, finals, ended))
+        chosen = [finals[i] for i in ended]
+        if any(final is None for final in chosen):
+            raise BrokenEnvironmentError(f"{self._name}: an instance ended without its infos['final_obs']")
+        space = self._envs.single_observation_space
+        batched = concatenate(space, chosen, cast("Array", create_empty_array(space, len(chosen))))
+        return self._extract("step", batched)
+
+    def masks(self, infos: Mapping[str, Any], which: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """Return masks [n, choices]; `which` [n] marks the instances that must have a choice left, None for all."""
+        try:
+            masks = action_masks(infos, self.num_envs, self.actions)
+        except (TypeError, ValueError) as error:
+            width = self.actions.spec.mask_size
+            raise BrokenEnvironmentError(
+                f"{self._name}: infos['action_mask'] must have {width} entries per instance, one per choice ({error})"
+            ) from error
+        stuck = np.flatnonzero(~np.logical_or.reduceat(masks, self._branch_starts, axis=1).all(axis=1))
+        stuck = stuck if which is None else stuck[which[stuck]]
+        if len(stuck):
+            raise BrokenEnvironmentError(f"{self._name}: the action mask of instance {stuck[0]} forbids every choice")
+        return masks
+
+    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
+        """Return an RGB image [height, width, 3] of one instance.
+
+        Raises:
+            StageError: if the environment was not made with `render_mode: rgb_array`.
+            BrokenEnvironmentError: if rendering fails.
+        """
+        if self._envs.render_mode != "rgb_array":
+            raise StageError(
+                f"{self._name}: it was made with render_mode {self._envs.render_mode!r}; to get pictures, "
+                "make it with options: {render_mode: rgb_array}"
+            )
+        try:
+            if isinstance(self._envs, SyncVectorEnv):
+                return np.asarray(self._envs.envs[env_id].render(), np.uint8)
+            frames = self._envs.render()
+            assert frames is not None, "no frames"
+            return np.asarray(frames[env_id], np.uint8)
+        except Exception as error:
+            hint = _OPENGL if any(word in str(error) for word in ("OpenGL", "GLFW", "EGL")) else ""
+            raise BrokenEnvironmentError(f"{self._broken('render', error)}{hint}") from error
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the environment says about itself, such as `render_fps`."""
+        return self._envs.metadata
+
+    def close(self) -> None:
+        """Close the environment; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._envs.close()
+        except Exception as error:
+            raise self._broken("close", error) from error
+
+    def _extract(self, call: str, raw: Any) -> tuple[Array, ...]:
+        try:
+            return tuple([part.extract(raw) for part in self.parts])
+        except (LookupError, TypeError, ValueError) as error:
+            raise BrokenEnvironmentError(
+                f"{self._name}: an observation from {call}() does not fit its space "
+                f"{self._envs.single_observation_space}: {describe_error(error)}"
+            ) from error
+
+    def _draw(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
+        for name, values in parameters.draw(env_ids).items():
+            column = self._drawn.setdefault(name, np.zeros(self.num_envs))
+            column[env_ids] = values
+        return {name: column.copy() for name, column in self._drawn.items()}
+
+    def _broken(self, call: str, error: Exception) -> BrokenEnvironmentError:
+        return BrokenEnvironmentError(f"{self._name}: its {call}() raised {describe_error(error)}")
+
+
+def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
+    mode = (envs.metadata or {}).get("autoreset_mode")
+    if mode is None:
+        log.warning(
+            "%s has no autoreset mode in metadata['autoreset_mode']; NEXT_STEP is assumed, as by Gymnasium itself",
+            name,
+        )
+        return AutoresetMode.NEXT_STEP
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        raise StageError(
+            f"{name}: metadata['autoreset_mode'] is {mode!r}; expected a gymnasium.vector.AutoresetMode"
+        ) from error

@@ -1,0 +1,235 @@
+"""Gymnasium environments as an environment group, with any vectorisation and autoreset mode.
+
+The group drives one `gymnasium.vector.VectorEnv`. The three autoreset modes give the same rows
+(https://farama.org/Vector-Autoreset-Mode):
+
+- SAME_STEP: the tick in which an episode ends brings the ending row and the next episode's first row.
+- DISABLED: the same; the group resets the instances itself, by the `reset_mask` option.
+- NEXT_STEP: the tick brings the ending row only, and the next tick the first row. In between, the environment
+  ignores the action for the instance; so no decision is requested for it, and no transition is made of it.
+
+`vectorising` makes the vector environment, `checked_vector` checks what it returns, and `stages/environments/spaces/`
+converts spaces to columns. All of them need gymnasium; `making` imports them when a group is to be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from headrace.config import ObservationSettings
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.episode_infos import EpisodeInfos
+from headrace.stages.environments.gymnasium.checked_vector import CheckedVector, VectorTick
+from headrace.stages.environments.parameters import EpisodeParameters
+from headrace.stages.environments.protocol import AgentSteps, StepResult
+from headrace.stages.errors import BrokenEnvironmentError
+
+_NOTHING = np.empty(0, np.bool_)
+
+
+class GymnasiumGroup:
+    """A vector environment as an EnvironmentGroup: one agent per instance, one behaviour.
+
+    The agent id is the instance's index. The spec is known after the first reset, because only its infos show whether
+    there are action masks (`infos["action_mask"]`, as Taxi has them).
+
+    Args:
+        envs: the vector environment, in any autoreset mode; the group closes it. behavior: the behaviour id of all
+        agents. name: of the environment, for messages. observations: `environment.observations`: the kinds of
+        observations, by name, where their spaces leave them open. info_keys: `environment.info_keys`.
+
+    Raises:
+        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        behavior: str,
+        name: str,
+        observations: Mapping[str, ObservationSettings] | None = None,
+        info_keys: Sequence[str] = (),
+    ) -> None:
+        self.num_envs: int = envs.num_envs
+        self.limits_episodes = False
+        """True if its maker has given each environment the limit of the settings."""
+        self.behavior_specs: Mapping[str, BehaviorSpec] = {}
+        self._envs = CheckedVector(envs, name, observations)
+        self._behavior = behavior
+        self._name = name
+        self._episode_infos = EpisodeInfos(info_keys, name)
+        self._agent_ids = np.arange(self.num_envs, dtype=np.int64)
+        self._env_ids = np.arange(self.num_envs, dtype=np.int32)
+        self._episode_ids = np.full(self.num_envs, -1, dtype=np.int64)
+        self._masked = False
+        self._restarting: NDArray[np.bool_] | None = None
+        """[n] NEXT_STEP only: the instances that the next step resets; None for none."""
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Pass the parameters of each episode to environments, as options of `reset`; see `CheckedVector`."""
+        self._envs.set_parameters(parameters)
+
+    def reset(self, seed: int | None = None) -> StepResult:
+        """Reset all instances.
+
+        Args:
+            seed: instance i is seeded with seed + i, or as the vectorised implementation does it; None leaves
+                randomness as it is.
+
+        Raises:
+            BrokenEnvironmentError: if the environment raises, or returns what does not fit its spaces.
+        """
+        observations, infos = self._envs.reset(None, None if seed is None else int(seed))
+        if not self.behavior_specs:
+            self._masked = self._envs.actions.maskable and "action_mask" in infos
+            self.behavior_specs = {self._behavior: self._spec()}
+        # With a seed all that follows is determined by it, the numbers of episodes too.
+        self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)
+        self._restarting = None
+        return self._all_decide(observations, np.zeros(self.num_envs, np.float32), infos)
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Advance all instances by one tick.
+
+        Raises:
+            BrokenEnvironmentError: if the environment raises, or breaks the rules of its autoreset mode.
+        """
+        restarting = self._restarting
+        batch = actions[self._behavior]
+        tick = self._envs.step(batch if restarting is None else self._spread(batch, ~restarting))
+        if restarting is not None:
+            self._restarting = None
+            self._check_restarted(tick, restarting)
+            tick.rewards[restarting] = 0.0
+        if np.count_nonzero(tick.terminated) or np.count_nonzero(tick.truncated):
+            return self._some_end(tick)
+        return self._all_decide(tick.observations, tick.rewards, tick.infos)
+
+    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
+        """Return an RGB image [height, width, 3] of one instance.
+
+        Raises:
+            StageError: if the environment was not made with `render_mode: rgb_array`.
+            BrokenEnvironmentError: if rendering fails.
+        """
+        return self._envs.render(env_id)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the environment says about itself, such as `render_fps`."""
+        return self._envs.metadata
+
+    def close(self) -> None:
+        """Close the environment; closing twice is allowed."""
+        self._envs.close()
+
+    def _all_decide(self, observations: tuple[Array, ...], rewards: NDArray[np.float32], infos: Any) -> StepResult:
+        """Return the rows of a tick without endings, the common case: the id arrays stay the same objects."""
+        masks = self._envs.masks(infos, None) if self._masked else None
+        return StepResult(
+            {
+                self._behavior: AgentSteps(
+                    self._agent_ids,
+                    self._env_ids,
+                    self._episode_ids,
+                    observations,
+                    rewards,
+                    0,
+                    _NOTHING,
+                    _NOTHING,
+                    masks,
+                )
+            }
+        )
+
+    def _some_end(self, tick: VectorTick) -> StepResult:
+        over = tick.terminated | tick.truncated
+        ended = np.flatnonzero(over)
+        deciding = self._agent_ids
+        observations, infos = tick.observations, tick.infos
+        last = tuple(observation[ended] for observation in observations)
+        masks = None
+        if self._envs.mode is AutoresetMode.SAME_STEP:
+            last = self._envs.final_observations(infos, ended)
+        elif self._envs.mode is AutoresetMode.DISABLED:
+            firsts, new_infos = self._envs.reset(over)
+            for observation, first in zip(observations, firsts, strict=True):
+                observation[ended] = first[ended]
+            if self._masked:
+                masks = self._envs.masks(infos, ~over)
+                masks[ended] = self._envs.masks(new_infos, over)[ended]
+        elif len(ended) < self.num_envs:
+            deciding = np.flatnonzero(~over)
+            self._restarting = over
+        else:  # no instance decides: restart at once, so that each tick has a decision
+            again = self._envs.step(self._idle_actions())
+            self._check_restarted(again, over)
+            observations, infos = again.observations, again.infos
+        if self._masked and masks is None:
+            masks = self._envs.masks(infos, None if deciding is self._agent_ids else ~over)
+        return self._rows(tick, over, ended, deciding, last, observations, masks)
+
+    def _rows(
+        self,
+        tick: VectorTick,
+        over: NDArray[np.bool_],
+        ended: NDArray[np.intp],
+        deciding: NDArray[Any],
+        last: tuple[Array, ...],
+        observations: tuple[Array, ...],
+        masks: NDArray[np.bool_] | None,
+    ) -> StepResult:
+        """Put the ending rows before the deciding rows."""
+        rows = np.concatenate((ended, deciding))
+        rewards = tick.rewards[rows]
+        rewards[len(ended) :][over[deciding]] = 0.0
+        finished, self._episode_ids = self._episode_ids, self._episode_ids + over
+        steps = AgentSteps(
+            agent_ids=self._agent_ids[rows],
+            env_ids=self._env_ids[rows],
+            episode_ids=np.concatenate((finished[ended], self._episode_ids[deciding])),
+            observations=tuple(np.concatenate((e, o[deciding])) for e, o in zip(last, observations, strict=True)),
+            rewards=rewards,
+            ended=len(ended),
+            terminated=tick.terminated[ended],
+            truncated=tick.truncated[ended],
+            action_masks=masks[deciding] if masks is not None else None,
+        )
+        # In the mode SAME_STEP all others are of the next episode's first step.
+        infos = tick.infos.get("final_info") if self._envs.mode is AutoresetMode.SAME_STEP else tick.infos
+        return StepResult({self._behavior: steps}, statistics=self._episode_infos.of_vector(infos, ended))
+
+    def _check_restarted(self, tick: VectorTick, restarting: NDArray[np.bool_]) -> None:
+        wrong = restarting & (tick.terminated | tick.truncated)
+        if wrong.any():
+            raise BrokenEnvironmentError(
+                f"{self._name}: instance {int(np.flatnonzero(wrong)[0])} ended an episode in the step that "
+                "should have reset it (autoreset mode NEXT_STEP); is metadata['autoreset_mode'] right?"
+            )
+
+    def _idle_actions(self) -> ActionBatch:
+        """Return actions [n, …] that will be ignored."""
+        spec = self._envs.actions.spec
+        return ActionBatch(
+            np.zeros((self.num_envs, spec.continuous_size), np.float32),
+            np.zeros((self.num_envs, len(spec.discrete_branches)), np.int32),
+        )
+
+    def _spread(self, actions: ActionBatch, deciding: NDArray[np.bool_]) -> ActionBatch:
+        """Spread the actions of the deciding instances over all: [n, …]."""
+        spread = self._idle_actions()
+        spread.continuous[deciding] = actions.continuous
+        spread.discrete[deciding] = actions.discrete
+        return spread
+
+    def _spec(self) -> BehaviorSpec:
+        actions = replace(self._envs.actions.spec, masked=self._masked)
+        observations = tuple(part.spec for part in self._envs.parts)
+        return BehaviorSpec(self._behavior, observations, actions, spaces=self._envs.plain_spaces)

@@ -1,0 +1,88 @@
+"""From the `environment` section to a group of Gymnasium environments.
+
+Importing this module needs no gymnasium: `--validate` imports what the section names without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.config import RunConfig
+from headrace.stages.environments import factory
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.environments.wrappers import chain_wrappers
+from headrace.stages.errors import LoadError, blaming
+from headrace.stages.loading import import_module
+
+
+def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
+    """Make the group that the settings describe; raises as `factory.make_group`.
+
+    Where there are environment parameters, single environments are preferred to a vectorised one, because that one
+    starts episodes by itself, without any.
+    """
+    from gymnasium import Env
+    from gymnasium.vector import VectorEnv
+    from gymnasium.wrappers import TimeLimit
+
+    from headrace.stages.environments.gymnasium.group import GymnasiumGroup
+    from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
+
+    def wrap(limit: int | None) -> Callable[[Any], Any] | None:
+        given = chain_wrappers(settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env")
+        if limit is None:
+            return given
+        return lambda env: TimeLimit(env if given is None else given(env), limit)
+
+    settings = request.settings
+    # A vectorised implementation has no single environments, whose episodes could be limited one by one.
+    singles = settings.options.get("vectorization_mode") != "vector_entry_point"
+    if settings.id is not None:
+        name = _name(settings.id)
+        _import_registrar(settings.id, request.folder)
+        singly = bool(request.config.environment_parameters)
+        envs = make_vector(
+            settings.id,
+            settings.num_envs,
+            settings.options,
+            name,
+            wrap(settings.max_episode_steps if singles else None),
+            singly,
+        )
+    else:
+        name = f"environment factory {settings.factory!r}"
+        made, make = factory.call_factory(request, name)
+        if isinstance(made, EnvironmentGroup):
+            return factory.check_own_group(made, settings, name)
+        if not isinstance(made, Env | VectorEnv):
+            raise LoadError(
+                f"{name} gave a {type(made).__name__}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
+                "EnvironmentGroup (num_envs, behavior_specs, reset, step, close)"
+            )
+        singles = isinstance(made, Env)
+        envs = vectorise(made, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
+    group = GymnasiumGroup(envs, settings.behavior or "", name, settings.observations, settings.info_keys)
+    group.limits_episodes = singles
+    return group
+
+
+def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
+    """Yield calls that import the factory, the wrappers, and the module before the colon of an id."""
+    yield from factory.named_in_section(config)
+    if config.environment is not None and config.environment.id is not None:
+        yield partial(_import_registrar, config.environment.id, config.source_folder)
+
+
+def _import_registrar(env_id: str, folder: Path | None) -> None:
+    """Import the module before the colon of an id, which registers the environment."""
+    module, _, _ = env_id.rpartition(":")
+    if module:  # Gymnasium imports it too, but does not look beside the YAML
+        with blaming("environment", "id"):
+            import_module(module, folder, _name(env_id))
+
+
+def _name(env_id: str) -> str:
+    return f"Gymnasium environment {env_id!r}"

@@ -1,0 +1,215 @@
+"""Makes the vector environment of a Gymnasium group, from an id or from what a factory made.
+
+It is the environment's own vectorised implementation if there is one, else `SyncVectorEnv`; instances have no
+processes of their own, since actors are processes already. Wrappers wrap single environments, and only single ones have
+windows; so with these it is `SyncVectorEnv`, unless options ask for another implementation.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from headrace.stages.environments.windows import HUMAN
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+
+AnyEnv = gymnasium.Env[Any, Any]
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+Wrap = Callable[[AnyEnv], AnyEnv]
+"""Wraps a single environment in all wrappers."""
+
+log = logging.getLogger(__name__)
+
+_PACKAGES = {"ALE": ("ale_py", "ale-py")}
+"""Module and distribution that register the ids of a namespace (`ALE/Pong-v5`), imported by themselves."""
+
+
+def make_vector(
+    env_id: str,
+    num_envs: int,
+    options: Mapping[str, Any],
+    name: str,
+    wrap: Wrap | None = None,
+    singly: bool = False,
+) -> AnyVectorEnv:
+    """Make a registered environment.
+
+    Args:
+        env_id: Gymnasium's id; `module:id` imports the module that registers it first.
+        num_envs: number of instances.
+        options: keyword arguments for the environment. `vectorization_mode` chooses among its implementations
+            (`sync`, `vector_entry_point`, `async`); without it, the vectorised one is preferred.
+        name: of the environment, for messages.
+        wrap: wraps each single environment; then single ones are preferred.
+        singly: True to prefer single ones in any case.
+
+    Raises:
+        StageError: if there is no such environment, its package is not installed, or wrappers do not go with the
+            `vectorization_mode`.
+        BrokenEnvironmentError: if making it failed.
+    """
+    _register(env_id, name)
+    try:
+        return _make(env_id, num_envs, dict(options), wrap, singly)
+    except StageError:
+        raise
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        raise StageError(
+            f"{name}: {error} An environment of your own is registered by a module, named before a colon: "
+            f"my_module:{env_id.rpartition(':')[2]}",
+            key=("environment", "id"),
+        ) from error
+    except TypeError as error:
+        raise BrokenEnvironmentError(
+            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_error(error)}; mend "
+            "environment.options, its keyword arguments",
+            key=("environment", "options") if options else (),
+        ) from error
+    except Exception as error:
+        raise BrokenEnvironmentError(
+            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_error(error)}"
+        ) from error
+
+
+def vectorise(
+    made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str, wrap: Wrap | None = None
+) -> AnyVectorEnv:
+    """Make a vector environment of what a factory made.
+
+    Args:
+        made: a vector environment, or the first of the single environments.
+        make: makes another single environment.
+        num_envs: number of instances.
+        name: of the environment, for messages.
+        wrap: wraps each single environment.
+
+    Raises:
+        StageError: if a vector environment is of another size or should be wrapped, or `make` returns the same
+            object again.
+        BrokenEnvironmentError: if `make` raises.
+    """
+    if isinstance(made, VectorEnv):
+        if wrap is not None:
+            made.close()
+            raise StageError(f"{name} gave a vector environment, but environment.wrappers wrap single ones; wrap in it")
+        if made.num_envs == num_envs:
+            return made
+        made.close()
+        raise StageError(
+            f"{name} gave a vector environment of {made.num_envs} instances where {num_envs} are wanted; "
+            "let it take an argument num_envs"
+        )
+    try:
+        singles = [made, *(make() for _ in range(num_envs - 1))]
+        if len({id(env) for env in singles}) < num_envs:
+            raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
+        return _in_turn([partial(_itself, env) for env in singles], wrap)
+    except StageError:
+        raise
+    except Exception as error:
+        raise BrokenEnvironmentError(f"{name}: making {num_envs} of it raised {describe_error(error)}") from error
+
+
+def _register(env_id: str, name: str) -> None:
+    """Import the package of an id's namespace, if it is a known one and not registered yet."""
+    module, distribution = _PACKAGES.get(env_id.partition("/")[0], (None, None))
+    if module is None or env_id in gymnasium.registry:
+        return
+    try:
+        gymnasium.register_envs(importlib.import_module(module))
+    except ImportError as error:
+        raise StageError(
+            f"{name} comes with the package {distribution}, which can't be imported ({error}); install it with: "
+            f"python -m pip install {distribution}"
+        ) from error
+
+
+def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool) -> AnyVectorEnv:
+    module, _, registered = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    mode = options.pop("vectorization_mode", None)
+    if mode is None:
+        spec = gymnasium.registry.get(registered)
+        own = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
+        window = options.get("render_mode") == HUMAN
+        mode = "vector_entry_point" if own and wrap is None and not singly and not window else "sync"
+        if own and window:
+            log.info(
+                "%s is stepped by single environments (sync): its vectorised implementation has no window.", env_id
+            )
+    if mode == "sync":
+        return _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs, wrap)
+    if wrap is not None:
+        if mode == "vector_entry_point":
+            raise StageError(
+                "environment.wrappers wrap single environments, of which vectorization_mode 'vector_entry_point' has "
+                "none; leave one of the two out"
+            )
+        return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=[cast("Any", wrap)], **options)
+    made: AnyVectorEnv = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
+    if mode == "vector_entry_point" and options.get("render_mode") == HUMAN:
+        _check_it_has_a_window(made, env_id)
+    return made
+
+
+def _check_it_has_a_window(made: AnyVectorEnv, env_id: str) -> None:
+    if HUMAN not in made.metadata.get("render_modes", ()):
+        made.close()
+        raise StageError(
+            f"environment.options: the vectorised implementation of {env_id} has no window, so render_mode human does "
+            "not go with vectorization_mode 'vector_entry_point'; leave one of the two out"
+        )
+
+
+def _in_turn(makers: list[Callable[[], AnyEnv]], wrap: Wrap | None) -> AnyVectorEnv:
+    if wrap is not None:
+        makers = [partial(_wrapped, make, wrap) for make in makers]
+    # Observations need no second copy: the group makes one when it takes them over.
+    return _KeepingVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def _wrapped(make: Callable[[], AnyEnv], wrap: Wrap) -> AnyEnv:
+    return wrap(make())
+
+
+class _KeepingVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
+    """SyncVectorEnv whose final observations are not overwritten by the reset in the same step.
+
+    SyncVectorEnv copies observations when it batches them, but a final one goes into the infos as the
+    object that the environment returned, and many environments return the same array each time.
+    """
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        if "final_obs" in env_info:
+            env_info = {**env_info, "final_obs": copy.deepcopy(env_info["final_obs"])}
+        return super()._add_info(vector_infos, env_info, env_num)
+
+
+class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Passes the parameters of each episode to a single environment, as options of every `reset`.
+
+    Args:
+        env: the environment.
+        options: returns the parameters, once for each episode.
+    """
+
+    def __init__(self, env: AnyEnv, options: Callable[[], Mapping[str, float]]) -> None:
+        super().__init__(env)
+        self._options = options
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode with these options and the parameters, which take precedence."""
+        return self.env.reset(seed=seed, options={**(options or {}), **self._options()})
+
+
+def _itself(env: AnyEnv) -> AnyEnv:
+    return env

@@ -1,0 +1,203 @@
+"""Specs and steps of ML-Agents' interface, converted to columns. Attributes are read by name; classes don't matter.
+
+Implementations differ: lists stand for arrays, masks come by branch or in one, attributes of newer versions are
+missing. Everything unambiguous is accepted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import Array
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environments.programs.rows import ProgramRows
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+
+_NONE, _TRANSLATION = 1, 2
+_CHANNELS_LAST = (_TRANSLATION, _TRANSLATION, _NONE)
+_GOAL_SIGNAL = 1
+
+
+def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
+    """Convert the spec of a behaviour.
+
+    Args:
+        behavior_id: its full name, `Name?team=0`.
+        spec: an ML-Agents `BehaviorSpec`.
+        label: begins messages; names the environment.
+
+    Raises:
+        StageError: if it is no such spec, or has observations that can't be learned from.
+    """
+    try:
+        observations = tuple(_observation(o, index) for index, o in enumerate(spec.observation_specs))
+        branches = tuple(int(size) for size in spec.action_spec.discrete_branches)
+        actions = ActionSpec(int(spec.action_spec.continuous_size), branches, masked=bool(branches))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StageError(
+            f"{label}: behavior_specs[{behavior_id!r}] is no BehaviorSpec of ML-Agents, with observation_specs (shape, "
+            f"dimension_property, observation_type, name) and action_spec (continuous_size, discrete_branches): {error}"
+        ) from error
+    for observation in observations:
+        if not 1 <= len(observation.shape) <= 3 or min(observation.shape) < 1:
+            raise StageError(
+                f"{label}: {behavior_id}'s observation {observation.name!r} has the shape {observation.shape}; "
+                "expected a vector (rank 1), a set of things (rank 2) or a picture (rank 3)"
+            )
+    return BehaviorSpec(behavior_id, observations, actions, grouped=True)
+
+
+def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> ProgramRows:
+    """Convert the steps of one behaviour to rows, endings first.
+
+    Args:
+        spec: made by `behavior_spec`.
+        decisions: `DecisionSteps`.
+        endings: `TerminalSteps`.
+        label: begins messages; names the environment.
+
+    Raises:
+        BrokenEnvironmentError: if a value is missing, of another shape, doubled or not finite.
+    """
+    reader = _StepsReader(spec, label)
+    over, asking = reader.part(endings, "TerminalSteps"), reader.part(decisions, "DecisionSteps")
+    ended = len(over.ids)
+    return ProgramRows(
+        ids=np.concatenate((over.ids, asking.ids)),
+        rewards=np.concatenate((over.rewards, asking.rewards)),
+        ended=ended,
+        interrupted=reader.interrupted(endings, ended),
+        observations=tuple(np.concatenate(pair) for pair in zip(over.observations, asking.observations, strict=True)),
+        action_masks=reader.masks(decisions, len(asking.ids)),
+        group_ids=np.concatenate((over.group_ids, asking.group_ids)),
+        group_rewards=np.concatenate((over.group_rewards, asking.group_rewards)),
+    )
+
+
+def _observation(spec: Any, index: int) -> ObservationSpec:
+    shape = tuple(int(size) for size in spec.shape)
+    properties = tuple(int(flags) for flags in getattr(spec, "dimension_property", None) or ())
+    last = len(shape) == 3 and (properties == _CHANNELS_LAST if any(properties) else shape[2] < shape[0])
+    goal = _number(getattr(spec, "observation_type", 0)) == _GOAL_SIGNAL
+    name = getattr(spec, "name", "") or f"observation_{index}"
+    return ObservationSpec(name, shape, channels_last=last, goal=goal)
+
+
+def _number(value: Any) -> int:
+    """Return an enum's number, of an IntEnum or another one."""
+    return int(getattr(value, "value", value))
+
+
+class _StepColumns:
+    """Columns [n] of one kind of steps."""
+
+    def __init__(
+        self,
+        ids: NDArray[np.int32],
+        rewards: NDArray[np.float32],
+        observations: list[Array],
+        group_ids: NDArray[np.int32],
+        group_rewards: NDArray[np.float32],
+    ) -> None:
+        self.ids = ids
+        self.rewards = rewards
+        self.observations = observations
+        self.group_ids = group_ids
+        self.group_rewards = group_rewards
+
+
+class _StepsReader:
+    def __init__(self, spec: BehaviorSpec, label: str) -> None:
+        self._spec = spec
+        self._label = f"{label}, behaviour {spec.behavior_id!r}"
+
+    def part(self, steps: Any, kind: str) -> _StepColumns:
+        ids = self._column(steps, "agent_id", np.int32, None, kind)
+        count = len(ids)
+        if len(np.unique(ids)) != count:
+            raise self._broken(f"{kind}.agent_id has an agent twice: {ids.tolist()}")
+        return _StepColumns(
+            ids,
+            self._finite(self._column(steps, "reward", np.float32, count, kind), f"{kind}.reward", ids),
+            [self._seen(steps, index, count, ids, kind) for index in range(len(self._spec.observations))],
+            self._column(steps, "group_id", np.int32, count, kind, optional=True),
+            self._finite(
+                self._column(steps, "group_reward", np.float32, count, kind, optional=True), f"{kind}.group_reward", ids
+            ),
+        )
+
+    def interrupted(self, endings: Any, count: int) -> NDArray[np.bool_]:
+        """[count]; before version 0.22 it was called max_step."""
+        name = "max_step" if not hasattr(endings, "interrupted") and hasattr(endings, "max_step") else "interrupted"
+        column: NDArray[np.bool_] = self._column(endings, name, np.bool_, count, "TerminalSteps")
+        return column
+
+    def masks(self, decisions: Any, count: int) -> NDArray[np.bool_] | None:
+        """[count, choices] true = allowed, of masks where true = forbidden: an array, or one for each branch."""
+        if not self._spec.actions.masked:
+            return None
+        width = self._spec.actions.mask_size
+        given = getattr(decisions, "action_mask", None)
+        if given is None or not count:
+            return np.ones((count, width), np.bool_)
+        try:
+            branches = [given] if isinstance(given, np.ndarray) else given
+            forbidden = np.concatenate([np.asarray(branch, np.bool_).reshape(count, -1) for branch in branches], 1)
+        except (TypeError, ValueError) as error:
+            raise self._broken(f"DecisionSteps.action_mask is no mask for {count} agents: {error}") from error
+        if forbidden.shape != (count, width):
+            raise self._broken(
+                f"DecisionSteps.action_mask has {forbidden.shape[1]} entries for each agent, expected {width}: one for "
+                f"each choice of the branches {list(self._spec.actions.discrete_branches)}"
+            )
+        starts = np.cumsum((0, *self._spec.actions.discrete_branches[:-1]))
+        stuck = np.argwhere(np.logical_and.reduceat(forbidden, starts, axis=1))
+        if len(stuck):
+            raise self._broken(
+                f"DecisionSteps.action_mask forbids row {stuck[0][0]} every choice of branch {stuck[0][1]}"
+            )
+        return ~forbidden
+
+    def _column(
+        self, steps: Any, name: str, dtype: Any, count: int | None, kind: str, *, optional: bool = False
+    ) -> Any:
+        given = getattr(steps, name, None)
+        if given is None and optional:
+            return np.zeros(count or 0, dtype)
+        if given is None:
+            raise self._broken(f"get_steps gave {kind} ({type(steps).__name__}) without {name}")
+        try:
+            column = np.asarray(given).astype(dtype).reshape(-1)
+        except (TypeError, ValueError) as error:
+            raise self._broken(f"{kind}.{name} is no column of numbers: {error}") from error
+        if count is not None and len(column) != count:
+            raise self._broken(f"{kind}.{name} has {len(column)} rows, but agent_id has {count}")
+        return column
+
+    def _seen(self, steps: Any, index: int, count: int, ids: NDArray[np.int32], kind: str) -> Array:
+        spec = self._spec.observations[index]
+        given = getattr(steps, "obs", None)
+        if given is None or len(given) != len(self._spec.observations):
+            found = "no obs" if given is None else f"{len(given)} obs"
+            raise self._broken(f"{kind} has {found}, expected {len(self._spec.observations)}, as its spec says")
+        if not count:
+            return np.zeros((0, *spec.shape), np.float32)
+        try:
+            column = np.asarray(given[index], np.float32)
+        except (TypeError, ValueError) as error:
+            raise self._broken(f"{kind}.obs[{index}] is no array of numbers: {error}") from error
+        if column.shape != (count, *spec.shape):
+            raise self._broken(f"{kind}.obs[{index}] has the shape {column.shape}, expected {(count, *spec.shape)}")
+        return self._finite(column, f"{kind}.obs[{index}]", ids)
+
+    def _finite(self, column: NDArray[np.float32], what: str, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        if not np.isfinite(column).all():
+            row = int(np.argwhere(~np.isfinite(column))[0][0])
+            raise self._broken(f"{what} of agent {ids[row]} is not finite: {column[row]}")
+        return column
+
+    def _broken(self, problem: str) -> BrokenEnvironmentError:
+        return BrokenEnvironmentError(f"{self._label}: {problem}")

@@ -1,0 +1,179 @@
+"""Objects of ML-Agents' interface as one environment group: stepped one after the other, each in each tick."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.low_level.conversion import behavior_spec, read_steps
+from headrace.stages.environments.parameters import EpisodeParameters
+from headrace.stages.environments.programs.episodes import EpisodeTracker
+from headrace.stages.environments.programs.program import merged_statistics
+from headrace.stages.environments.programs.rows import IndexedRows, InstanceRows, agent_steps, decision_rows
+from headrace.stages.environments.protocol import StepResult
+from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.unity.specs import ActionTuple
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+
+log = logging.getLogger(__name__)
+
+_STOPPED = "UnityCommunicatorStoppedException"
+"""Name of the exception by which an environment of any package reports that it has ended normally."""
+Result = TypeVar("Result")
+
+
+class LowLevelGroup:
+    """A group of objects with ML-Agents' `BaseEnv` interface.
+
+    They have `behavior_specs`, `reset()`, `step()`, `get_steps(name)`, `set_actions(name, actions)` and `close()`.
+    Behaviours may be known only after the first reset, and more may come.
+
+    Args:
+        envs: the objects.
+        name: of the environments, for messages.
+        bridges: to the side channels of each object; None without side channels.
+    """
+
+    def __init__(self, envs: Sequence[Any], name: str, bridges: Sequence[SideChannelBridge] | None = None) -> None:
+        self.num_envs = len(envs)
+        self._specs: dict[str, BehaviorSpec] = {}
+        self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
+        self._envs = envs
+        self._name = name
+        self._bridges = bridges or ()
+        self._episodes: list[dict[str, EpisodeTracker]] = [{} for _ in envs]
+        self._asked: dict[int, dict[str, slice]] = {}
+        self._closed = False
+        self._left: set[int] = set()
+        """The objects that have ended; the others go on."""
+        self._just_left: list[int] = []
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Send parameters over the environments' side channels."""
+        if not self._bridges:
+            log.warning(
+                "environment_parameters: there is no way to send them to %s, so they have no effect; let its factory "
+                "take side_channels and pass them on to the environment",
+                self._name,
+            )
+        for bridge in self._bridges:
+            bridge.parameters = parameters
+
+    def reset(self, seed: int | None = None) -> StepResult:
+        """Reset all environments. ML-Agents' interface has no seed; a factory may have one.
+
+        Raises:
+            BrokenEnvironmentError: if an environment raises, or returns what does not fit its specs.
+            EnvironmentEnded: if the last one has ended in order.
+        """
+        self._send_parameters()
+        for index, env in self._playing():
+            for episodes in self._episodes[index].values():
+                episodes.clear()
+            try:
+                self._call(index, "reset()", env.reset)
+            except EnvironmentEnded as end:
+                self._leave_out(index, end)
+        self._just_left = [*self._left]
+        return self._read()
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Advance all environments by one step; raises as `reset`."""
+        self._send_parameters()
+        for index, env in self._playing():
+            try:
+                for behavior_id, place in self._asked.get(index, {}).items():
+                    batch = actions[behavior_id]
+                    chosen = ActionTuple(batch.continuous[place], batch.discrete[place])
+                    self._call(index, "set_actions()", env.set_actions, behavior_id, chosen)
+                self._call(index, "step()", env.step)
+            except EnvironmentEnded as end:
+                self._leave_out(index, end)
+        return self._read()
+
+    def close(self) -> None:
+        """Close all environments; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        for index, env in enumerate(self._envs):
+            try:
+                env.close()
+            except Exception as error:  # one that fails to close must not hinder the others
+                log.debug("%s: its close() failed: %s", self._label(index), error)
+
+    def _playing(self) -> list[tuple[int, Any]]:
+        return [(index, env) for index, env in enumerate(self._envs) if index not in self._left]
+
+    def _leave_out(self, index: int, end: EnvironmentEnded) -> None:
+        """An object has ended: go on with the others.
+
+        Raises:
+            EnvironmentEnded: if there are no others.
+        """
+        self._left.add(index)
+        if len(self._left) == self.num_envs:
+            raise end
+        log.info("%s. The others go on.", end)
+        self._just_left.append(index)
+
+    def _send_parameters(self) -> None:
+        for bridge in self._bridges:
+            bridge.update()
+
+    def _read(self) -> StepResult:
+        left, self._just_left = self._just_left, []
+        parts: dict[str, list[IndexedRows]] = {}
+        for index, env in self._playing():
+            for behavior_id, spec in self._call(index, "behavior_specs", _specs_of, env).items():
+                rows = self._rows(index, env, behavior_id, spec)
+                if len(rows.columns):
+                    parts.setdefault(behavior_id, []).append((index, rows))
+        self._asked = decision_rows(parts)
+        return StepResult(
+            {behavior_id: agent_steps(found, self._specs[behavior_id]) for behavior_id, found in parts.items()},
+            statistics=merged_statistics(bridge.statistics() for bridge in self._bridges),
+            closed=np.array(left, np.int32) if left else None,
+        )
+
+    def _rows(self, index: int, env: Any, behavior_id: str, spec: Any) -> InstanceRows:
+        episodes = self._episodes[index].get(behavior_id)
+        if episodes is None:
+            self._announce(index, behavior_id, spec)
+            episodes = self._episodes[index][behavior_id] = EpisodeTracker()
+        decisions, endings = self._call(index, "get_steps()", env.get_steps, behavior_id)
+        columns = read_steps(self._specs[behavior_id], decisions, endings, self._label(index))
+        generation = self._bridges[index].generation if self._bridges else 0
+        return InstanceRows(columns, episodes.track(columns.ids.astype("int64"), columns.ended, generation))
+
+    def _announce(self, index: int, behavior_id: str, spec: Any) -> None:
+        found = behavior_spec(behavior_id, spec, self._label(index))
+        known = self._specs.setdefault(behavior_id, found)
+        if known != found:
+            raise StageError(
+                f"{self._label(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in "
+                f"an instance before it {known.seen} and {known.actions}; all must be alike"
+            )
+
+    def _call(self, index: int, what: str, call: Callable[..., Result], *arguments: Any) -> Result:
+        try:
+            return call(*arguments)
+        except StageError:
+            raise
+        except Exception as error:
+            if any(kind.__name__ == _STOPPED for kind in type(error).__mro__):
+                raise EnvironmentEnded(f"{self._label(index)} has ended: {error}") from error
+            raise BrokenEnvironmentError(f"{self._label(index)}: its {what} raised {describe_error(error)}") from error
+
+    def _label(self, index: int) -> str:
+        return self._name if self.num_envs == 1 else f"{self._name}, instance {index}"
+
+
+def _specs_of(env: Any) -> dict[str, Any]:
+    return dict(env.behavior_specs)

@@ -1,0 +1,149 @@
+"""The first message of a game: its name, and what its behaviours observe and do."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environments.open_protocol.formats import VERSION
+from headrace.stages.environments.programs.errors import MessageError
+
+_TYPES = ("float32", "uint8")
+_MOST_NUMBERS = 2**26
+_TEAM = re.compile(r"[^?]+\?team=[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a game has announced."""
+
+    game: str
+    specs: dict[str, BehaviorSpec]
+    """By behaviour id."""
+
+
+def read_hello(message: Mapping[str, Any]) -> Hello:
+    """Read a `hello`.
+
+    Raises:
+        MessageError: if something is missing, unknown or of another form, or it is of another version.
+    """
+    if message.get("protocol") != VERSION:
+        raise MessageError(
+            f"speaks version {message.get('protocol')!r} of the open protocol, expected {VERSION}, as the 'protocol' "
+            "of its hello"
+        )
+    _known(message, ("type", "protocol", "game", "behaviors"), "hello")
+    behaviors = message.get("behaviors")
+    if not isinstance(behaviors, Mapping) or not behaviors:
+        raise MessageError("announces no behaviors in its hello: expected a map with at least one")
+    specs = {str(behavior_id): _spec(str(behavior_id), each) for behavior_id, each in behaviors.items()}
+    _check_teams(specs)
+    return Hello(str(message.get("game", "game")), specs)
+
+
+def _spec(behavior_id: str, announced: Any) -> BehaviorSpec:
+    where = f"behaviors.{behavior_id}"
+    if not isinstance(announced, Mapping):
+        raise MessageError(f"announces {announced!r} as {where}: expected a map with observations and actions")
+    _known(announced, ("observations", "actions", "grouped"), where)
+    observations = announced.get("observations")
+    if not isinstance(observations, list) or not observations:
+        raise MessageError(f"announces no {where}.observations: expected a list with at least one")
+    spec = BehaviorSpec(
+        behavior_id,
+        tuple(_observation(each, index, where) for index, each in enumerate(observations)),
+        _actions(announced.get("actions"), where),
+        grouped=bool(announced.get("grouped", False)),
+    )
+    if "?" in behavior_id and _TEAM.fullmatch(behavior_id) is None:
+        raise MessageError(f"announces the behaviour {behavior_id!r}: expected a name, or a team of it as Name?team=1")
+    names = [observation.name for observation in spec.observations]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise MessageError(f"announces two observations {twice!r} in {where}: expected another name for each")
+    return spec
+
+
+def _check_teams(specs: Mapping[str, BehaviorSpec]) -> None:
+    """Refuse teams of one behaviour that observe or do different things: they share a policy."""
+    first: dict[str, BehaviorSpec] = {}
+    for behavior_id, spec in specs.items():
+        other = first.setdefault(spec.name, spec)
+        for what in ("observations", "actions"):
+            if getattr(spec, what) != getattr(other, what):
+                raise MessageError(
+                    f"announces other {what} in behaviors.{behavior_id} than in behaviors.{other.behavior_id}: teams "
+                    "share a policy, so what they announce has to be the same"
+                )
+
+
+def _observation(announced: Any, index: int, behavior: str) -> ObservationSpec:
+    where = f"{behavior}.observations[{index}]"
+    if not isinstance(announced, Mapping):
+        raise MessageError(f"announces {announced!r} as {where}: expected a map with a shape")
+    _known(announced, ("name", "shape", "type", "channels", "goal"), where)
+    shape = announced.get("shape")
+    whole = isinstance(shape, list) and all(_is_whole(length) and length > 0 for length in shape)
+    if not whole or not 1 <= len(shape or ()) <= 3 or math.prod(shape or ()) > _MOST_NUMBERS:
+        raise MessageError(
+            f"announces {shape!r} as {where}.shape: expected one number for a vector, two for a set of things, three "
+            "for a picture"
+        )
+    number = announced.get("type", "float32")
+    if number not in _TYPES:
+        raise MessageError(f"announces {number!r} as {where}.type: expected {' or '.join(_TYPES)}")
+    channels = announced.get("channels", "last")
+    if channels not in ("first", "last"):
+        raise MessageError(f"announces {channels!r} as {where}.channels: expected first or last")
+    assert shape is not None
+    picture = len(shape) == 3
+    return ObservationSpec(
+        str(announced.get("name", f"observation_{index}")),
+        tuple(shape),
+        number,
+        channels_last=picture and channels == "last",
+        goal=bool(announced.get("goal", False)),
+    )
+
+
+def _actions(announced: Any, behavior: str) -> ActionSpec:
+    where = f"{behavior}.actions"
+    if not isinstance(announced, Mapping):
+        found = "nothing" if announced is None else repr(announced)
+        raise MessageError(f"announces {found} as {where}: expected a map with 'continuous', 'discrete' or both")
+    _known(announced, ("continuous", "discrete", "masked"), where)
+    continuous, discrete = announced.get("continuous", 0), announced.get("discrete", [])
+    names: tuple[str, ...] = ()
+    if isinstance(continuous, list):
+        names, continuous = tuple(map(str, continuous)), len(continuous)
+    if not _is_whole(continuous) or continuous < 0:
+        raise MessageError(f"announces {continuous!r} as {where}.continuous: expected their number, or their names")
+    branch_names: tuple[str, ...] = ()
+    if isinstance(discrete, Mapping):
+        branch_names, discrete = tuple(map(str, discrete)), list(discrete.values())
+    if not isinstance(discrete, list) or not all(_is_whole(choices) and choices > 0 for choices in discrete):
+        raise MessageError(
+            f"announces {discrete!r} as {where}.discrete: expected the number of choices of each, as a list or by name"
+        )
+    if not continuous and not discrete:
+        raise MessageError(f"announces no {where}: expected at least one action")
+    masked = bool(announced.get("masked", False))
+    if masked and not discrete:
+        raise MessageError(f"announces {where}.masked without discrete actions, which alone can be masked")
+    return ActionSpec(continuous, tuple(discrete), masked=masked, continuous_names=names, branch_names=branch_names)
+
+
+def _known(found: Mapping[Any, Any], expected: Collection[str], where: str) -> None:
+    unknown = [str(key) for key in found if key not in expected]
+    if unknown:
+        names = ", ".join(map(repr, unknown))
+        raise MessageError(f"announces the unknown {names} in {where}: expected no keys but {', '.join(expected)}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

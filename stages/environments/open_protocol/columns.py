@@ -1,0 +1,256 @@
+"""The agents of a state as columns, and their actions as a message's part."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.programs.errors import MessageError
+from headrace.stages.environments.programs.rows import ProgramRows
+
+_OF_DECIDING = ("ids", "observations", "rewards", "masks", "groups", "group_rewards")
+_OF_ENDED = ("ids", "observations", "rewards", "truncated", "groups", "group_rewards")
+_MOST_ID = 2**31 - 1
+_WANTED = {
+    "float32": "finite numbers",
+    "uint8": "whole numbers from 0 to 255",
+    "int32": "whole numbers from 0 to 2³¹ - 1",
+    "bool": "0 or 1",
+}
+"""What the numbers of a column have to be, by its dtype here."""
+_OF_BYTES = {"bool": "uint8"}
+"""Types of numbers where a column comes as bytes, if not its dtype here."""
+_NO_IDS = np.zeros(0, np.int32)
+
+
+def read_rows(spec: BehaviorSpec, part: Any) -> ProgramRows:
+    """Read one behaviour's part of a state: a map with `deciding`, `ended` or both.
+
+    Raises:
+        MessageError: if something is missing, unknown, or does not fit what was announced.
+    """
+    where = f"agents.{spec.behavior_id}"
+    if not isinstance(part, Mapping) or set(part) - {"deciding", "ended"}:
+        raise MessageError(f"has sent {_shown(part)} as {where}: expected a map with 'deciding', 'ended' or both")
+    ended = _Columns(spec, part.get("ended"), _OF_ENDED, f"{where}.ended")
+    deciding = _Columns(spec, part.get("deciding"), _OF_DECIDING, f"{where}.deciding")
+    both = (ended, deciding)
+    return ProgramRows(
+        ids=np.concatenate([each.ids for each in both]),
+        rewards=np.concatenate([each.numbers("rewards") for each in both]),
+        ended=len(ended.ids),
+        interrupted=ended.flags("truncated"),
+        observations=tuple(
+            np.concatenate([each.observation(index) for each in both]) for index in range(len(spec.observations))
+        ),
+        action_masks=deciding.masks() if spec.actions.discrete_branches else None,
+        group_ids=np.concatenate([each.groups() for each in both]),
+        group_rewards=np.concatenate([each.numbers("group_rewards") for each in both]),
+    )
+
+
+def actions_part(ids: NDArray[np.int32], batch: ActionBatch) -> dict[str, Any]:
+    """Write the actions [n] of the agents with these ids."""
+    part: dict[str, Any] = {"ids": ids.tolist()}
+    if batch.continuous.shape[1]:
+        part["continuous"] = batch.continuous.tolist()
+    if batch.discrete.shape[1]:
+        part["discrete"] = batch.discrete.tolist()
+    return part
+
+
+class _Columns:
+    """The columns of agents that ask for decisions, or of those that have ended."""
+
+    def __init__(self, spec: BehaviorSpec, part: Any, known: tuple[str, ...], where: str) -> None:
+        self._spec = spec
+        self._where = where
+        self._part: Mapping[str, Any] = {} if part is None else part
+        self.ids = _NO_IDS
+        if part is None:
+            return
+        if not isinstance(part, Mapping):
+            raise MessageError(f"has sent {_shown(part)} as {where}: expected a map of columns")
+        unknown = [str(key) for key in part if key not in known]
+        if unknown:
+            raise MessageError(f"has sent {', '.join(unknown)} in {where}: expected no keys but {', '.join(known)}")
+        self.ids = self._ids()
+
+    def observation(self, index: int) -> Array:
+        """One observation [n, *shape]."""
+        spec, count = self._spec.observations[index], len(self.ids)
+        given = self._part.get("observations", [])
+        if count and "observations" not in self._part:
+            raise MessageError(f"has sent {self._where} without 'observations'")
+        if count and (not isinstance(given, list) or len(given) != len(self._spec.observations)):
+            found = _counted(len(given), "column") if isinstance(given, list) else _shown(given)
+            expected = f"{len(self._spec.observations)}, one for each observation that was announced"
+            raise MessageError(f"has sent {found} as {self._where}.observations: expected {expected}")
+        what = f"observations[{index}] ({spec.name!r})"
+        values = self._array(given[index] if count else [], count * spec.size, spec.dtype, what)
+        return values.reshape(count, *spec.shape)
+
+    def numbers(self, key: str) -> NDArray[np.float32]:
+        """A column of numbers [n]; zeros if it is left out."""
+        if key not in self._part:
+            return np.zeros(len(self.ids), np.float32)
+        return self._array(self._part[key], len(self.ids), "float32", key)
+
+    def flags(self, key: str) -> NDArray[np.bool_]:
+        """A column of true and false [n]; false if it is left out."""
+        if key not in self._part:
+            return np.zeros(len(self.ids), np.bool_)
+        return self._array(self._part[key], len(self.ids), "bool", key)
+
+    def groups(self) -> NDArray[np.int32]:
+        """Group ids [n]; 0 if they are left out."""
+        if "groups" not in self._part:
+            return np.zeros(len(self.ids), np.int32)
+        groups = self._array(self._part["groups"], len(self.ids), "int32", "groups")
+        if groups.any() and not self._spec.grouped:
+            raise MessageError(
+                f"has sent groups of {self._spec.behavior_id}, which was announced without 'grouped': announce it with "
+                "'grouped': true"
+            )
+        return groups
+
+    def masks(self) -> NDArray[np.bool_]:
+        """[n, choices of all branches] true where allowed; all if they are left out."""
+        actions, count = self._spec.actions, len(self.ids)
+        if "masks" not in self._part:
+            return np.ones((count, actions.mask_size), np.bool_)
+        if not actions.masked:
+            raise MessageError(
+                f"has sent {self._where}.masks, and {self._spec.behavior_id} was announced without masks: announce its "
+                "actions with 'masked': true"
+            )
+        masks = self._array(self._part["masks"], count * actions.mask_size, "bool", "masks")
+        masks = masks.reshape(count, actions.mask_size)
+        begin = 0
+        for branch, choices in enumerate(actions.discrete_branches):
+            none = ~masks[:, begin : begin + choices].any(axis=1)
+            if none.any():
+                agent = int(self.ids[none.argmax()])
+                name = repr(actions.branch_names[branch]) if actions.branch_names else branch
+                raise MessageError(f"{self._agent(agent)} a mask that forbids every choice of the action {name}")
+            begin += choices
+        return masks
+
+    def _ids(self) -> NDArray[np.int32]:
+        if "ids" not in self._part:
+            raise MessageError(f"has sent {self._where} without 'ids': expected those of its agents")
+        given = self._part["ids"]
+        ids = self._from_bytes(given, "int32", "ids") if isinstance(given, bytes | str) else _numbers(given)
+        if not len(ids):
+            return _NO_IDS
+        if ids.dtype.kind not in "if" or ids.ndim != 1 or not _are(ids, "int32").all():
+            raise MessageError(
+                f"has sent {_shown(given)} as {self._where}.ids: expected a list of {_WANTED['int32']}, or their bytes"
+            )
+        distinct, counts = np.unique(ids, return_counts=True)
+        if len(distinct) != len(ids):
+            raise MessageError(f"has sent agent {distinct[counts.argmax()]} twice in {self._where}.ids")
+        return ids.astype(np.int32)
+
+    def _array(self, given: Any, size: int, dtype: str, what: str) -> Array:
+        """A column's numbers, flat: lists of numbers, or their bytes (little-endian; in JSON as base64)."""
+        count = len(self.ids)
+        per_agent = size // max(1, count)
+        if isinstance(given, bytes | str):
+            values = self._from_bytes(given, dtype, what)
+            found = f"{len(values)} numbers ({_OF_BYTES.get(dtype, dtype)})"
+        elif isinstance(given, list):
+            values = _numbers(given)
+            if values.dtype.kind not in "iufb" and values.size:
+                raise self._no_numbers(given, per_agent, dtype, what)
+            if len(given) != count:
+                raise MessageError(
+                    f"has sent {_counted(len(given), 'entry', 'entries')} as {self._where}.{what}: expected one for "
+                    f"each of {_counted(count, 'agent')}"
+                )
+            found = _counted(values.size, "number")
+        else:
+            raise MessageError(
+                f"has sent {_shown(given)} as {self._where}.{what}: expected a list of numbers, or bytes"
+            )
+        if values.size != size:
+            each = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
+            raise MessageError(f"has sent {found} as {self._where}.{what}: expected {size} in all{each}")
+        flat = values.reshape(-1)
+        if flat.dtype == np.uint8 and dtype == "uint8":
+            return flat  # a picture's bytes are what they have to be
+        good = _are(flat, dtype)
+        if not good.all():
+            at = int(good.argmin())
+            agent, index = int(self.ids[at // per_agent]), at % per_agent
+            raise MessageError(f"{self._agent(agent)} {flat[at]} at index {index} of {what}, expected {_WANTED[dtype]}")
+        return flat.astype(dtype, copy=False)
+
+    def _no_numbers(self, given: list[Any], per_agent: int, dtype: str, what: str) -> MessageError:
+        """The error for a list with something in it that is no number, or with lists of different lengths."""
+        for agent, row in zip(self.ids.tolist(), given, strict=False):
+            flat = [*_flat(row)]
+            for index, value in enumerate(flat):
+                if not isinstance(value, int | float):
+                    shown = "null" if value is None else repr(value)
+                    return MessageError(
+                        f"{self._agent(agent)} {shown} at index {index} of {what}, expected {_WANTED[dtype]}"
+                    )
+            if len(flat) != per_agent:
+                return MessageError(
+                    f"{self._agent(agent)} {_counted(len(flat), 'number')} as {what}, expected {per_agent}"
+                )
+        return MessageError(f"has sent in {self._where}.{what} what are no numbers")
+
+    def _from_bytes(self, given: bytes | str, dtype: str, what: str) -> Array:
+        try:
+            content = binascii.a2b_base64(given, strict_mode=True) if isinstance(given, str) else given
+            return np.frombuffer(content, np.dtype(_OF_BYTES.get(dtype, dtype)).newbyteorder("<"))
+        except ValueError as error:
+            raise MessageError(
+                f"has sent bytes as {self._where}.{what} that can't be read as {_OF_BYTES.get(dtype, dtype)}: {error}"
+            ) from None
+
+    def _agent(self, agent: int) -> str:
+        return f"has sent for agent {agent} of {self._spec.behavior_id}"
+
+
+def _numbers(given: Any) -> NDArray[Any]:
+    """A list of numbers, or of lists of them, as an array; of objects if it is none."""
+    try:
+        return np.asarray(given if isinstance(given, list) else [None])
+    except (ValueError, OverflowError):  # lists of different lengths; beyond 64 bits
+        return np.asarray(given, object)
+
+
+def _are(values: NDArray[Any], dtype: str) -> NDArray[np.bool_]:
+    """Return which of the numbers are what `_WANTED` says."""
+    if dtype == "float32":
+        return np.isfinite(values.astype(np.float32, copy=False))
+    if dtype == "bool":
+        return np.isin(values, (0, 1))
+    inside: NDArray[np.bool_] = (values >= 0) & (values <= (255 if dtype == "uint8" else _MOST_ID))
+    return inside & np.equal(values, np.floor(values)) if values.dtype.kind == "f" else inside
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for inner in value:
+            yield from _flat(inner)
+    else:
+        yield value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,286 @@
+"""A trainer that learns nothing: it tests a game of the open protocol, or lets it play on by random actions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.config.image_encoders import IMAGE_ENCODERS
+from headrace.config.network_settings import NetworkSettings
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.open_protocol.announcement import Hello
+from headrace.stages.environments.open_protocol.columns import actions_part
+from headrace.stages.environments.open_protocol.states import read_state
+from headrace.stages.environments.open_protocol.worker import OpenWorker
+from headrace.stages.environments.programs.errors import MessageError, ProgramEnded
+from headrace.stages.environments.programs.rows import ProgramRows
+from headrace.stages.errors import StageError
+
+_END_S = 10.0
+"""Time in which a game should end after `close`, as in a run."""
+_SEED = 7
+_USUAL = str(NetworkSettings.model_fields["vis_encode_type"].default)
+"""The network of pictures where the YAML names none."""
+_LONG_SILENT = 200
+"""States without an agent that has not ended, after which it is taken for lost."""
+
+
+class _Shown:
+    """What one behaviour's agents have shown."""
+
+    def __init__(self, spec: BehaviorSpec) -> None:
+        self.spec = spec
+        self.decisions = 0
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+        self.truncated = 0
+        self.rewarded = False
+        self.changed = False
+        self._states = 0
+        self._running: dict[int, tuple[float, int]] = {}
+        self._heard: dict[int, int] = {}
+        """The state in which each running agent was heard last."""
+        self._first: NDArray[Any] | None = None
+
+    def pass_state(self) -> None:
+        """Count a state, in which agents of the behaviour may be or not."""
+        self._states += 1
+
+    def silent(self) -> list[int]:
+        """Return the agents that have neither ended nor asked for long."""
+        return [agent for agent, state in self._heard.items() if self._states - state > _LONG_SILENT]
+
+    def add(self, rows: ProgramRows) -> None:
+        """Count a state's rows.
+
+        Raises:
+            MessageError: if an agent ends that has not begun.
+        """
+        self.truncated += int(rows.interrupted.sum())
+        for index, (agent, reward) in enumerate(zip(rows.ids.tolist(), rows.rewards.tolist(), strict=True)):
+            total, length = self._running.pop(agent, (0.0, -1))
+            if index >= rows.ended:
+                self._heard[agent] = self._states
+            elif self._heard.pop(agent, None) is None:
+                raise MessageError(
+                    f"has ended agent {agent} of {self.spec.behavior_id}, which has not asked for a decision since it "
+                    "ended before, or never: an episode begins where an agent asks"
+                )
+            if length >= 0:
+                self.rewarded |= reward != 0
+            if index < rows.ended:
+                self.returns.append(total + reward)
+                self.lengths.append(max(0, length) + 1)
+            else:
+                self._running[agent] = (total + reward if length >= 0 else 0.0, length + 1)
+        self.decisions += len(rows) - rows.ended
+        if len(rows) and not self.changed:
+            whole = np.concatenate([each[-1].reshape(-1).astype(np.float64) for each in rows.observations])
+            self.changed = self._first is not None and not np.array_equal(whole, self._first)
+            self._first = whole if self._first is None else self._first
+
+    def forget(self) -> None:
+        """All agents begin anew."""
+        self._running.clear()
+        self._heard.clear()
+
+    def words(self) -> str:
+        """What was seen, in a line."""
+        line = f"{self.spec.behavior_id}: {self.decisions:,} decisions, {len(self.returns):,} episodes"
+        if self.returns:
+            mean, length = np.mean(self.returns), np.mean(self.lengths)
+            line += f" of {length:.1f} decisions ({self.truncated:,} truncated), mean return {mean:.3f} at random"
+        return line
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the report."""
+
+    kind: str
+    """`ok`, `note` or `FAIL`."""
+    text: str
+
+
+class RandomTrainer:
+    """Plays a game by random actions.
+
+    Args:
+        worker: its connection, not started yet.
+        seed: of the actions.
+    """
+
+    def __init__(self, worker: OpenWorker, seed: int = 0) -> None:
+        self.worker = worker
+        self.seen: dict[str, _Shown] = {}
+        self._random = np.random.default_rng(seed)
+        self._asked: dict[str, ProgramRows] = {}
+        self.statistics: set[str] = set()
+        """Names of those that came."""
+        self.idle = 0
+        """States in which nobody has asked."""
+
+    async def start(self) -> Hello:
+        """Connect."""
+        hello = await self.worker.start()
+        self.seen = {behavior_id: _Shown(spec) for behavior_id, spec in hello.specs.items()}
+        return hello
+
+    async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
+        """Let all agents begin anew; returns the state."""
+        for each in self.seen.values():
+            each.forget()
+        return await self._take(await self.worker.reset(parameters, seed))
+
+    async def step(self, parameters: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Let the agents act that have asked; returns the next state."""
+        parts = {}
+        for behavior_id, rows in self._asked.items():
+            if len(rows) > rows.ended:
+                batch = _random_actions(self.seen[behavior_id].spec, rows, self._random)
+                parts[behavior_id] = actions_part(rows.ids[rows.ended :], batch)
+        return await self._take(await self.worker.step(parts, parameters))
+
+    async def _take(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            specs = {behavior_id: seen.spec for behavior_id, seen in self.seen.items()}
+            state = read_state(message, specs)
+            self._asked = dict(state.rows)
+            for seen in self.seen.values():
+                seen.pass_state()
+            for behavior_id, rows in self._asked.items():
+                self.seen[behavior_id].add(rows)
+        except MessageError as error:
+            raise await self.worker.refuse(str(error)) from None
+        self.statistics.update(state.statistics)
+        self.idle += not self.asking
+        return message
+
+    @property
+    def asking(self) -> int:
+        """How many agents ask for a decision."""
+        return sum(len(rows) - rows.ended for rows in self._asked.values())
+
+
+async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
+    """Test a game: hello, resets, steps by random actions, parameters, its end; yields a line for each.
+
+    Args:
+        worker: its connection, not started yet.
+        steps: how many.
+    """
+    trainer = RandomTrainer(worker)
+    try:
+        hello = await trainer.start()
+        for spec in hello.specs.values():
+            yield Line("ok", f"announces {spec.behavior_id}: {spec.seen}; {spec.actions}")
+            for picture in _too_small(spec):
+                yield Line("note", picture)
+        first = await trainer.reset({}, _SEED)
+        yield Line("ok", f"answers a reset: {_asking(trainer.asking)}")
+        began = time.monotonic()
+        for _ in range(steps):
+            await trainer.step()
+        yield Line("ok", f"answers {steps:,} steps, {steps / (time.monotonic() - began):,.0f} a second")
+        for line in _summed_up(trainer, steps):
+            yield line
+        await trainer.step({"difficulty": 0.5})
+        await trainer.step()
+        yield Line("ok", "takes environment parameters between steps")
+        again = await trainer.reset({"difficulty": 1.0}, _SEED)
+        yield Line("ok", f"answers a second reset: {_asking(trainer.asking)}")
+        if _without_ids(first) != _without_ids(again):
+            yield Line("note", "a reset with the same seed begins otherwise, so runs can't be repeated exactly")
+        await trainer.step()
+        began = time.monotonic()
+        await worker.close(_END_S)
+        if worker.pid is not None:
+            took = time.monotonic() - began
+            late = took >= _END_S
+            yield Line("FAIL" if late else "ok", f"{'does not end' if late else 'ends'} within {_END_S:g} s of close")
+    except ProgramEnded as end:
+        yield Line("note", f"{end}; what comes behind it was not tested")
+    except StageError as error:
+        yield Line("FAIL", str(error))
+    finally:
+        await worker.close(_END_S)
+
+
+def _summed_up(trainer: RandomTrainer, steps: int) -> Iterator[Line]:
+    """What so many steps have shown of the game."""
+    for seen in trainer.seen.values():
+        yield Line("ok", seen.words())
+        for note in _notes(seen):
+            yield Line("note", note)
+    if trainer.statistics:
+        yield Line("ok", f"sends the statistics {', '.join(sorted(trainer.statistics))}")
+    if trainer.idle > steps / 2:
+        yield Line(
+            "note",
+            f"in {trainer.idle:,} of {steps:,} states nobody asked: an agent asks again for its next episode",
+        )
+
+
+def _asking(count: int) -> str:
+    return "1 agent asks for a decision" if count == 1 else f"{count} agents ask for a decision"
+
+
+def _too_small(spec: BehaviorSpec) -> Iterator[str]:
+    """What is to be said of pictures that are too small for the usual network."""
+    needed = IMAGE_ENCODERS[_USUAL].smallest_side
+    for seen in spec.observations:
+        sides = seen.shape[:2] if seen.channels_last else seen.shape[1:]
+        if len(seen.shape) == 3 and min(sides) < needed:
+            fitting = [name for name, encoder in IMAGE_ENCODERS.items() if min(sides) >= encoder.smallest_side]
+            cure = f"set network_settings.vis_encode_type to {fitting[0]}" if fitting else "announce it as a vector"
+            yield (
+                f"{spec.behavior_id}: the picture {seen.name!r} is smaller than {needed} × {needed}, which networks "
+                f"need by default: {cure}"
+            )
+
+
+def _notes(seen: _Shown) -> list[str]:
+    name = seen.spec.behavior_id
+    notes = []
+    if not seen.decisions:
+        notes.append(f"{name}: no agent has asked for a decision")
+    if seen.decisions and not seen.returns:
+        notes.append(f"{name}: no episode has ended, so nothing is known of returns; send 'ended'")
+    if seen.decisions and not seen.rewarded:
+        notes.append(f"{name}: all rewards were 0; nothing can be learned unless some are not")
+    if seen.decisions and not seen.changed:
+        notes.append(f"{name}: what its agents observe has never changed")
+    if silent := seen.silent():
+        agents = ", ".join(map(str, silent[:5])) + (", …" if len(silent) > 5 else "")
+        notes.append(
+            f"{name}: neither asked nor ended for over {_LONG_SILENT} states: {agents}; one that leaves has to end"
+        )
+    return notes
+
+
+def _without_ids(state: Mapping[str, Any]) -> Any:
+    """What agents observe in a state."""
+    return {
+        behavior_id: part.get("deciding", {}).get("observations")
+        for behavior_id, part in state.get("agents", {}).items()
+    }
+
+
+def _random_actions(spec: BehaviorSpec, rows: ProgramRows, random: np.random.Generator) -> ActionBatch:
+    count, actions = len(rows) - rows.ended, spec.actions
+    continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
+    discrete = np.zeros((count, len(actions.discrete_branches)), np.int32)
+    begin = 0
+    for branch, choices in enumerate(actions.discrete_branches):
+        scores = random.random((count, choices))
+        if rows.action_masks is not None:
+            scores[~rows.action_masks[:, begin : begin + choices]] = -1
+        discrete[:, branch] = scores.argmax(axis=1)
+        begin += choices
+    return ActionBatch(continuous, discrete)

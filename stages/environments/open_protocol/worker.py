@@ -1,0 +1,211 @@
+"""One game that speaks the open protocol: the order of its messages.
+
+`programs/worker.py` handles what can go wrong with the program; `columns` converts what messages hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.stages.environments.open_protocol.announcement import Hello, read_hello
+from headrace.stages.environments.open_protocol.formats import VERSION, Format, decode, encode, format_of
+from headrace.stages.environments.programs.errors import MessageError, ProgramBroken, ProgramEnded, ProgramRefused
+from headrace.stages.environments.programs.executables import find_executable
+from headrace.stages.environments.programs.server import GameServer, TcpServer
+from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording
+
+log = logging.getLogger(__name__)
+
+TRAINER = "headrace"
+_TO_READ_S = 1.0
+"""Time in which a game may read what was wrong with it before it is killed."""
+_SEED = 0x7FFFFFFF
+_WORDING = Wording(
+    program="Game",
+    unstarted="the game",
+    invitation="Start the game, and let it call.",
+    next_start="its next start",
+    needs="does it call, and say hello",
+    argument="--trainer=tcp://… or ws://…",
+    late="Start it, and let it call that port; docs/protocol.md describes what it has to say",
+    stranger="Is it really a game that calls this port?",
+    paused="or an error in its code keeps it from answering",
+    taken_port="End that program, most likely another training, or choose another port with --base-port",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GameProgram:
+    """What a worker starts."""
+
+    path: str
+    """As given by the user: a file, with or without its extension, or a command of the system such as `node`."""
+    arguments: Sequence[str] = ()
+    """The user's, before ours."""
+    log_file: Path | None = None
+    show_output: bool = False
+
+    def command(self, scheme: str, port: int, seed: int) -> list[str]:
+        """The command line: the program, the user's arguments, where it has to call, its seed.
+
+        Raises:
+            ProgramRefused: if there is no such program.
+        """
+        try:
+            found = str(find_executable(Path(self.path), "game"))
+        except ProgramRefused:
+            of_system = shutil.which(self.path)
+            if of_system is None:
+                raise
+            found = of_system
+        return [found, *self.arguments, f"--trainer={scheme}://127.0.0.1:{port}", f"--seed={seed & _SEED}"]
+
+
+def make_server(transport: str, port: int, max_message_mib: int) -> GameServer:
+    """Make the server of a transport, `tcp` or `websocket`."""
+    if transport == "tcp":
+        return TcpServer(port, max_message_mib * 2**20)
+    from headrace.stages.environments.open_protocol.websocket import (
+        WebSocketServer,  # with aiohttp, which plain TCP does without
+    )
+
+    return WebSocketServer(port, max_message_mib * 2**20)
+
+
+class OpenWorker(GameWorker):
+    """One game: a program that the worker starts, or one that somebody else starts.
+
+    The order of calls is `start`, `reset`, then `step`; each waits for the game's state, at most `timeout_s`.
+
+    Args:
+        worker_id: number of the game in the run, from 0.
+        transport: `tcp` or `websocket`.
+        port: the port that it calls; 0 for any that is free, for programs alone.
+        program: what to start; None if somebody else does.
+        seed: for the game's random numbers.
+        timeout_s: for the start, and for each exchange.
+        max_message_mib: largest message.
+        patient: True to wait for the game's next start for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        worker_id: int,
+        transport: str,
+        port: int,
+        program: GameProgram | None,
+        seed: int,
+        timeout_s: float,
+        max_message_mib: int,
+        patient: bool = False,
+    ) -> None:
+        launch = None
+        scheme = "tcp" if transport == "tcp" else "ws"
+        if program is not None:
+            launch = Launch(
+                lambda at, own: program.command(scheme, at, own),
+                Path(program.path),
+                program.log_file,
+                program.show_output,
+            )
+        server = make_server(transport, port, max_message_mib)
+        super().__init__(worker_id, server, launch, seed, timeout_s, max_message_mib, patient, _WORDING)
+        self._form: Format = "json"
+        self._asked = 0
+        """Number of the last `reset` or `act`."""
+
+    def read(self, content: bytes) -> dict[str, Any]:
+        """Read a message; the game is answered in its format."""
+        self._form = format_of(content)
+        return decode(content)
+
+    def check(self, message: dict[str, Any], kind: str) -> None:
+        """Check a message's kind and number; a game may also say that it ends, or what is wrong with it."""
+        if message["type"] == "close":
+            raise ProgramEnded(f"{self.name} has ended: {message.get('reason') or 'it said so'}")
+        if message["type"] == "error":
+            raise MessageError(f"has failed: {message.get('message') or 'it said so'}")
+        super().check(message, kind)
+        number = message.get("number")
+        if kind == "state" and (isinstance(number, bool) or number != self._asked):
+            what = "without a number" if number is None else f"with the number {repr(number)[:60]}"
+            raise MessageError(
+                f"has sent a state {what}, expected {self._asked}, that of the last reset or act: each is answered "
+                "once, and in order"
+            )
+
+    def say_goodbye(self) -> None:
+        """Send that it is over."""
+        self._server.send(encode({"type": "close"}, self._form))
+
+    async def start(self) -> Hello:
+        """Listen, start the program or wait for the game, and for what it announces.
+
+        After a failure or cancellation everything is released.
+
+        Raises:
+            ProgramRefused: if the port is in use, there is no such program, or it announces what can't be read.
+            ProgramBroken: if it ends, or is silent.
+            ProgramEnded: if it closes in order.
+        """
+        try:
+            await self._connected()
+            message = await self._answer("hello", "has connected, but says no hello")
+            try:
+                hello = read_hello(message)
+            except MessageError as error:  # another start would say the same
+                raise ProgramRefused(str(await self._failed(str(error)))) from None
+        except BaseException:
+            await self._release()
+            raise
+        self._server.send(encode({"type": "welcome", "protocol": VERSION, "trainer": TRAINER}, self._form))
+        self._announced = True
+        log.info("Connected to %s: %s, with %s.", self.name, hello.game, ", ".join(hello.specs))
+        return hello
+
+    async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
+        """Let all agents begin anew; returns the game's state. Raises as `step`.
+
+        Args:
+            parameters: all environment parameters.
+            seed: for the game's random numbers from now on; None to leave them as they are.
+        """
+        request = self._request("reset", parameters=dict(parameters))
+        if seed is not None:
+            request["seed"] = seed
+        return await self._ask(encode(request, self._form), "state", "has not answered a reset")
+
+    async def step(self, actions: Mapping[str, Any], parameters: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Let agents act, and wait for the next state.
+
+        Args:
+            actions: by behaviour id, as of `columns.actions_part`.
+            parameters: all environment parameters, if they have changed.
+
+        Raises:
+            ProgramBroken: if it died, did not answer, dropped the connection, or broke the protocol.
+            ProgramEnded: if it has closed in order.
+        """
+        request = self._request("act", actions=actions)
+        if parameters is not None:
+            request["parameters"] = dict(parameters)
+        return await self._ask(encode(request, self._form), "state", "hasn't sent its next state")
+
+    def _request(self, kind: str, **content: Any) -> dict[str, Any]:
+        self._asked += 1
+        return {"type": kind, "number": self._asked, **content}
+
+    async def refuse(self, what: str) -> ProgramBroken:
+        """Tell the game what is wrong with its message, and end it; returns the error, which names the game."""
+        return await self._failed(what)
+
+    async def _failed(self, what: str) -> ProgramBroken:
+        self._server.send(encode({"type": "error", "message": what}, self._form))
+        if self._process is not None:
+            await self._process.exited(_TO_READ_S)
+        return await super()._failed(what)

@@ -1,0 +1,210 @@
+"""Environment parameters at the environments: values drawn anew for each episode of each instance.
+
+Main decides which value or sampler each parameter has (`pipeline/main/curricula.py`) and sends all of them to the
+actors (`EnvironmentParameters`). Samplers are drawn from here, beside the environments, so that values differ from
+instance to instance and from episode to episode.
+
+An environment group that is `Parameterised` receives an `EpisodeParameters` once, and asks it for values whenever
+episodes begin. An adapter of single environments (Gymnasium, PettingZoo) asks with `options`, and passes the answer to
+the environment's `reset`. One whose instances draw values by themselves (Unity, over its side channel) sends `values`
+on whenever `generation` has changed, and reports under which generation each ended episode began
+(`AgentSteps.parameters`).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from headrace.config import ConstantSampler, GaussianSampler, MultiRangeSampler, UniformSampler
+from headrace.config.environment_parameters import ParameterValue
+from headrace.config.errors import suggest
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.errors import StageError
+
+Floats = NDArray[np.float64]
+Instances = NDArray[np.integer] | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentParameters:
+    """A message from main to the actors: all environment parameters from now on, never a difference."""
+
+    generation: int
+    """Rises with every change; returns of episodes are attributed to lessons by it."""
+    parameters: Mapping[str, Any]
+    """Each a number, or a sampler as the YAML writes it."""
+    reset: bool = False
+    """True to reset all environments; else each instance uses the new values from its next episode on."""
+
+
+class EpisodeParameters:
+    """The parameters of episodes that begin.
+
+    The values follow from the seed, the samplers' own seeds and the order of the calls; a sampler with a seed of its
+    own gives the same values in runs of other seeds.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.values: Mapping[str, ParameterValue] = {}
+        """The current value or sampler of each parameter."""
+        self.begun: NDArray[np.int32] = np.zeros(0, np.int32)
+        """[instances] generation under which the running episode began. Replaced at a change, never written over."""
+        self._seed = 0
+        self._spawn_key: tuple[int, ...] = ()
+        self._random: dict[tuple[str, int], np.random.Generator] = {}
+
+    def __bool__(self) -> bool:
+        """Return True if there are any parameters."""
+        return bool(self.values)
+
+    def receive(self, message: EnvironmentParameters) -> None:
+        """Use the parameters of a message from the next episode on."""
+        self.generation = message.generation
+        self.values = _reader().validate_python(dict(message.parameters))
+
+    def set_instances(self, num_envs: int) -> None:
+        """Set the number of instances; all are taken to have begun under the current generation."""
+        self.begun = np.full(num_envs, self.generation, np.int32)
+
+    def reseed(self, seed: int, *spawn_key: int) -> None:
+        """Seed all samplers.
+
+        Args:
+            seed: of samplers that have none of their own.
+            spawn_key: makes the values of this actor and this part of the run differ from those of others, also for
+                samplers with a seed of their own.
+        """
+        self._seed, self._spawn_key = seed, spawn_key
+        self._random.clear()
+
+    def draw(self, env_ids: Instances) -> dict[str, Floats]:
+        """Draw the parameters of episodes that begin now.
+
+        Args:
+            env_ids: [k] instances whose episodes begin.
+
+        Returns:
+            Values [k] by name.
+        """
+        self.begin(env_ids)
+        count = len(env_ids)
+        return {name: sample(value, self._generator(name, value), count) for name, value in self.values.items()}
+
+    def options(self, env_id: int) -> dict[str, float]:
+        """Draw for one instance, as the options of its `reset`."""
+        return {name: float(values[0]) for name, values in self.draw([env_id]).items()}
+
+    def begin(self, env_ids: Instances) -> None:
+        """Note that episodes begin in instances [k], for environments that draw values by themselves."""
+        if (self.begun[env_ids] != self.generation).any():
+            self.begun = self.begun.copy()
+            self.begun[env_ids] = self.generation
+
+    def _generator(self, name: str, value: ParameterValue) -> np.random.Generator:
+        seed = -1 if isinstance(value, float) else value.sampler_parameters.seed
+        found = self._random.get((name, seed))
+        if found is None:
+            entropy = [self._seed if seed < 0 else seed, zlib.crc32(name.encode())]
+            found = np.random.default_rng([*entropy, *(part + 1 for part in self._spawn_key)])
+            self._random[name, seed] = found
+        return found
+
+
+@runtime_checkable
+class Parameterised(Protocol):
+    """An environment group that uses environment parameters."""
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Receive the source of parameters, once, before the first reset.
+
+        The group calls `parameters.draw(env_ids)` whenever episodes begin.
+        """
+        ...
+
+
+def connect_parameters(
+    group: EnvironmentGroup, parameters: EpisodeParameters, log: logging.Logger | None = None
+) -> None:
+    """Pass an environment group the parameters of its episodes, if there are any.
+
+    Args:
+        group: the group, before its first reset.
+        parameters: the source of its parameters.
+        log: for a warning if the group takes no parameters; None for no warning.
+    """
+    parameters.set_instances(group.num_envs)
+    if not parameters:
+        return
+    if isinstance(group, Parameterised):
+        group.set_parameters(parameters)
+    elif log is not None:
+        log.warning(
+            "environment_parameters: %s can't take parameters, so they have no effect; give it a method "
+            "set_parameters(self, parameters), and let it ask parameters.draw(env_ids) when episodes begin "
+            "(see docs/curricula.md)",
+            type(group).__name__,
+        )
+
+
+def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str], name: str) -> None:
+    """Check that all parameters are among those that an environment knows.
+
+    Args:
+        parameters: the parameters of the run.
+        known: meanings of the environment's parameters, by name.
+        name: of the environment, for messages.
+
+    Raises:
+        StageError: if a parameter is not known.
+    """
+    for parameter in parameters.values:
+        if parameter not in known:
+            close = suggest(parameter, known)
+            meanings = "; ".join(f"{each}: {meaning}" for each, meaning in known.items())
+            hint = f"{close} It" if close else "; it"
+            raise StageError(
+                f"environment_parameters.{parameter}: {name} takes no such parameter{hint} takes {meanings}"
+            )
+
+
+def sample(value: ParameterValue, random: np.random.Generator, count: int) -> Floats:
+    """Draw [count] values of a parameter."""
+    match value:
+        case ConstantSampler():
+            return np.full(count, value.sampler_parameters.value)
+        case UniformSampler():
+            return random.uniform(value.sampler_parameters.min_value, value.sampler_parameters.max_value, count)
+        case GaussianSampler():
+            return random.normal(value.sampler_parameters.mean, value.sampler_parameters.st_dev, count)
+        case MultiRangeSampler():
+            return _from_ranges(np.array(value.sampler_parameters.intervals), random, count)
+        case _:
+            return np.full(count, value)
+
+
+def _from_ranges(intervals: Floats, random: np.random.Generator, count: int) -> Floats:
+    """Draw [count] values, uniform over intervals [i, 2]; if all are points, uniform over these."""
+    ends = (intervals[:, 1] - intervals[:, 0]).cumsum()
+    if not ends[-1]:
+        points: Floats = intervals[random.integers(len(intervals), size=count), 0]
+        return points
+    along = random.random(count) * ends[-1]
+    which = np.minimum(ends.searchsorted(along, side="right"), len(ends) - 1)  # rounding may reach the last end
+    least, greatest = intervals[which].T
+    values: Floats = np.clip(greatest - (ends[which] - along), least, greatest)
+    return values
+
+
+@functools.cache
+def _reader() -> TypeAdapter[dict[str, ParameterValue]]:
+    return TypeAdapter(dict[str, ParameterValue])

@@ -1,0 +1,217 @@
+"""The spaces of one behaviour: conversion between single agents' observations, masks and actions and columns.
+
+Spaces are Gymnasium's, read by `stages/environments/spaces/`. This module adds what PettingZoo has beside them: rows
+that come agent by agent, and the action mask, under the key `action_mask` of the observation or (newer) of the info.
+
+Axis letters: k observations, d decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from headrace.config import ObservationSettings
+from headrace.config.errors import suggest
+from headrace.queues.messages import ActionBatch, Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.spaces.actions import ActionMapping, action_mapping, flat_mask
+from headrace.stages.environments.spaces.gymnasium_spaces import own_space, plain_spaces
+from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION, observation_parts
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+
+Space = spaces.Space[Any]
+
+MASK = "action_mask"
+
+
+class BehaviorSpaces:
+    """The spaces of the agents of one behaviour.
+
+    Args:
+        behavior: the behaviour name.
+        observation_space: the space of each of its agents; `action_mask` in it is no observation.
+        action_space: of each of its agents.
+        settings: `environment.observations`; settings of other behaviours' observations are ignored.
+        grouped: True if its agents belong to groups.
+        owner: the environment's name, for messages.
+
+    Attributes:
+        behavior: the behaviour name.
+        owner: the environment's name.
+        masked: True if agents have action masks; fixed once the spec is made.
+
+    Raises:
+        StageError: if a space is not supported, or the settings do not fit it.
+    """
+
+    def __init__(
+        self,
+        behavior: str,
+        observation_space: Space,
+        action_space: Space,
+        settings: Mapping[str, ObservationSettings],
+        grouped: bool,
+        owner: str,
+    ) -> None:
+        self.behavior = behavior
+        self.owner = owner
+        self._grouped = grouped
+        self._seen_space = without_mask(observation_space)
+        self._mask_observed = self._seen_space is not observation_space
+        self._action_space = action_space
+        names = set(_names(self._seen_space))
+        own = {name: observation for name, observation in settings.items() if name in names}
+        seen, self._own_actions = own_space(self._seen_space), own_space(action_space)
+        self._parts = observation_parts(seen, owner, own)
+        self._plain_spaces = plain_spaces(seen, self._own_actions)
+        self._mapping = lru_cache(maxsize=64)(self._make_mapping)
+        one = self._mapping(1)
+        self._single = one
+        self._actions = one.spec
+        self._maskable = one.maskable and bool(one.spec.mask_size)
+        self._branch_starts = np.cumsum([0, *one.spec.discrete_branches])[:-1]
+        self.masked = self._mask_observed
+        if self.masked:
+            self._check_mask_width(observation_space)
+
+    def expect_masks(self, info: Mapping[str, Any]) -> None:
+        """Look for a mask in an agent's info; to be called before the spec is made."""
+        self.masked = self.masked or (self._maskable and MASK in info)
+
+    def spec(self, behavior_id: str) -> BehaviorSpec:
+        """The spec under a behaviour id."""
+        actions = replace(self._actions, masked=self.masked)
+        observations = tuple(part.spec for part in self._parts)
+        return BehaviorSpec(behavior_id, observations, actions, self._grouped, spaces=self._plain_spaces)
+
+    def observations(self, seen: Sequence[Any]) -> tuple[Array, ...]:
+        """Convert k observations of the environment to one new array [k, *shape] per observation of the spec.
+
+        Raises:
+            BrokenEnvironmentError: if one does not fit its space.
+        """
+        space = self._seen_space
+        try:
+            empty = cast("Any", create_empty_array(space, len(seen)))
+            batch = concatenate(space, cast("Any", seen), empty)
+            return tuple([part.extract(batch) for part in self._parts])
+        except (LookupError, TypeError, ValueError) as error:
+            raise BrokenEnvironmentError(
+                f"{self.owner}: an observation of {self.behavior} does not fit its space {space}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def masks(self, seen: Sequence[tuple[Any, Mapping[str, Any]]]) -> NDArray[np.bool_] | None:
+        """Masks [d, choices] of d agents, from their observations and infos; None if the spec has none.
+
+        An agent that gave none may do everything.
+
+        Raises:
+            BrokenEnvironmentError: if a mask does not have an entry per choice, or forbids all choices of a branch.
+            StageError: if a mask comes where the spec has none.
+        """
+        if not self.masked:
+            if self._maskable and any(MASK in info for _, info in seen):
+                raise StageError(
+                    f"{self.owner}: the infos of {self.behavior} have an {MASK} now, but had none at the first "
+                    "reset, so its policy was made without masks and would take forbidden actions; expected "
+                    f"{MASK} in the infos of reset() too, for at least one agent of {self.behavior} (ones where "
+                    "everything is allowed), or in the observation space"
+                )
+            return None
+        masks = np.ones((len(seen), self._actions.mask_size), np.bool_)
+        for row, (observation, info) in enumerate(seen):
+            mask = observation.get(MASK) if self._mask_observed else info.get(MASK)
+            if mask is not None:
+                flat = self._flat(mask)
+                if flat.shape != masks[row].shape:
+                    raise BrokenEnvironmentError(
+                        f"{self.owner}: {MASK} of {self.behavior} has {flat.size} entries, expected "
+                        f"{masks.shape[1]}: one per choice"
+                    )
+                masks[row] = flat
+        free = np.logical_or.reduceat(masks, self._branch_starts, axis=1)
+        if not free.all():
+            raise BrokenEnvironmentError(
+                f"{self.owner}: an {MASK} of {self.behavior} forbids every choice to an agent that has to act"
+            )
+        return masks
+
+    def actions(self, batch: ActionBatch, count: int) -> list[Any]:
+        """Convert the actions of d = `count` decisions to single actions for the environment.
+
+        Raises:
+            StageError: if the batch is of another size.
+        """
+        if len(batch.continuous) != count or len(batch.discrete) != count:
+            raise StageError(
+                f"{self.owner}: got {len(batch.continuous)} continuous and {len(batch.discrete)} discrete actions for "
+                f"{count} agents of {self.behavior} that were to act"
+            )
+        return _one_by_one(self._action_space, self._mapping(count).to_environment(batch))
+
+    def _flat(self, mask: Any) -> NDArray[np.bool_]:
+        try:
+            return flat_mask(mask, self._single)
+        except (TypeError, ValueError) as error:
+            raise BrokenEnvironmentError(f"{self.owner}: {MASK} of {self.behavior}: {error}") from error
+
+    def _make_mapping(self, count: int) -> ActionMapping:
+        return action_mapping(self._own_actions, count, self.owner)
+
+    def _check_mask_width(self, space: Space) -> None:
+        width = spaces.flatdim(cast("spaces.Dict", space)[MASK])
+        if not self._maskable or width != self._actions.mask_size:
+            raise StageError(
+                f"{self.owner}: {self.behavior} observes an {MASK} of {width} entries, but its action space "
+                f"{self._action_space} has {self._actions.mask_size} choices to forbid; expected one entry per choice"
+            )
+
+
+def without_mask(space: Space) -> Space:
+    """An observation space without its action mask; the same object if it has none."""
+    if not isinstance(space, spaces.Dict) or MASK not in space.spaces:
+        return space
+    return spaces.Dict({key: inner for key, inner in space.spaces.items() if key != MASK})
+
+
+def check_names(settings: Mapping[str, ObservationSettings], observation_spaces: Sequence[Space], owner: str) -> None:
+    """Check that some behaviour has each observation named in `environment.observations`.
+
+    Raises:
+        StageError: if none has it.
+    """
+    every = list(dict.fromkeys(name for space in observation_spaces for name in _names(without_mask(space))))
+    for name in settings:
+        if name not in every:
+            hint = suggest(name, every) or f"; there are: {', '.join(every)}"
+            raise StageError(f"{owner}: environment.observations: no agent has an observation '{name}'{hint}")
+
+
+def _names(space: Space, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """The names of a space's observations, as `observation_parts` gives them."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, below in inner:
+            yield from _names(below, (*above, str(key)))
+    else:
+        yield ".".join(above) or ONLY_OBSERVATION
+
+
+def _one_by_one(space: Space, batch: Any) -> list[Any]:
+    """Single actions of a batch."""
+    if isinstance(space, spaces.Dict):
+        columns = [_one_by_one(inner, batch[key]) for key, inner in space.spaces.items()]
+        return [dict(zip(space.spaces, values, strict=True)) for values in zip(*columns, strict=True)]
+    if isinstance(space, spaces.Tuple):
+        columns = [_one_by_one(inner, part) for inner, part in zip(space.spaces, batch, strict=True)]
+        return list(zip(*columns, strict=True))
+    return list(batch)

@@ -1,0 +1,378 @@
+"""PettingZoo environments as an environment group: many agents, of several behaviours and teams.
+
+Instances are stepped one after the other; `rows` makes columns of their agents' time steps. In a turn-based
+environment a tick is one action of each instance, and only the agents that act next have decision rows, with all their
+rewards since their last action.
+
+An episode of an instance is a game between its teams, if it has several (`outcomes`). Agents have fixed sides, but the
+teams that play them may rotate: with T teams, side s of instance i is played in its episode e by team
+(s + i + e) mod T. An agent id stands for an agent's name *and* team in an instance, so its behaviour id never changes.
+
+`making` finds and makes environments, `instances` steps one of them, `roles` assigns behaviours and teams.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.config import ObservationSettings, RoleSettings
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.episode_infos import EpisodeInfos
+from headrace.stages.environments.parameters import EpisodeParameters
+from headrace.stages.environments.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
+from headrace.stages.environments.pettingzoo.group_rewards import GroupRewards
+from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, TimeStep
+from headrace.stages.environments.pettingzoo.outcomes import OutcomeRule, TeamScores, check_scores, game_outcomes
+from headrace.stages.environments.pettingzoo.roles import Role, RoleAssignment
+from headrace.stages.environments.pettingzoo.rows import AgentEpisode, BehaviorRows
+from headrace.stages.environments.protocol import AgentSteps, GameResults, Measured, StepResult
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+
+log = logging.getLogger(__name__)
+
+_SEEDS = 2**31
+
+
+@dataclass(slots=True)
+class _RunningGame:
+    """The running episode of an instance, and so the game between its teams."""
+
+    score: TeamScores
+    rotation: int
+    """Places by which the teams are rotated against the sides."""
+    live: dict[str, AgentEpisode] = field(default_factory=dict)
+    group_rewards: GroupRewards = field(default_factory=GroupRewards)
+
+
+@dataclass(slots=True)
+class _Tick:
+    rows: dict[str, BehaviorRows] = field(default_factory=dict)
+    over: list[int] = field(default_factory=list)
+    scores: list[list[float]] = field(default_factory=list)
+
+
+class PettingZooGroup:
+    """Instances of a PettingZoo environment, parallel or by turns.
+
+    The specs are known after the first reset, as action masks may stand in its infos.
+
+    Args:
+        instances: all of the same environment; the group closes them.
+        behavior: behaviour name of agents whose role names none.
+        name: what messages call the environment.
+        roles: `environment.behaviors`: behaviour names and teams of agents, by patterns.
+        observations: settings of observations, by name, where their spaces do not tell enough.
+        outcome: the rule by which a game is won, see `environment.outcome`.
+        rotate_sides: True if teams change sides with each episode; None: if all sides have the same behaviours.
+        info_keys: `environment.info_keys`.
+
+    Raises:
+        StageError: if the roles do not fit the agents, or a space is not supported.
+    """
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        behavior: str,
+        name: str,
+        roles: Mapping[str, RoleSettings] | None = None,
+        observations: Mapping[str, ObservationSettings] | None = None,
+        outcome: OutcomeRule = "return",
+        rotate_sides: bool | None = None,
+        info_keys: Sequence[str] = (),
+    ) -> None:
+        self.num_envs = len(instances)
+        self.limits_episodes = any(isinstance(instance, LimitedInstance) for instance in instances)
+        self.behavior_specs: Mapping[str, BehaviorSpec] = {}
+        self._instances = instances
+        self._name = name
+        self._episode_infos = EpisodeInfos(info_keys, name)
+        self._observations = observations or {}
+        self._outcome: OutcomeRule = outcome
+        self._wants_rotation = rotate_sides
+        self._rotates = False
+        self._teams = 1
+        self._tracks_group_rewards = False
+        self._assignment = RoleAssignment(roles or {}, behavior, self._spaces_of, name)
+        self._spaces: dict[str, BehaviorSpaces] = {}
+        self._numbers: dict[str, int] = {}
+        self._episodes: dict[int, int] = {}
+        self._games: list[_RunningGame] = []
+        self._played = [0] * self.num_envs
+        self._actors: dict[str, list[tuple[int, str]]] = {}
+        self._random = np.random.default_rng()
+        self._parameters: EpisodeParameters | None = None
+        self._closed = False
+        try:
+            agents = getattr(instances[0].env, "possible_agents", None)
+            if agents:
+                self._assign_roles(list(agents), everybody=True)
+        except StageError:
+            self.close()
+            raise
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Pass parameters to the environments at each episode's start, as options of `reset`."""
+        self._parameters = parameters
+
+    def reset(self, seed: int | None = None) -> StepResult:
+        """Reset all instances.
+
+        Args:
+            seed: instance i's first episode is seeded with seed + i, its others with numbers drawn by the seed; None:
+                the next numbers drawn.
+
+        Raises:
+            BrokenEnvironmentError: if an environment raises, or returns values outside its spaces.
+        """
+        if seed is None:
+            seeds = [self._new_seed() for _ in self._instances]
+        else:
+            # A seed determines all that follows, the numbers of episodes and the sides too.
+            self._random = np.random.default_rng(seed)
+            self._episodes.clear()
+            self._played = [0] * self.num_envs
+            seeds = [(int(seed) + env_id) % _SEEDS for env_id in range(self.num_envs)]
+        first = [self._begin_episode(env_id, seed) for env_id, seed in enumerate(seeds)]
+        if not self.behavior_specs:
+            self._make_specs()
+        tick = _Tick()
+        self._games = [self._new_game(env_id) for env_id in range(self.num_envs)]
+        for env_id, time_steps in enumerate(first):
+            self._add_first_rows(env_id, time_steps, tick)
+        return self._result(tick)
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Advance all instances: all agents of parallel ones, one agent's turn in turn-based ones.
+
+        Raises:
+            BrokenEnvironmentError: if an environment raises, or breaks the rules of its API.
+            NotFiniteError: if a reward is NaN or infinite.
+            StageError: if the actions do not match the agents that decide.
+        """
+        orders: list[dict[str, Any]] = [{} for _ in self._instances]
+        for behavior_id, actors in self._actors.items():
+            spaces = self._spaces[self.behavior_specs[behavior_id].name]
+            for (env_id, agent), action in zip(actors, spaces.actions(actions[behavior_id], len(actors)), strict=True):
+                orders[env_id][agent] = action
+        tick = _Tick()
+        for env_id, (instance, order) in enumerate(zip(self._instances, orders, strict=True)):
+            self._add_rows(env_id, instance.step(order), tick)
+            if instance.over:
+                self._end_game(env_id, tick)
+        return self._result(tick)
+
+    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
+        """One instance as an RGB picture [height, width, 3].
+
+        Raises:
+            StageError: if the environment was not made with `render_mode: rgb_array`.
+            BrokenEnvironmentError: if rendering fails.
+        """
+        env = self._instances[env_id].env
+        mode = getattr(env, "render_mode", None)
+        if mode != "rgb_array":
+            raise StageError(
+                f"{self._name}: it was made with render_mode {mode!r}; to get pictures, make it with options: "
+                "{render_mode: rgb_array}"
+            )
+        try:
+            return np.asarray(env.render(), np.uint8)
+        except Exception as error:
+            raise BrokenEnvironmentError(f"{self._name}: its render() raised {describe_error(error)}") from error
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the environment says about itself, such as `render_fps`."""
+        return getattr(self._instances[0].env, "metadata", {})
+
+    def close(self) -> None:
+        """Close all instances; closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        for instance in self._instances:
+            close = getattr(instance.env, "close", None)
+            try:
+                if callable(close):
+                    close()
+            except Exception as error:
+                raise BrokenEnvironmentError(f"{self._name}: its close() raised {describe_error(error)}") from error
+
+    def _spaces_of(self, agent: str) -> tuple[Any, Any]:
+        env = self._instances[0].env
+        try:
+            return env.observation_space(agent), env.action_space(agent)
+        except Exception as error:
+            raise BrokenEnvironmentError(
+                f"{self._name}: observation_space('{agent}') or action_space('{agent}') raised {describe_error(error)}"
+            ) from error
+
+    def _assign_roles(self, agents: Sequence[str], *, everybody: bool) -> None:
+        assignment = self._assignment
+        assignment.assign(agents, everybody=everybody)
+        self._teams = assignment.teams
+        alike = assignment.symmetric
+        if self._wants_rotation and not alike:
+            raise StageError(
+                f"{self._name}: environment.rotate_sides: its sides can't be changed, since there is one only or they "
+                "have different behaviours; leave it out"
+            )
+        self._rotates = alike if self._wants_rotation is None else self._wants_rotation
+        roles = assignment.roles
+        self._numbers = {agent: number for number, agent in enumerate(roles)}
+        behaviors = dict.fromkeys(role.behavior for role in roles.values())
+        check_names(self._observations, [assignment.spaces_of(behavior)[0] for behavior in behaviors], self._name)
+        grouped = {role.behavior for role in roles.values() if role.grouped}
+        for behavior in behaviors:
+            self._add_spaces(behavior, behavior in grouped)
+        names = ", ".join(f"{agent}: {self._behavior_id(agent, role.team)}" for agent, role in roles.items())
+        log.info("%s: %s%s", self._name, names, " (teams change sides)" if self._rotates else "")
+
+    def _add_spaces(self, behavior: str, grouped: bool) -> None:
+        spaces = self._assignment.spaces_of(behavior)
+        self._spaces[behavior] = BehaviorSpaces(behavior, *spaces, self._observations, grouped, self._name)
+        self._tracks_group_rewards |= grouped and self._instances[0].by_turns
+
+    def _make_specs(self) -> None:
+        """Make the specs, after the first infos have come."""
+        if not self._assignment.roles:
+            agents = dict.fromkeys(agent for instance in self._instances for agent in instance.env.agents)
+            self._assign_roles(list(agents), everybody=False)
+        for instance in self._instances:
+            for agent, info in instance.first_infos.items():
+                if agent in self._assignment.roles:
+                    behavior = self._assignment.roles[agent].behavior
+                    # In turn-based environments the others' masks may come with their turns only.
+                    for spaces in self._spaces.values() if instance.by_turns else [self._spaces[behavior]]:
+                        spaces.expect_masks(info)
+        specs = [spec for agent in self._assignment.roles for spec in self._specs_of(agent)]
+        self.behavior_specs = {spec.behavior_id: spec for spec in sorted(specs, key=lambda spec: spec.behavior_id)}
+
+    def _specs_of(self, agent: str) -> list[BehaviorSpec]:
+        """The specs of an agent, one for each team that it may play in."""
+        role = self._assignment.roles[agent]
+        teams = range(self._teams) if self._rotates else (role.team,)
+        return [self._spaces[role.behavior].spec(self._behavior_id(agent, team)) for team in teams]
+
+    def _behavior_id(self, agent: str, team: int) -> str:
+        """`Name`, or `Name?team=N` where there are several teams."""
+        behavior = self._assignment.roles[agent].behavior
+        return f"{behavior}?team={team}" if self._teams > 1 else behavior
+
+    def _new_seed(self) -> int:
+        return int(self._random.integers(_SEEDS))
+
+    def _new_game(self, env_id: int) -> _RunningGame:
+        rotation = (env_id + self._played[env_id]) % self._teams if self._rotates else 0
+        return _RunningGame(TeamScores(self._teams), rotation)
+
+    def _end_game(self, env_id: int, tick: _Tick) -> None:
+        """Note the result of a finished episode, and begin the next one."""
+        tick.over.append(env_id)
+        tick.scores.append(self._games[env_id].score.by(self._outcome))
+        self._played[env_id] += 1
+        self._games[env_id] = self._new_game(env_id)
+        self._add_first_rows(env_id, self._begin_episode(env_id, self._new_seed()), tick)
+
+    def _begin_episode(self, env_id: int, seed: int) -> list[TimeStep]:
+        options = self._parameters.options(env_id) if self._parameters is not None else None
+        return self._instances[env_id].reset(seed, options)
+
+    def _add_first_rows(self, env_id: int, time_steps: Sequence[TimeStep], tick: _Tick) -> None:
+        self._add_rows(env_id, time_steps, tick)
+        if self._instances[env_id].over:
+            raise BrokenEnvironmentError(f"{self._name}: an episode was over at its reset, before any agent could act")
+
+    def _add_rows(self, env_id: int, time_steps: Sequence[TimeStep], tick: _Tick) -> None:
+        """Make rows of the time steps of an instance."""
+        game = self._games[env_id]
+        for time_step in time_steps:
+            if time_step.agent not in self._assignment.roles:
+                self._join(time_step)
+        if self._tracks_group_rewards:
+            self._add_group_rewards(env_id, game, time_steps)
+        for time_step in time_steps:
+            episode = game.live.get(time_step.agent)
+            if episode is None:
+                episode = game.live[time_step.agent] = self._begin_agent_episode(env_id, time_step.agent, game.rotation)
+            game.score.add(episode.team, time_step.reward, at_the_end=time_step.ended)
+            if time_step.ended:
+                del game.live[time_step.agent]
+                if not episode.decided:
+                    continue  # it never acted, so there is nothing to learn from
+            rows = tick.rows.get(episode.behavior_id)
+            if rows is None:
+                rows = tick.rows[episode.behavior_id] = BehaviorRows()
+            mates_rewards = game.group_rewards.of_mates(episode.group_id, time_step.agent)
+            rows.add(env_id, episode, time_step, mates_rewards - episode.mates_rewards)
+            episode.decided, episode.mates_rewards = True, mates_rewards
+
+    def _add_group_rewards(self, env_id: int, game: _RunningGame, time_steps: Sequence[TimeStep]) -> None:
+        """Add the members' rewards to their groups, before rows are made of them."""
+        received = [(time_step.agent, time_step.reward, True) for time_step in time_steps]
+        seen = {time_step.agent for time_step in time_steps}
+        waiting = self._instances[env_id].waiting()
+        received += [(agent, reward, False) for agent, reward in waiting.items() if agent not in seen]
+        for agent, reward, final in received:
+            role = self._assignment.roles.get(agent)
+            if role is not None and role.grouped:
+                game.group_rewards.add(self._group_id(env_id, role, game.rotation), agent, reward, final=final)
+
+    def _begin_agent_episode(self, env_id: int, agent: str, rotation: int) -> AgentEpisode:
+        """Begin an agent's own episode."""
+        role = self._assignment.roles[agent]
+        team = (role.team + rotation) % self._teams
+        number = self._numbers[agent] * self._teams + team
+        agent_id = number * self.num_envs + env_id
+        episode_id = self._episodes.get(agent_id, -1) + 1
+        self._episodes[agent_id] = episode_id
+        group_id = self._group_id(env_id, role, rotation) if role.grouped else 0
+        return AgentEpisode(self._behavior_id(agent, team), team, agent_id, episode_id, group_id)
+
+    def _group_id(self, env_id: int, role: Role, rotation: int) -> int:
+        return 1 + env_id * self._teams + (role.team + rotation) % self._teams
+
+    def _join(self, time_step: TimeStep) -> None:
+        """Add an agent that was absent at the start; only in environments without possible_agents."""
+        agent = time_step.agent
+        role = self._assignment.join(agent)
+        self._numbers[agent] = len(self._numbers)
+        if role.behavior not in self._spaces:
+            self._add_spaces(role.behavior, role.grouped)
+            self._spaces[role.behavior].expect_masks(time_step.info)
+        new = {spec.behavior_id: spec for spec in self._specs_of(agent)}
+        self.behavior_specs = {**new, **self.behavior_specs}
+
+    def _result(self, tick: _Tick) -> StepResult:
+        self._actors = {behavior_id: rows.actors for behavior_id, rows in tick.rows.items() if rows.actors}
+        steps: dict[str, AgentSteps] = {}
+        for behavior_id, spec in self.behavior_specs.items():
+            rows = tick.rows.get(behavior_id)
+            if rows is not None:
+                steps[behavior_id] = rows.columns(self._spaces[spec.name], spec.grouped)
+        return StepResult(steps, self._game_results(tick), behavior_statistics=self._statistics(tick))
+
+    def _statistics(self, tick: _Tick) -> dict[str, Mapping[str, Measured]]:
+        """What the infos of ended episodes say, by behaviour name."""
+        infos: dict[str, list[Mapping[str, Any]]] = {}
+        for behavior_id, rows in tick.rows.items():
+            if rows.ending.time_steps:
+                of_behavior = infos.setdefault(self.behavior_specs[behavior_id].name, [])
+                of_behavior += [time_step.info for time_step in rows.ending.time_steps]
+        return {behavior: self._episode_infos.of_episodes(ended) for behavior, ended in infos.items()}
+
+    def _game_results(self, tick: _Tick) -> GameResults | None:
+        """The games that ended; None only without teams, as an agent's end need not be its game's end."""
+        if self._teams == 1:
+            return None
+        check_scores(tick.scores, tick.over, self._name)
+        return GameResults(np.array(tick.over, np.int32), game_outcomes(tick.scores, self._teams))

@@ -1,0 +1,229 @@
+"""From `environment.id`, or what a factory gave, to the instances of a PettingZoo environment.
+
+An id is a module with functions `parallel_env` and `env` (`mpe2.simple_tag_v3`) or, with a slash, a name in the
+registry of PettingZoo 1.27 and later (`classic/connect_four-v3`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.config.errors import suggest
+from headrace.stages.environments import factory
+from headrace.stages.environments.pettingzoo.group import PettingZooGroup
+from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.environments.wrappers import chain_wrappers
+from headrace.stages.errors import LoadError, StageError, blaming
+from headrace.stages.loading import import_module
+
+Api = Literal["auto", "parallel", "aec"]
+Make = Callable[..., Any]
+
+_FUNCTIONS: Mapping[str, str] = {"parallel": "parallel_env", "aec": "env"}
+_INSTALL = "python -m pip install 'headrace[pettingzoo]'"
+_OURS = ("pettingzoo", "mpe2")
+"""Packages of the extra `headrace[pettingzoo]`."""
+_OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymunk", "pygame", "shimmy")
+
+
+def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
+    """Make the group that the settings describe; raises as `factory.make_group`."""
+    settings, folder = request.settings, request.folder
+    make: Callable[[], Any]
+    if settings.id is not None:
+        name = f"PettingZoo environment {settings.id!r}"
+        with blaming("environment", "id"):
+            found = maker_of(settings.id, settings.api, folder, name)
+        make = partial(found, **factory.arguments_for(found, settings.options, {}, name))
+        made = factory.call(make, name)
+    else:
+        name = f"environment factory {settings.factory!r}"
+        made, make = factory.call_factory(request, name)
+        if isinstance(made, EnvironmentGroup):
+            return factory.check_own_group(made, settings, name)
+    limit = settings.max_episode_steps
+    wrap = chain_wrappers(settings, folder, name, lambda env: api_of(env) is not None, "a PettingZoo environment")
+    return PettingZooGroup(
+        [
+            instance if limit is None else LimitedInstance(instance, limit)
+            for instance in make_instances(made, make, settings.num_envs, settings.api, name, wrap)
+        ],
+        settings.behavior or "",
+        name,
+        settings.behaviors,
+        settings.observations,
+        settings.outcome,
+        settings.rotate_sides,
+        settings.info_keys,
+    )
+
+
+def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
+    """Find the function that makes an environment.
+
+    Args:
+        env_id: module or registered name.
+        api: the required API.
+        folder: of the YAML; modules in it are importable.
+        name: what messages call the environment.
+
+    Raises:
+        LoadError: if it does not exist, or PettingZoo or another package that it needs is not installed.
+        StageError: if it does not have the API.
+    """
+    if "/" in env_id:
+        return _registered(env_id, api, name)
+    module = _module(env_id, folder, name)
+    offered = {kind: function for kind, function in _FUNCTIONS.items() if callable(getattr(module, function, None))}
+    if not offered:
+        raise LoadError(
+            f"{name}: module {env_id!r} has neither parallel_env() nor env(), and so is no PettingZoo environment; "
+            "to call something else in it, use environment.factory: module:callable"
+        )
+    if api != "auto" and api not in offered:
+        other = next(iter(offered))
+        raise StageError(f"{name}: environment.api: it has no {_FUNCTIONS[api]}(); use '{other}', or leave it out")
+    make: Make = getattr(module, offered[next(iter(offered)) if api == "auto" else api])
+    return make
+
+
+def make_instances(
+    made: Any, make: Callable[[], Any], num_envs: int, api: Api, name: str, wrap: Callable[[Any], Any] | None
+) -> list[Instance]:
+    """Make all instances, one after the other.
+
+    Args:
+        made: the first environment.
+        make: makes another one.
+        num_envs: number of instances.
+        api: the required API.
+        name: what messages call the environment.
+        wrap: applies the wrappers of the settings.
+
+    Raises:
+        StageError: if the API is another one, or `make` returns the same object twice.
+        LoadError: if an object is no PettingZoo environment.
+        BrokenEnvironmentError: if `make` raises.
+    """
+    envs = [made]
+    try:
+        envs += [factory.call(make, name) for _ in range(num_envs - 1)]
+        if len({id(env) for env in envs}) < num_envs:
+            raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
+        return [_checked(env if wrap is None else wrap(env), api, name) for env in envs]
+    except BaseException:
+        for env in envs:
+            if callable(getattr(env, "close", None)):
+                env.close()
+        raise
+
+
+def _checked(env: Any, api: Api, name: str) -> Instance:
+    found = api_of(env)
+    if found is None:
+        raise LoadError(
+            f"{name} returned a {type(env).__name__}; expected a pettingzoo.ParallelEnv, an AECEnv or an "
+            "EnvironmentGroup"
+        )
+    if api not in ("auto", found):
+        convert = "aec_to_parallel" if found == "aec" else "parallel_to_aec"
+        raise StageError(
+            f"{name}: environment.api: it goes by '{found}', not '{api}'; leave it out, or put "
+            f"pettingzoo.utils.conversions:{convert} under environment.wrappers"
+        )
+    return instance_of(env, name)
+
+
+def _registered(env_id: str, api: Api, name: str) -> Make:
+    """A function that makes an environment of PettingZoo's registry."""
+    pettingzoo = _library(name)
+    if not hasattr(pettingzoo, "spec"):
+        version = getattr(pettingzoo, "__version__", "of unknown version")
+        raise StageError(
+            f"{name}: PettingZoo {version} has no registry of names; install 1.27 or newer ({_INSTALL}), or name the "
+            f"module: pettingzoo.{env_id.replace('/', '.').replace('-v', '_v')}"
+        )
+    names: list[str] = []
+    for kind in _FUNCTIONS if api == "auto" else (api,):
+        names += getattr(pettingzoo, f"{kind}_registry", ())
+        try:
+            pettingzoo.spec(kind, env_id)  # as versions may be left out, a look-up in the registry is not enough
+        except Exception:  # any of its errors: it does not exist
+            continue
+        return partial(_from_registry, pettingzoo, kind, env_id, name)
+    kinds = "" if api == "auto" else f" with environment.api: {api}"
+    hint = suggest(env_id, names) or f"; there are: {', '.join(sorted(set(names))) or 'none'}"
+    raise LoadError(f"{name}: PettingZoo has registered no such environment{kinds}{hint}")
+
+
+def _from_registry(pettingzoo: Any, kind: str, env_id: str, name: str, **options: Any) -> Any:
+    try:
+        return pettingzoo.make(kind, env_id, **options)
+    except ImportError as error:
+        raise LoadError(f"{name}: {_needs(error)}") from error
+
+
+def _module(env_id: str, folder: Path | None, name: str) -> Any:
+    top = env_id.partition(".")[0]
+    try:
+        with warnings.catch_warnings():
+            # PettingZoo 1.27 deprecates these modules in favour of its registry.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return import_module(env_id, folder, name)
+    except LoadError as error:
+        cause = error.__cause__
+        if not isinstance(cause, ModuleNotFoundError):
+            raise
+        missing = cause.name or ""
+        package = missing.partition(".")[0]
+        if package in _OURS and (package != top or not _is_there(package)):
+            raise LoadError(f"{name} needs the package {package}, which is not installed; {_INSTALL}") from error
+        if package in _OTHERS:
+            raise LoadError(f"{name}: {_needs(cause)}") from error
+        if f"{env_id}.".startswith(f"{missing}."):
+            raise LoadError(f"{error}{_siblings(env_id)}") from error
+        raise
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # ValueError: None in sys.modules
+        return False
+
+
+def _needs(error: ImportError) -> str:
+    missing = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+    return (
+        f"it needs packages that are not installed ({missing}); its family's extra brings them, such as "
+        "python -m pip install 'pettingzoo[classic]'"
+    )
+
+
+def _siblings(env_id: str) -> str:
+    """A hint at an environment of the same package with a similar name, often another version."""
+    package, _, wanted = env_id.rpartition(".")
+    try:
+        spec = importlib.util.find_spec(package) if package else None
+    except ImportError:
+        spec = None
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    names = [module.name for module in pkgutil.iter_modules(places)]
+    close = difflib.get_close_matches(wanted, [name for name in names if "_v" in name], n=1, cutoff=0.8)
+    return f"; did you mean '{package}.{close[0]}'?" if close else ""
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module("pettingzoo")
+    except ImportError as error:
+        raise LoadError(f"{name} needs the package pettingzoo, which is not installed; {_INSTALL}") from error

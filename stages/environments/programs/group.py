@@ -1,0 +1,297 @@
+"""Several programs of one engine, or its editor, as one environment group: each is stepped on its own.
+
+None waits for another: a tick holds the agents of the programs that have answered. A broken program is restarted alone,
+the others go on; so they do where one has closed in order, until the last one closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.parameters import EpisodeParameters
+from headrace.stages.environments.programs.errors import ProgramEnded
+from headrace.stages.environments.programs.program import Program, ProgramAnswer, merged_statistics
+from headrace.stages.environments.programs.rows import IndexedRows, agent_steps, decision_rows
+from headrace.stages.environments.protocol import StepResult
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from headrace.stages.restarts import RestartBudget
+
+log = logging.getLogger(__name__)
+
+_LAST_STEP_S = 1.0
+"""Time that a step may still take once the run is to end."""
+_END_S = 10.0
+"""Time that a program may take to end before it is killed."""
+_HUNG_S = 3.0
+"""The same for a program in the middle of a step, which may hang: a late host is killed, and then can't kill it."""
+
+
+class ProgramGroup:
+    """A group of programs. They are started at the first reset, all at once.
+
+    Args:
+        make: makes an instance, from its number in the group and the environment parameters (None without any).
+        num_envs: instances.
+        restarts: makes an instance's restart limits.
+        editor: True for an engine's editor, which its user starts and stops.
+        on_close: what follows when an instance closes in order, as `env_settings.on_close`.
+        in_step: True if each tick waits for all instances, so that runs are reproducible.
+        clock: seconds, for the restart limits.
+    """
+
+    has_deadlines = True
+
+    def __init__(
+        self,
+        make: Callable[[int, EpisodeParameters | None], Program],
+        num_envs: int,
+        restarts: Callable[[], RestartBudget],
+        editor: bool = False,
+        on_close: str = "end",
+        in_step: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.num_envs = num_envs
+        self._specs: dict[str, BehaviorSpec] = {}
+        self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
+        self._make = make
+        self._parameters: EpisodeParameters | None = None
+        self._instances: list[Program] = []
+        self._announced_by: dict[str, str] = {}
+        self._budgets = [restarts() for _ in range(num_envs)]
+        self._editor = editor
+        self._on_close = on_close
+        self._closed: dict[int, asyncio.Task[None]] = {}
+        """The instances that have closed in order for good, with what waits for the end of each program."""
+        self._lost: list[int] = []
+        self._gone: list[int] = []
+        """The instances that were restarted, and that closed for good, since the last tick."""
+        self._in_step = in_step
+        self._clock = clock
+        self._under_way: dict[asyncio.Task[ProgramAnswer], int] = {}
+        """Exchanges without an answer yet. Each is awaited by a later `step` or `reset`, or ended by `close`."""
+        self._given_up: asyncio.Future[None] | None = None
+        """Done once steps under way are no longer waited for."""
+        self._asked: dict[int, dict[str, slice]] = {}
+        """The instances that wait for actions, with their slices of the last tick's decisions."""
+
+    def set_parameters(self, parameters: EpisodeParameters) -> None:
+        """Send these to all instances, at their start and whenever they change."""
+        self._parameters = parameters
+
+    async def reset(self, seed: int | None = None) -> StepResult:
+        """Reset all agents of all instances.
+
+        The seed has no effect: programs accept one only at their start, where each gets the run's seed + its number.
+
+        Raises:
+            StageError: if an instance can't be used, or broke too often.
+            EnvironmentEnded: if the last instance has closed in order.
+        """
+        if self._given_up is None:
+            self._given_up = asyncio.get_running_loop().create_future()
+        if not self._instances:
+            self._instances = [self._make(index, self._parameters) for index in range(self.num_envs)]
+        while self._under_way:  # programs accept a reset only while they wait for actions
+            await self._gather(everyone=True)
+        self._asked = {}
+        for index, instance in enumerate(self._instances):
+            if index not in self._closed:
+                self._send(index, instance.reset() if instance.connected else instance.begin())
+        answers: dict[int, ProgramAnswer] = {}
+        while self._under_way:
+            answers |= await self._gather(everyone=True)
+        self._lost, self._gone = [], [*self._closed]  # all others begin anew
+        return self._result(dict(sorted(answers.items())))
+
+    async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Send actions to the instances that asked for them, and wait until at least one has answered.
+
+        After a cancelled step only `close` may be called.
+
+        Raises:
+            StageError: if an instance broke too often.
+            EnvironmentEnded: if the last instance has closed in order.
+        """
+        asked, self._asked = self._asked, {}
+        for index, places in asked.items():
+            self._send(index, self._instances[index].step(_those_at(actions, places)))
+        return self._result(await self._gather(everyone=self._in_step))
+
+    def request_stop(self) -> None:
+        """Let the group end regularly if its steps take much longer, as the run is to end."""
+        if self._given_up is not None:
+            asyncio.get_running_loop().call_later(_LAST_STEP_S, self._give_up)
+
+    async def close(self) -> None:
+        """End all connections at once, in any state; closing twice is allowed."""
+        stepping = {self._under_way[task] for task in self._under_way if not task.done()}
+        tasks, self._under_way = [*self._under_way], {}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled() and task.exception() is not None:
+                log.debug("an exchange under way failed: %s", task.exception())
+        if self._closed:
+            await asyncio.wait(self._closed.values())
+        async with asyncio.TaskGroup() as closing:
+            for index, instance in enumerate(self._instances):
+                closing.create_task(instance.close(_HUNG_S if index in stepping else _END_S))
+
+    def _give_up(self) -> None:
+        if self._given_up is not None and not self._given_up.done():
+            self._given_up.set_result(None)
+
+    def _send(self, index: int, exchange: Any) -> None:
+        self._under_way[asyncio.create_task(exchange)] = index
+
+    async def _gather(self, everyone: bool) -> dict[int, ProgramAnswer]:
+        """Wait for one answer, or for everyone's; returns all answers by instance.
+
+        Raises:
+            EnvironmentEnded: if the last instance has closed, or the run is to end and an instance hangs.
+            StageError: if an instance can't be used, or broke too often.
+        """
+        done = await self._some_done(everyone)
+        answers: dict[int, ProgramAnswer] = {}
+        for task in sorted(done, key=lambda task: self._under_way[task]):
+            index = self._under_way[task]
+            error = task.exception()
+            if error is None:
+                del self._under_way[task]
+                answers[index] = task.result()
+            elif isinstance(error, BrokenEnvironmentError | ProgramEnded):
+                del self._under_way[task]
+                if isinstance(error, ProgramEnded):
+                    self._on_closed(index, error)
+                else:
+                    self._restart(index, error)
+            else:
+                raise error
+        return answers
+
+    async def _some_done(self, everyone: bool) -> set[asyncio.Task[ProgramAnswer]]:
+        """Wait until one exchange is done, or all are.
+
+        Raises:
+            EnvironmentEnded: if the run is to end and an instance hangs.
+        """
+        assert self._given_up is not None, "reset comes first"
+        waiting: set[Any] = {*self._under_way, self._given_up}
+        done: set[Any] = set()
+        while len(waiting) > 1 and (everyone or not done):
+            finished, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._given_up in finished:
+                names = [self._instances[self._under_way[task]].name for task in waiting]
+                raise EnvironmentEnded(f"{', '.join(names) or 'a program'} was still in a step when the run was to end")
+            done |= finished
+        return done
+
+    def _restart(self, index: int, error: Exception) -> None:
+        """Restart an instance.
+
+        Raises:
+            StageError: if the restart limits do not allow it.
+        """
+        instance, budget = self._instances[index], self._budgets[index]
+        if self._editor and not instance.connected:
+            raise StageError(str(error)) from error
+        refusal = budget.refusal(self._clock())
+        if refusal is not None:
+            raise StageError(f"{error}\nIt is not restarted again: {refusal}.") from error
+        budget.spend(self._clock())
+        others = "; the others go on" if self._others_play(index) else ""
+        log.warning("%s\nRestarting %s (restart %d)%s.", error, instance.name, budget.count, others)
+        self._lost.append(index)
+        self._send(index, instance.begin())
+
+    def _on_closed(self, index: int, end: ProgramEnded) -> None:
+        """An instance has closed in order: start it again if that is wanted, else go on with the others.
+
+        Raises:
+            EnvironmentEnded: if there are no others.
+        """
+        instance, budget = self._instances[index], self._budgets[index]
+        refusal = None
+        if self._on_close == "restart":
+            refusal = None if self._editor else budget.refusal(self._clock())  # a person starts the Editor
+            if refusal is None:
+                budget.spend(self._clock())
+                again = "waiting for its next start" if self._editor else f"starting it again (restart {budget.count})"
+                log.info("%s: %s, as env_settings.on_close is restart.", end, again)
+                self._lost.append(index)
+                self._send(index, instance.begin())
+                return
+        why = f"{end}" if refusal is None else f"{end}, and is not started again: {refusal}"
+        self._closed[index] = asyncio.create_task(instance.close(_END_S))
+        if not self._others_play(index):
+            raise EnvironmentEnded(why)
+        log.info("%s. The others go on.", why)
+        self._gone.append(index)
+
+    def _others_play(self, index: int) -> bool:
+        return any(other not in self._closed for other in range(self.num_envs) if other != index)
+
+    def _result(self, answers: Mapping[int, ProgramAnswer]) -> StepResult:
+        lost, self._lost = self._lost, []
+        gone, self._gone = self._gone, []
+        self._announce(answers)
+        parts: dict[str, list[IndexedRows]] = {}
+        for behavior_id in self.behavior_specs:
+            found = [(index, a.rows[behavior_id]) for index, a in answers.items() if behavior_id in a.rows]
+            if found:
+                parts[behavior_id] = found
+        places = decision_rows(parts)
+        for index, answer in answers.items():
+            if answer.asks_for_decisions:
+                self._asked[index] = places[index]
+            else:  # no agent asks for a decision
+                self._send(index, self._instances[index].step({}))
+        return StepResult(
+            {behavior_id: agent_steps(found, self.behavior_specs[behavior_id]) for behavior_id, found in parts.items()},
+            statistics=merged_statistics(answer.statistics for answer in answers.values()),
+            behavior_statistics={
+                name: merged_statistics(answer.behavior_statistics.get(name, {}) for answer in answers.values())
+                for name in {name: None for answer in answers.values() for name in answer.behavior_statistics}
+            },
+            lost=np.array(lost, np.int32) if lost else None,
+            closed=np.array(gone, np.int32) if gone else None,
+        )
+
+    def _announce(self, indices: Iterable[int]) -> None:
+        """Add new behaviours.
+
+        Raises:
+            StageError: if two instances have different behaviours under one id.
+        """
+        for index in indices:
+            instance = self._instances[index]
+            for behavior_id, spec in instance.specs.items():
+                known = self._specs.get(behavior_id)
+                if known is None:
+                    self._specs[behavior_id] = spec
+                    self._announced_by[behavior_id] = instance.name
+                elif known is not spec and known != spec:
+                    raise StageError(
+                        f"{instance.name}: behaviour {behavior_id!r} has {spec.seen} and {spec.actions}, but "
+                        f"{self._announced_by[behavior_id]} has {known.seen} and {known.actions}; all "
+                        "programs of a run must be builds of one scene"
+                    )
+
+
+def _those_at(actions: Mapping[str, ActionBatch], places: Mapping[str, slice]) -> dict[str, ActionBatch]:
+    """Of a tick's actions, those of one program."""
+    return {
+        behavior_id: ActionBatch(actions[behavior_id].continuous[place], actions[behavior_id].discrete[place])
+        for behavior_id, place in places.items()
+    }

@@ -1,0 +1,322 @@
+"""One game that calls us: its start, the exchange of messages, its end, and all that can go wrong with the program.
+
+Protocols add their messages: the workers of `godot/` and `open_protocol/` derive from `GameWorker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.stages.environments.programs.errors import MessageError, ProgramBroken, ProgramEnded
+from headrace.stages.environments.programs.logs import tail
+from headrace.stages.environments.programs.process import ProgramProcess, describe_exit
+from headrace.stages.environments.programs.server import ConnectionClosed, GameServer, TooLarge
+
+log = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 2.0
+"""Time from the end of a connection to the end of its process."""
+_BEYOND_ALL = 2**30
+"""Bytes that no message has; such a length is another number."""
+_KILL_S = 10.0
+"""Time for the system to end a killed process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What an engine's users call things, in messages."""
+
+    program: str
+    """A program that the worker starts: `Godot worker`."""
+    unstarted: str
+    """One that somebody else starts: `Godot's editor`."""
+    invitation: str
+    """What that somebody has to do, as a sentence."""
+    next_start: str
+    """What is waited for after it has ended: `the next Play`."""
+    needs: str
+    """What a game needs to call: `has its main scene …?`."""
+    argument: str
+    """The argument that tells a program where to call."""
+    late: str
+    """Why a game of somebody else's may not call, and what to do, as a sentence."""
+    stranger: str
+    """A question for a message beyond all limits: `Is it really the addon … that calls this port?`."""
+    paused: str
+    """Why a game may not answer, between `it hangs,` and a full stop."""
+    taken_port: str
+    """What to do if the port of the `unstarted` is in use, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a worker starts its program."""
+
+    command: Callable[[int, int], list[str]]
+    """Makes the command line from port and seed; raises ProgramRefused if there is no such executable."""
+    path: Path
+    """The program, for messages."""
+    log_file: Path | None = None
+    show_output: bool = False
+
+
+class GameWorker:
+    """One game: a program that the worker starts, or one that its user starts.
+
+    The first call is `start` of a derived class; after a `ProgramBroken`, a `ProgramEnded` or a cancelled call only
+    `close` may be called.
+
+    Args:
+        worker_id: number of the game in the run, from 0.
+        server: where it calls.
+        launch: what to start; None if its user starts it.
+        seed: for the game's random numbers.
+        timeout_s: for the start, and for each exchange.
+        max_message_mib: largest message, for messages.
+        patient: True to wait for a user's next start for as long as it takes.
+        wording: what its users call things.
+    """
+
+    def __init__(
+        self,
+        worker_id: int,
+        server: GameServer,
+        launch: Launch | None,
+        seed: int,
+        timeout_s: float,
+        max_message_mib: int,
+        patient: bool,
+        wording: Wording,
+    ) -> None:
+        self.worker_id = worker_id
+        self._server = server
+        self._launch = launch
+        self._seed = seed
+        self._timeout_s = timeout_s
+        self._max_message_mib = max_message_mib
+        self._patient = patient and launch is None
+        self._wording = wording
+        self._process: ProgramProcess | None = None
+        self._died = asyncio.Event()
+        self._announced = False
+        self._over = False
+
+    @property
+    def name(self) -> str:
+        """Its name in log messages and errors."""
+        if self._launch is None:
+            return f"{self._wording.unstarted} (port {self._server.port})"
+        return f"{self._wording.program} {self.worker_id} ({self._launch.path.name}, port {self._server.port})"
+
+    @property
+    def pid(self) -> int | None:
+        """The program's process id, also after its end; None if its user starts it, and before `start`."""
+        return None if self._process is None else self._process.pid
+
+    def read(self, content: bytes) -> dict[str, Any]:
+        """Read a message of the game.
+
+        Raises:
+            MessageError: if it is none.
+        """
+        raise NotImplementedError
+
+    def check(self, message: dict[str, Any], kind: str) -> None:
+        """Check that a message is of the kind that was asked for.
+
+        Raises:
+            MessageError: if it is another.
+            ProgramEnded: if the game says that it ends.
+        """
+        if message["type"] != kind:
+            raise MessageError(f"has answered with a message of type {message['type']!r}, expected {kind!r}")
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End the game: a program quits, and is killed if it takes too long.
+
+        Args:
+            patience_s: time that the program may take to end; None for `timeout_s`.
+        """
+        self.say_goodbye()
+        if self._process is not None and self._announced and not self._over:
+            patience_s = self._timeout_s if patience_s is None else patience_s
+            if not await self._process.exited(patience_s):
+                log.warning("%s didn't end within %g s of being asked, and is killed", self.name, patience_s)
+        await self._release()
+
+    def say_goodbye(self) -> None:
+        """Tell the game that it is to end."""
+        raise NotImplementedError
+
+    async def _connected(self) -> None:
+        """Listen, start the program or wait for its user, and for the game's call.
+
+        After a failure or cancellation `_release` has to be called.
+
+        Raises:
+            ProgramRefused: if the port is in use, or there is no such program.
+            ProgramBroken: if it ends or is silent.
+        """
+        await self._server.start(self.name, self._cure_for_port())
+        if self._launch is None:
+            log.info("Listening on port %d. %s", self._server.port, self._wording.invitation)
+        else:
+            command = self._launch.command(self._server.port, self._seed)
+            self._process = await ProgramProcess.launch(
+                command, self._launch.show_output, self._on_exit, self._launch.log_file
+            )
+        await self._called()
+
+    async def _called(self) -> None:
+        connected = asyncio.ensure_future(self._server.connected())
+        died = asyncio.ensure_future(self._died.wait())
+        done: set[Any] = set()
+        try:
+            while not done:
+                done, _ = await asyncio.wait(
+                    (connected, died), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not self._patient:
+                    break
+                if not done:
+                    log.info(
+                        "%s still waits for %s; Ctrl-C ends the run, with a checkpoint.",
+                        *(self.name, self._wording.next_start),
+                    )
+        finally:
+            connected.cancel()
+            died.cancel()
+        if connected in done:
+            return
+        if died in done:
+            raise self._death()
+        if self._launch is None:
+            raise self._broken(f"hasn't connected within {self._timeout_s:g} s. {self._wording.late}")
+        raise self._broken(
+            f"hasn't connected within {self._timeout_s:g} s. It runs: {self._wording.needs}, and does it take the port "
+            f"from its arguments ({self._wording.argument})? If it only needs longer, raise --timeout-wait "
+            "(env_settings.timeout_wait)"
+        )
+
+    async def _ask(self, content: bytes, kind: str, late: str) -> dict[str, Any]:
+        """Send a request, and return the answer, a message of this kind; `late` says what is missing without one."""
+        if self._over:
+            raise ProgramBroken(f"{self.name} isn't connected: it has failed, or was never started")
+        if self._server.unasked:
+            raise await self._failed("has sent a message that answers nothing")
+        self._server.send(content)
+        return await self._answer(kind, late)
+
+    async def _answer(self, kind: str, late: str) -> dict[str, Any]:
+        """Wait for a message of this kind; as `_ask`."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._server.receive()
+            message = self.read(answer)
+            self.check(message, kind)
+        except TimeoutError:
+            part = self._server.arrived
+            why = (
+                f"it hangs, {self._wording.paused}"
+                if part is None
+                else f"{part[0]:,} bytes have come of the {part[1]:,} that it has announced"
+            )
+            raise await self._failed(
+                f"{late} within {self._timeout_s:g} s: {why}. If it only needs longer, raise --timeout-wait "
+                "(env_settings.timeout_wait)"
+            ) from None
+        except TooLarge as error:
+            raise await self._failed(self._too_large(error)) from None
+        except MessageError as error:
+            raise await self._failed(str(error)) from None
+        except ConnectionClosed as error:
+            raise await self._gone(error) from None
+        return message
+
+    def _too_large(self, error: TooLarge) -> str:
+        if looks := self._looks_of(error):
+            return (
+                f"has sent the bytes {error.header.hex(' ')} ({looks}) where the length of a message has to be, in "
+                f"four bytes, the lowest first. {self._wording.stranger}"
+            )
+        return (
+            f"has sent a message of {error.size:,} bytes; the limit is {self._max_message_mib} MiB, set by "
+            f"env_settings.max_message_mib: raise it, or let the agents observe less. {self._wording.stranger}"
+        )
+
+    def _looks_of(self, error: TooLarge) -> str:
+        """What the bytes of a length look like, if that is no length; else nothing."""
+        header, turned = error.header, int.from_bytes(error.header, "big")
+        if not header:
+            return ""
+        if header.isascii() and header.decode().isprintable():
+            return f"the text {header.decode()!r}"
+        if (header[:2] == b"\0\0" or error.size > _BEYOND_ALL) and turned <= self._max_message_mib * 2**20:
+            return f"{turned:,} if the highest byte came first"
+        return ""
+
+    async def _gone(self, lost: ConnectionClosed) -> ProgramBroken | ProgramEnded:
+        """The error for a connection that was closed: the end of the process, if that follows."""
+        ended = self._process is not None and await self._process.exited(_LAST_WORDS_S)
+        try:
+            if lost.in_answer:
+                return self._broken("closed the connection in the middle of an answer")
+            if self._process is None:
+                return ProgramEnded(f"{self.name} was stopped")
+            if not ended:
+                return self._broken("dropped the connection without a word")
+            return self._death()
+        finally:
+            await self._release()
+
+    async def _failed(self, what: str) -> ProgramBroken:
+        error = self._broken(what)
+        await self._release()
+        return error
+
+    def _broken(self, what: str) -> ProgramBroken:
+        end = "" if what.endswith("?") else "."
+        return ProgramBroken(f"{self.name} {what}{end}{self._log_tail()}")
+
+    def _death(self) -> ProgramBroken | ProgramEnded:
+        assert self._process is not None
+        code = self._process.returncode
+        if code == 0 and self._announced:
+            return ProgramEnded(f"{self.name} has quit, with return code 0")
+        assert code is not None
+        if self._announced:
+            return self._broken(f"ended with {describe_exit(code)}{self._suspicion()}")
+        hint = "" if code else f"; {self._wording.needs}?"
+        return self._broken(f"ended with {describe_exit(code)} before it had told of its agents{hint}")
+
+    def _suspicion(self) -> str:
+        """What a game that has crashed may have died of, behind a semicolon; nothing without one."""
+        return ""
+
+    def _log_tail(self) -> str:
+        return "" if self._launch is None else tail(self._launch.log_file)
+
+    def _on_exit(self, returncode: int) -> None:
+        self._died.set()
+        self._server.interrupt(ConnectionClosed())
+
+    def _cure_for_port(self) -> str:
+        if self._launch is None:
+            return self._wording.taken_port
+        return (
+            "End that program, or choose other ports with --base-port (env_settings.base_port); worker n takes "
+            "base_port + n, and with base_port 0 each takes one that is free"
+        )
+
+    async def _release(self) -> None:
+        """Release everything at once: kill the process, and stop listening."""
+        self._over = True
+        if self._process is not None:
+            self._process.kill()
+            await self._process.exited(_KILL_S)
+        self._server.close()

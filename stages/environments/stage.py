@@ -1,0 +1,386 @@
+"""The environment stage: steps a group of environments and asks the current policies for actions.
+
+It emits StepBatches, of which the agent processor makes trajectories. The two share a task in `stages/actor/`, without
+a queue between them, because the environment may write over its observation arrays at the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from logging import Logger
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
+from headrace.queues.specs import BehaviorSpec, behavior_name
+from headrace.stages.environments.deciding import DecisionStamp, MappingRows, PlayerRows, decide_rows, players_of
+from headrace.stages.environments.game_tracker import GameTracker
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.player_memories import PlayerMemories
+from headrace.stages.environments.policy_mapping import PolicyMappings, no_behavior
+from headrace.stages.environments.protocol import (
+    AgentSteps,
+    EnvironmentGroup,
+    Measured,
+    Punctual,
+    StepResult,
+    Stoppable,
+)
+from headrace.stages.environments.remote_policy import DecisionClient, RemotePolicy
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, is_failure
+from headrace.stages.policy.protocol import Recall
+from headrace.stages.stage import Source, StageContext
+
+_ACTING = 1
+"""Makes the random numbers of decisions differ from all others of the same seed."""
+_DRAWING = 2
+"""The same for the choice of brains."""
+_EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
+"""What an environment should not raise, beside errors."""
+
+
+class Audience(Protocol):
+    """One that follows what the environments of a stage bring, such as to keep a score."""
+
+    def begin(self, num_envs: int, result: StepResult) -> None:
+        """All instances were reset."""
+        ...
+
+    def add(self, result: StepResult) -> None:
+        """A tick has passed."""
+        ...
+
+
+class EnvironmentStage(Source[StepBatch]):
+    """Steps one group of environments.
+
+    For policies with memory it keeps the memories of each agent, from decision to decision within an episode; a
+    decision that is made again starts from the same memories.
+
+    Args:
+        make_group: builds the group; called again when it has to be restarted.
+        mappings: the policies of each game.
+        first_agent_id: added to the group's agent ids, so that they are unique across actors.
+        deterministic: returns True for a behaviour name if its agents act by the mean and the most likely choice.
+        oracle: answers for policies that do not lie here, of which `mappings` are made then; None if all do.
+        audience: follows what the environments bring; None for nobody.
+    """
+
+    def __init__(
+        self,
+        make_group: Callable[[], EnvironmentGroup],
+        mappings: PolicyMappings,
+        first_agent_id: int = 0,
+        deterministic: Callable[[str], bool] = no_behavior,
+        oracle: DecisionClient | None = None,
+        audience: Audience | None = None,
+    ) -> None:
+        self.oracle = oracle
+        self._audience = audience
+        self._make_group = make_group
+        self._mappings = mappings
+        self._first_agent_id = first_agent_id
+        self._deterministic = deterministic
+        self._group: EnvironmentGroup | None = None
+        self.parameters = EpisodeParameters()
+        """The environment parameters of each episode."""
+        self._begun = self.parameters.begun
+        self._context = StageContext("environment")
+        self._result = StepResult({})
+        self._tracker = GameTracker(mappings)
+        self._game_columns: dict[str, Columns] = {}
+        self._actions: dict[str, ActionBatch] = {}
+        self._memories = PlayerMemories()
+        self._random_state: Mapping[str, Any] = {}
+        self._known: set[str] = set()
+        self._random = np.random.default_rng(0)
+        self._tick = 0
+        self._stop = False
+
+    @property
+    def specs(self) -> Mapping[str, BehaviorSpec]:
+        """The behaviours seen so far, by behaviour id."""
+        return self._group.behavior_specs if self._group is not None else {}
+
+    @property
+    def num_envs(self) -> int:
+        """Environment instances in the group."""
+        return self._group.num_envs if self._group is not None else 0
+
+    @property
+    def lost(self) -> NDArray[np.int32] | None:
+        """The instances that broke at the last tick and that the group itself restarts; None for none."""
+        return self._result.lost
+
+    @property
+    def closed(self) -> NDArray[np.int32] | None:
+        """The instances that have closed in order at the last tick; None for none."""
+        return self._result.closed
+
+    @property
+    def mappings(self) -> PolicyMappings:
+        """The policies of each game."""
+        return self._mappings
+
+    def start(self, context: StageContext) -> None:
+        """Build the group."""
+        self._context = context
+        self._build(context.log if not context.replica else None)  # one actor's word is enough
+
+    def stop(self) -> Awaitable[None] | None:
+        """Close the group."""
+        return self._group.close() if self._group is not None else None
+
+    async def reset(self, seed: int, spawn_key: tuple[int, ...] = ()) -> None:
+        """Reset all instances; everything that follows is determined by the arguments and the policies.
+
+        Args:
+            seed: of everything but parameters that are drawn with seeds of their own.
+            spawn_key: makes these parameters differ between parts of the run.
+        """
+        # Not the seed alone: an environment that seeds its generator with it would draw the same numbers as its agents.
+        self._random = np.random.default_rng((seed, _ACTING))
+        self.parameters.reseed(seed, self._context.replica, *spawn_key)
+        self._result = await self._call("reset", lambda group: group.reset(seed))
+        self._tick += 1
+        self._memories.clear()
+        self._announce()
+        self._report()
+        self._game_columns = {}
+        self._mappings.begin_games(self.num_envs, np.random.default_rng((seed, _DRAWING)))
+        self._tracker.begin(self._result)
+        if self._audience is not None:
+            self._audience.begin(self.num_envs, self._result)
+
+    async def restart(self, seed: int, spawn_key: tuple[int, ...] = ()) -> None:
+        """Rebuild the group after it broke, and reset it."""
+        old, self._group = self._group, None
+        try:
+            closing = old.close() if old is not None else None
+            if closing is not None:
+                await closing
+        except Exception as error:  # a broken environment may not even close: that must not hinder the new one
+            self._context.log.debug("closing the broken environment failed: %s", error)
+        self._build()
+        await self.reset(seed, spawn_key)
+
+    async def consult(self) -> dict[str, int]:
+        """Have the decisions made that are not made here; `decide`, or `decide_again`, comes next.
+
+        Returns:
+            By behaviour id, the version of a trainer's policy that has decided, if it is another than before.
+
+        Raises:
+            NoDecisionError: if there is no answer.
+        """
+        if self.oracle is None:
+            return {}
+        asked, questions = [], []
+        for behavior_id, steps in self._result.steps.items():
+            if len(steps.agent_ids):
+                seen, greedy = self._seen_by_deciding(steps), self._deterministic(behavior_name(behavior_id))
+                _, players, recalls = self._who_decides(behavior_id, steps)
+                for (player, rows), recall in zip(players, recalls, strict=True):
+                    if isinstance(player.policy, RemotePolicy):
+                        at: Any = slice(None) if rows is None else rows
+                        masks = None if steps.action_masks is None else steps.action_masks[at]
+                        asked.append((player, player.policy))
+                        questions.append(player.policy.question(tuple(o[at] for o in seen), masks, greedy, recall))
+        others: dict[str, int] = {}
+        answers = await self.oracle.ask(tuple(questions)) if questions else ()
+        for (player, policy), question, answer in zip(asked, questions, answers, strict=True):
+            policy.answered(answer)
+            if player.version != answer.version:
+                player.version = others[question.behavior_id] = answer.version
+        return others
+
+    def decide(self) -> list[StepBatch]:
+        """Ask the policies for actions on what the last step brought; one StepBatch per behaviour id."""
+        self._random_state = self._random.bit_generator.state
+        return self._decide()
+
+    def decide_again(self) -> list[StepBatch]:
+        """Decide again on the same step, by newer policies and with the same random numbers."""
+        self._random.bit_generator.state = self._random_state
+        return self._decide()
+
+    async def advance(self) -> None:
+        """Step the group with the actions last decided."""
+        actions = self._actions
+        self._memories.keep()
+        self._begun = self.parameters.begun
+        self._result = await self._call("step", lambda group: group.step(actions))
+        self._tick += 1
+        if len(self.specs) > len(self._known):
+            self._announce()
+        for gone in (self._result.lost, self._result.closed):
+            if gone is not None:
+                self._lose(gone)
+        named = type(self._group).__name__
+        tracked = self._mappings.self_play or self._mappings.mixes_brains or self._mappings.rates_brains
+        self._game_columns = self._tracker.finish(self._result, named) if tracked else {}
+        if self._audience is not None:
+            self._audience.add(self._result)
+        self._report()
+
+    async def produce(self) -> AsyncIterator[StepBatch]:
+        """Yield StepBatches until asked to stop: the stage alone, without flow control."""
+        await self.reset(self._context.seed)
+        while not self._stop:
+            await self.consult()
+            for step in self.decide():
+                yield step
+            await self.advance()
+
+    def progress(self) -> int | None:
+        """Count ticks; None if the group itself says what is late."""
+        return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._tick
+
+    def request_stop(self) -> None:
+        """End `produce` after this tick, and this tick soon."""
+        self._stop = True
+        if isinstance(self._group, Stoppable):
+            self._group.request_stop()
+
+    def update(self, update: PolicyUpdate) -> None:
+        """Act by this policy from the next decision on."""
+        self._mappings.update(update)
+
+    def _lose(self, env_ids: NDArray[np.int32]) -> None:
+        """Begin new games in instances that are restarted, if ever. Memories need nothing: they are kept by episode."""
+        self._tracker.forget(env_ids)
+        self._mappings.restart_games(env_ids)
+
+    def _report(self) -> None:
+        """Report the environment's own numbers, those of no single behaviour under the name of each."""
+        own, common, report = self._result.behavior_statistics, self._result.statistics, self._context.statistics
+        if not (own or common):
+            return
+        for behavior in dict.fromkeys(map(behavior_name, self.specs)):
+            for name, value in (*common.items(), *own.get(behavior, {}).items()):
+                if isinstance(value, Measured):
+                    report.extend(behavior, name, value.values, value.how)
+                else:
+                    report.add(behavior, name, value)
+
+    def _build(self, log: Logger | None = None) -> None:
+        self._group = self._make_group()
+        connect_parameters(self._group, self.parameters, log)
+
+    async def _call(self, what: str, call: Callable[[EnvironmentGroup], Any]) -> StepResult:
+        assert self._group is not None, "the stage was not started"
+        try:
+            result = call(self._group)
+            if inspect.isawaitable(result):
+                result = await result
+        except (StageError, EnvironmentEnded):
+            raise
+        except Exception as error:
+            raise BrokenEnvironmentError(f"the environment's {what}() failed: {describe_error(error)}") from error
+        except BaseException as error:
+            if type(error) not in _EXITS or not is_failure(error):
+                raise
+            raise StageError(f"the environment's {what}() asked for an exit: {describe_error(error)}") from error
+        return result  # type: ignore[no-any-return]
+
+    def _announce(self) -> None:
+        for behavior_id, spec in self.specs.items():
+            if behavior_id not in self._known:  # a restarted group has the same behaviours
+                self._known.add(behavior_id)
+                self._mappings.add_behavior(spec)
+
+    def _decide(self) -> list[StepBatch]:
+        self._actions = {}
+        self._memories.begin_tick()
+        return [
+            self._decide_for(behavior_id, steps, self._game_columns.get(behavior_id, {}))
+            for behavior_id, steps in self._result.steps.items()
+            if len(steps.agent_ids)
+        ]
+
+    def _decide_for(self, behavior_id: str, steps: AgentSteps, games: Columns) -> StepBatch:
+        agent_ids = steps.agent_ids + self._first_agent_id
+        count = len(agent_ids) - steps.ended
+        parts, players, recalls = self._who_decides(behavior_id, steps)
+        seen, greedy = self._seen_by_deciding(steps), self._deterministic(behavior_name(behavior_id))
+        decision, after = decide_rows(players, count, seen, steps.action_masks, self._random, greedy, recalls)
+        ids, episodes = agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
+        for (player, rows), recall in zip(players, after, strict=True):
+            self._memories.note(behavior_id, player, ids, episodes, rows, recall)
+        stamp = DecisionStamp(count, parts, behavior_id)
+        self._actions[behavior_id] = decision.actions
+        group_ids, group_rewards = self._groups_of(behavior_id, steps)
+        return StepBatch(
+            behavior_id=behavior_id,
+            agent_ids=agent_ids,
+            env_ids=steps.env_ids,
+            episode_ids=steps.episode_ids,
+            observations=steps.observations,
+            rewards=steps.rewards,
+            ended=steps.ended,
+            terminated=steps.terminated,
+            truncated=steps.truncated,
+            decisions=decision.columns,
+            policy_versions=stamp.versions,
+            generations=stamp.generations,
+            learning=stamp.learning,
+            opponents=stamp.opponents,
+            games=games,
+            tick=self._tick,
+            group_ids=group_ids,
+            group_rewards=group_rewards,
+            parameters=self._generations_of(steps) if self.parameters else None,
+            env_frames=self._frames_of(behavior_id, steps),
+            undiscounted=steps.undiscounted,
+        )
+
+    def _who_decides(self, behavior_id: str, steps: AgentSteps) -> tuple[MappingRows, PlayerRows, list[Recall | None]]:
+        """Return the mappings and the policies of the rows that decide, and the memories of each policy's rows."""
+        agent_ids = steps.agent_ids + self._first_agent_id
+        deciding = slice(steps.ended, None)
+        alone: MappingRows = [(self._mappings.current, None)]
+        parts = self._mappings.rows_by_mapping(steps.env_ids[deciding]) if len(agent_ids) > steps.ended else alone
+        players = players_of(parts, behavior_id)
+        self._memories.forget(behavior_id, agent_ids[: steps.ended])
+        spec, ids, episodes = self.specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]
+        recalls = [self._memories.recall(spec, player, ids, episodes, rows) for player, rows in players]
+        return parts, players, recalls
+
+    @staticmethod
+    def _seen_by_deciding(steps: AgentSteps) -> tuple[Array, ...]:
+        return tuple(o[steps.ended :] for o in steps.observations)
+
+    def _generations_of(self, steps: AgentSteps) -> NDArray[np.int32]:
+        """[ended] generation of the parameters that each ended episode began under."""
+        return self._begun[steps.env_ids[: steps.ended]] if steps.parameters is None else steps.parameters
+
+    def _frames_of(self, behavior_id: str, steps: AgentSteps) -> NDArray[np.int32] | None:
+        """Return the environment steps [n] since the agents' previous decisions; None if each action lasts one."""
+        if (self.specs[behavior_id].action_repeat is None) != (steps.env_frames is None):
+            raise StageError(
+                f"{behavior_id}: the environment's AgentSteps need env_frames where its BehaviorSpec has an "
+                "action_repeat, and must have none elsewhere"
+            )
+        return steps.env_frames
+
+    def _groups_of(
+        self, behavior_id: str, steps: AgentSteps
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32] | None]:
+        """Return group ids that are unique across actors, and group rewards; None if the behaviour has no groups."""
+        if not self.specs[behavior_id].grouped:
+            if steps.group_ids is not None or steps.group_rewards is not None:
+                raise StageError(
+                    f"{behavior_id}: the environment gives group_ids or group_rewards, but its BehaviorSpec is not "
+                    "grouped; make the spec with grouped=True"
+                )
+            return None, None
+        count = len(steps.agent_ids)
+        given = steps.group_ids
+        ids = np.zeros(count, np.int64) if given is None else np.where(given, given + self._first_agent_id, 0)
+        rewards = steps.group_rewards
+        return ids, np.zeros(count, np.float32) if rewards is None else rewards

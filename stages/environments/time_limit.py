@@ -1,0 +1,194 @@
+"""Time limit of episodes: `environment.max_episode_steps`, for environments of any kind.
+
+An episode that is so many steps old is truncated: its last observation is bootstrapped from, as nothing of the task has
+ended. Single environments of Gymnasium and PettingZoo are then reset (Gymnasium's `TimeLimit`, `LimitedInstance`).
+Other groups can't reset one instance: there the agent's next episode begins where the last one was cut, which is what
+`LimitedGroup` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.parameters import EpisodeParameters, Parameterised
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
+from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
+
+_CUTS = 2**20
+"""The environment's episode n becomes n times this, and one more with each truncation: numbers have to rise."""
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """An environment group that can limit episodes by itself."""
+
+    limits_episodes: bool
+    """True if it does: it was made with the limit."""
+
+
+class LimitedGroup:
+    """An environment group in which no agent's episode has more than so many decisions.
+
+    Args:
+        group: the environments; the group closes them.
+        steps: decisions of an agent after which its episode is truncated, and the next one begins.
+    """
+
+    def __init__(self, group: EnvironmentGroup, steps: int) -> None:
+        self.num_envs = group.num_envs
+        self._group = group
+        self._limit = steps
+        self._ages: dict[str, _Ages] = {}
+        self.has_deadlines = isinstance(group, Punctual) and group.has_deadlines
+        self._parameters = EpisodeParameters()
+        if isinstance(group, Parameterised):
+            self.set_parameters = self._pass_on
+
+    @property
+    def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
+        """Those of the group."""
+        return self._group.behavior_specs
+
+    async def reset(self, seed: int | None = None) -> StepResult:
+        """Reset all instances."""
+        self._ages = {}
+        return self._told(await settled(self._group.reset(seed)))
+
+    async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Advance one tick, and truncate what is too old then."""
+        return self._told(await settled(self._group.step(actions)))
+
+    def request_stop(self) -> None:
+        """Let a step that hangs end soon, if the environments can do that."""
+        if isinstance(self._group, Stoppable):
+            self._group.request_stop()
+
+    def close(self) -> Awaitable[None] | None:
+        """Close the environments."""
+        return self._group.close()
+
+    def _pass_on(self, parameters: EpisodeParameters) -> None:
+        assert isinstance(self._group, Parameterised), "it is, or this is not called"
+        self._parameters = parameters
+        self._group.set_parameters(parameters)
+
+    def _told(self, result: StepResult) -> StepResult:
+        for gone in (result.lost, result.closed):
+            if gone is not None:
+                for ages in self._ages.values():
+                    ages.drop(gone)
+        steps = {
+            behavior_id: self._ages.setdefault(behavior_id, _Ages(self._limit)).add(each, self._parameters.generation)
+            for behavior_id, each in result.steps.items()
+        }
+        return replace(result, steps=steps)
+
+
+class _Ages:
+    """The ages of one behaviour id's episodes. Slot `NOBODY` is of no agent."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._slots = Slots(1)
+        total = self._slots.total
+        self._decisions = np.zeros(total, np.int64)
+        self._cuts = np.zeros(total, np.int64)
+        """Truncations of the environment's episode so far."""
+        self._episode_ids = np.zeros(total, np.int64)
+        """The environment's."""
+        self._env_ids = np.zeros(total, np.int64)
+        self._generations = np.zeros(total, np.int32)
+        """Generation of the environment parameters when the episode began."""
+
+    def add(self, steps: AgentSteps, generation: int) -> AgentSteps:
+        """Count a tick's decisions; return its rows, with an ending before each decision that is beyond the limit."""
+        slots = self._slots.find(steps.agent_ids)
+        ending, acting = slots[: steps.ended], slots[steps.ended :]
+        numbers = steps.episode_ids * _CUTS + np.where(
+            self._episode_ids[slots] == steps.episode_ids, self._cuts[slots], 0
+        )
+        self._forget(ending[ending != NOBODY])
+        acting = self._slots.find(steps.agent_ids[steps.ended :])
+        if not acting.all():
+            acting = self._admit(steps, acting == NOBODY)
+        own = steps.episode_ids[steps.ended :]
+        begins = (self._decisions[acting] == 0) | (self._episode_ids[acting] != own)
+        self._episode_ids[acting] = own
+        self._decisions[acting[begins]] = self._cuts[acting[begins]] = 0
+        self._generations[acting[begins]] = generation
+        self._decisions[acting] += 1
+        over = self._decisions[acting] > self._limit
+        if not over.any():
+            return replace(steps, episode_ids=numbers)
+        cut = acting[over]
+        begun = self._generations[cut]
+        self._cuts[cut] += 1
+        self._decisions[cut], self._generations[cut] = 1, generation
+        after = numbers.copy()
+        after[steps.ended :][over] += 1
+        return _cut(steps, numbers, after, over, begun)
+
+    def drop(self, env_ids: NDArray[np.int32]) -> None:
+        """Forget the agents of some instances."""
+        used = self._slots.used()
+        self._forget(used[np.isin(self._env_ids[used], env_ids)])
+
+    def _admit(self, steps: AgentSteps, new: NDArray[np.bool_]) -> Numbers:
+        """Give agents that decide for the first time slots; return those of all that decide."""
+        added = self._slots.add(steps.agent_ids[steps.ended :][new])
+        if self._slots.total > len(self._decisions):
+            for name, values in vars(self).items():
+                if isinstance(values, np.ndarray):
+                    setattr(self, name, enlarged(values, self._slots.total))
+        self._decisions[added] = 0
+        self._env_ids[added] = steps.env_ids[steps.ended :][new]
+        return self._slots.find(steps.agent_ids[steps.ended :])
+
+    def _forget(self, slots: Numbers) -> None:
+        if len(slots):
+            self._slots.remove(slots)
+
+
+def _cut(
+    steps: AgentSteps, before: Numbers, after: Numbers, over: NDArray[np.bool_], begun: NDArray[np.int32]
+) -> AgentSteps:
+    """Put a truncated ending of the last episode before each decision that is `over` ([d]) it."""
+    ended, cut = steps.ended, steps.ended + over.nonzero()[0]
+    rows = np.concatenate((np.arange(ended), cut, np.arange(ended, len(before))))
+    fresh = np.concatenate((np.zeros(ended + len(cut), np.bool_), over))
+    """[n] the first rows of the new episodes, which have no reward yet."""
+
+    def received(values: NDArray[Any] | None) -> Any:
+        if values is None:
+            return None
+        found = values[rows]
+        found[fresh] = 0
+        return found
+
+    none, all_of_them = np.zeros(len(cut), np.bool_), np.ones(len(cut), np.bool_)
+    parameters = steps.parameters
+    if parameters is not None:
+        parameters = np.concatenate((parameters, begun))
+    return replace(
+        steps,
+        agent_ids=steps.agent_ids[rows],
+        env_ids=steps.env_ids[rows],
+        episode_ids=np.concatenate((before[:ended], before[cut], after[ended:])),
+        observations=tuple(observation[rows] for observation in steps.observations),
+        rewards=received(steps.rewards),
+        ended=ended + len(cut),
+        terminated=np.concatenate((steps.terminated, none)),
+        truncated=np.concatenate((steps.truncated, all_of_them)),
+        group_ids=None if steps.group_ids is None else steps.group_ids[rows],
+        group_rewards=received(steps.group_rewards),
+        parameters=parameters,
+        env_frames=received(steps.env_frames),
+        undiscounted=received(steps.undiscounted),
+    )

@@ -1,0 +1,343 @@
+"""ML-Agents' low-level interface for scripts: one Unity program, step by step and without asyncio.
+
+    env = UnityEnvironment("Builds/3DBall")
+    env.reset()
+    (name,) = env.behavior_specs
+    decisions, endings = env.get_steps(name)
+    env.set_actions(name, env.behavior_specs[name].action_spec.random_action(len(decisions)))
+    env.step()
+    env.close()
+
+The pipeline does not use it: there, `headrace.stages.environments.unity` steps several programs at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.config import EnvSettings
+from headrace.config.listen import LOCALHOST
+from headrace.stages.environments.programs.rows import ProgramRows
+from headrace.stages.environments.unity.actions import action_protos
+from headrace.stages.environments.unity.columns import BehaviorReader
+from headrace.stages.environments.unity.exceptions import UnityActionException, UnityEnvironmentException, as_low_level
+from headrace.stages.environments.unity.executable import Executable
+from headrace.stages.environments.unity.messages import UnityRLCapabilitiesProto
+from headrace.stages.environments.unity.side_channels import SideChannel, SideChannels
+from headrace.stages.environments.unity.specs import (
+    ActionSpec,
+    ActionTuple,
+    BehaviorSpec,
+    DimensionProperty,
+    ObservationSpec,
+    ObservationType,
+)
+from headrace.stages.environments.unity.steps import DecisionSteps, TerminalSteps
+from headrace.stages.environments.unity.worker import EDITOR_PORT, MAX_MESSAGE_MIB, UnityWorker
+
+BASE_PORT = EnvSettings().base_port
+"""Default port of executables."""
+Result = TypeVar("Result")
+
+
+@dataclass
+class _AnnouncedBehavior:
+    """A behaviour, with the current steps of its agents."""
+
+    reader: BehaviorReader
+    spec: BehaviorSpec
+    decisions: DecisionSteps
+    endings: TerminalSteps
+    actions: ActionTuple | None = None
+    """The actions set for the decisions; None without any."""
+
+
+class UnityEnvironment:
+    """One Unity program; the constructor starts it, or waits until Play is pressed in the Editor.
+
+    Args:
+        file_name: the executable, with or without its extension; None for the Editor.
+        worker_id: added to the port, so that several programs can run at once.
+        base_port: first port of executables; None for 5005, 0 for any free one. The Editor always calls 5004.
+        seed: of Unity's random numbers.
+        no_graphics: run without a window.
+        no_graphics_monitor: as `no_graphics`, except for worker 0.
+        timeout_wait: seconds for the start, and for each exchange.
+        additional_args: further arguments for the executable.
+        side_channels: may also be of ML-Agents' own classes.
+        log_folder: for Unity's log.
+        num_areas: copies of the training area that Unity should make.
+        listen: where to wait for Unity: `localhost`, an address of this machine besides, or `all`; beyond localhost,
+            other machines can end the environment or answer in Unity's place.
+        max_message_mib: largest message from or to Unity, in MiB.
+
+    Raises:
+        UnityEnvironmentException: if it can't be started, or its version is not compatible.
+        UnityWorkerInUseException: if the port is taken.
+        UnityTimeOutException: if Unity does not connect.
+    """
+
+    def __init__(
+        self,
+        file_name: str | None = None,
+        worker_id: int = 0,
+        base_port: int | None = None,
+        seed: int = 0,
+        no_graphics: bool = False,
+        no_graphics_monitor: bool = False,
+        timeout_wait: int = 60,
+        additional_args: Sequence[str] | None = None,
+        side_channels: Sequence[SideChannel] | None = None,
+        log_folder: str | None = None,
+        num_areas: int = 1,
+        listen: str = LOCALHOST,
+        max_message_mib: int = MAX_MESSAGE_MIB,
+    ) -> None:
+        if file_name is None and worker_id != 0:
+            raise UnityEnvironmentException(
+                f"worker_id is {worker_id}, but there is only one Unity Editor; give file_name, or leave worker_id 0"
+            )
+        executable = None
+        if file_name is not None:
+            executable = Executable(
+                Path(file_name),
+                tuple(additional_args or ()),
+                no_graphics=no_graphics or (no_graphics_monitor and worker_id > 0),
+                log_folder=Path(log_folder) if log_folder is not None else None,
+            )
+        self._name = f"Unity worker {worker_id}"
+        self._brains: dict[str, Any] = {}
+        self._behaviors: dict[str, _AnnouncedBehavior] = {}
+        self._begun = self._closed = False
+        self._loop_thread = _LoopThread()
+        try:
+            with as_low_level():
+                self._worker = UnityWorker(
+                    worker_id,
+                    EDITOR_PORT if executable is None else _port(base_port, worker_id),
+                    executable,
+                    seed,
+                    num_areas,
+                    timeout_wait,
+                    SideChannels(side_channels or (), self._name),
+                    listen,
+                    max_message_mib,
+                )
+                self._loop_thread.call(self._worker.start())
+        except BaseException:
+            self._loop_thread.close()
+            raise
+
+    @property
+    def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
+        """The behaviours known so far, by their full names (`Name?team=0`); none before the first reset."""
+        return {name: behavior.spec for name, behavior in self._behaviors.items()}
+
+    @property
+    def academy_capabilities(self) -> Any:
+        """The capabilities of this Unity, as flags of a `UnityRLCapabilitiesProto`."""
+        assert self._worker.greeting is not None, "the constructor connects"
+        return UnityRLCapabilitiesProto(**dict.fromkeys(self._worker.greeting.capabilities, True))
+
+    def reset(self) -> None:
+        """Reset all agents; raises as `step`."""
+        self._receive(self._worker.reset())
+        self._begun = True
+
+    def step(self) -> None:
+        """Let agents take the actions that were set, or zeros, and wait until some ask for a decision or end.
+
+        The first step is a reset.
+
+        Raises:
+            UnityCommunicationException: if Unity failed, or broke the protocol.
+            UnityCommunicatorStoppedException: if it ended regularly.
+            UnityTimeOutException: if it did not answer in time.
+            UnityEnvironmentException: if the environment was closed.
+        """
+        if not self._begun:
+            self.reset()
+            return
+        self._receive(self._worker.step({name: _protos(b) for name, b in self._behaviors.items() if len(b.decisions)}))
+
+    def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
+        """The agents that ask for a decision, and those whose episodes ended, since the last step.
+
+        Raises:
+            UnityActionException: if there is no such behaviour.
+        """
+        behavior = self._behavior(behavior_name)
+        return behavior.decisions, behavior.endings
+
+    def set_actions(self, behavior_name: str, action: Any) -> None:
+        """Set the actions of a behaviour's agents for the next step.
+
+        Args:
+            behavior_name: its full name.
+            action: an `ActionTuple` with a row for each agent of the DecisionSteps, in their order.
+
+        Raises:
+            UnityActionException: if there is no such behaviour, or the actions have another shape.
+        """
+        behavior = self._behavior(behavior_name)
+        count = len(behavior.decisions)
+        if count:
+            behavior.actions = behavior.spec.action_spec.checked(action, count, behavior_name)
+
+    def set_action_for_agent(self, behavior_name: str, agent_id: int, action: Any) -> None:
+        """Set one agent's action for the next step; without any, the others of its behaviour take zeros.
+
+        Args:
+            behavior_name: its behaviour's full name.
+            agent_id: one of the DecisionSteps.
+            action: an `ActionTuple` of one row.
+
+        Raises:
+            UnityActionException: if there is no such behaviour or agent, or the action has another shape.
+        """
+        behavior = self._behavior(behavior_name)
+        row = behavior.decisions.agent_id_to_index.get(agent_id)
+        if row is None:
+            raise UnityActionException(f"{behavior_name}: agent {agent_id} asks for no decision")
+        given = behavior.spec.action_spec.checked(action, 1, behavior_name)
+        if behavior.actions is None:
+            behavior.actions = behavior.spec.action_spec.empty_action(len(behavior.decisions))
+        behavior.actions.continuous[row] = given.continuous[0]
+        behavior.actions.discrete[row] = given.discrete[0]
+
+    def close(self) -> None:
+        """End Unity; closing twice is allowed."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._loop_thread.call(self._worker.close())
+            finally:
+                self._loop_thread.close()
+
+    def _behavior(self, name: str) -> _AnnouncedBehavior:
+        if name not in self._behaviors:
+            known = ", ".join(self._behaviors) or "none before the first reset"
+            raise UnityActionException(f"there is no behaviour {name!r}; there are: {known}")
+        return self._behaviors[name]
+
+    def _receive(self, exchange: Coroutine[Any, Any, Any]) -> None:
+        if self._closed:
+            exchange.close()
+            raise UnityEnvironmentException(f"{self._name} was closed")
+        with as_low_level():
+            output = self._loop_thread.call(exchange)
+            for behavior in self._behaviors.values():
+                behavior.decisions, behavior.endings = (
+                    DecisionSteps.empty(behavior.spec),
+                    TerminalSteps.empty(behavior.spec),
+                )
+                behavior.actions = None
+            for brain in output.rl_initialization_output.brain_parameters:
+                self._brains[brain.brain_name] = brain
+            infos = output.rl_output.agentInfos
+            unknown = sorted(set(infos) - set(self._brains))
+            for name in [*self._brains, *unknown]:  # in the order of announcement, as a message's map is unordered
+                if name in infos and infos[name].value:
+                    self._read(name, infos[name].value)
+
+    def _read(self, name: str, infos: Sequence[Any]) -> None:
+        behavior = self._behaviors.get(name)
+        if behavior is None:
+            if name not in self._brains:
+                raise UnityEnvironmentException(f"{self._name} sends agents of {name!r}, which it never announced")
+            reader = BehaviorReader(self._brains[name], infos[0], self._name)
+            spec = _spec(reader, infos[0])
+            behavior = _AnnouncedBehavior(reader, spec, DecisionSteps.empty(spec), TerminalSteps.empty(spec))
+            self._behaviors[name] = behavior
+        behavior.decisions, behavior.endings = _steps(behavior.reader.read(infos), behavior.spec)
+
+
+class _LoopThread:
+    """An event loop in a thread, for callers without one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="unity", daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the thread's loop; an interrupt cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the thread; no coroutine may be running."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _port(base_port: int | None, worker_id: int) -> int:
+    if base_port == 0:
+        return 0
+    return (BASE_PORT if base_port is None else base_port) + worker_id
+
+
+def _protos(behavior: _AnnouncedBehavior) -> Any:
+    actions = behavior.actions
+    if actions is None:
+        actions = behavior.spec.action_spec.empty_action(len(behavior.decisions))
+    return action_protos(behavior.reader.spec, actions.continuous, actions.discrete)
+
+
+def _spec(reader: BehaviorReader, first: Any) -> BehaviorSpec:
+    observations = [
+        ObservationSpec(
+            ours.shape,
+            tuple(DimensionProperty(flags) for flags in proto.dimension_properties)
+            or (DimensionProperty.UNSPECIFIED,) * len(ours.shape),
+            ObservationType.GOAL_SIGNAL if ours.goal else ObservationType.DEFAULT,
+            proto.name,
+        )
+        for ours, proto in zip(reader.spec.observations, first.observations, strict=True)
+    ]
+    actions = reader.spec.actions
+    return BehaviorSpec(observations, ActionSpec(actions.continuous_size, actions.discrete_branches))
+
+
+def _steps(rows: ProgramRows, spec: BehaviorSpec) -> tuple[DecisionSteps, TerminalSteps]:
+    asking, over = slice(rows.ended, None), slice(rows.ended)
+    observations = [_as_floats(column) for column in rows.observations]
+    masks = None
+    if rows.action_masks is not None:
+        ends = np.cumsum(spec.action_spec.discrete_branches)[:-1]
+        masks = np.split(~rows.action_masks, ends, axis=1)
+    decisions = DecisionSteps(
+        [column[asking] for column in observations],
+        rows.rewards[asking],
+        rows.ids[asking],
+        masks,
+        rows.group_ids[asking],
+        rows.group_rewards[asking],
+    )
+    endings = TerminalSteps(
+        [column[over] for column in observations],
+        rows.rewards[over],
+        rows.interrupted,
+        rows.ids[over],
+        rows.group_ids[over],
+        rows.group_rewards[over],
+    )
+    return decisions, endings
+
+
+def _as_floats(column: NDArray[Any]) -> NDArray[np.float32]:
+    """Observations as floats, images from 0 to 1."""
+    return column.astype(np.float32) / np.float32(255) if column.dtype == np.uint8 else column

@@ -1,0 +1,129 @@
+"""The handshake: Unity's greeting, ours, and the check that their versions are compatible."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from headrace.stages.environments.unity.errors import UnityRefused
+from headrace.stages.environments.unity.messages import (
+    OK,
+    UnityMessageProto,
+    UnityRLCapabilitiesProto,
+    UnityRLInitializationInputProto,
+)
+from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION, PACKAGE_VERSION
+
+log = logging.getLogger(__name__)
+
+CAPABILITIES = tuple(field.name for field in UnityRLCapabilitiesProto.DESCRIPTOR.fields)
+"""All capabilities of the protocol; all are supported."""
+_BASE = "baseRLCapabilities"
+
+
+@dataclass(frozen=True, slots=True)
+class UnityGreeting:
+    """Unity's first message."""
+
+    name: str
+    """The academy's name."""
+    package_version: str
+    """Version of the Unity package com.unity.ml-agents."""
+    communication_version: str
+    capabilities: frozenset[str]
+    """Names of `UnityRLCapabilitiesProto`'s fields."""
+    log_path: str
+    """The path of its log; may be empty."""
+
+
+def read_greeting(proto: Any) -> UnityGreeting:
+    """Read Unity's greeting, a `UnityRLInitializationOutputProto`."""
+    return UnityGreeting(
+        name=proto.name,
+        package_version=proto.package_version,
+        communication_version=proto.communication_version,
+        capabilities=frozenset(name for name in CAPABILITIES if getattr(proto.capabilities, name)),
+        log_path=proto.log_path,
+    )
+
+
+def greeting_in(request: bytes) -> UnityGreeting | None:
+    """The greeting in a message; None if there is none."""
+    message = _message_in(request)
+    if message is None or not message.unity_output.HasField("rl_initialization_output"):
+        return None
+    return read_greeting(message.unity_output.rl_initialization_output)
+
+
+def asks_for_orders(request: bytes) -> bool:
+    """True for the call that follows a greeting, which has no content."""
+    message = _message_in(request)
+    return message is not None and not message.HasField("unity_output")
+
+
+def _message_in(request: bytes) -> Any:
+    """The message in a request; None for garbage, and for messages without the status of an open connection."""
+    try:
+        message = UnityMessageProto.FromString(request)
+    except DecodeError:
+        return None
+    return message if message.header.status == OK else None
+
+
+def our_greeting(seed: int, num_areas: int) -> Any:
+    """Our answer to Unity's greeting, a `UnityRLInitializationInputProto`."""
+    return UnityRLInitializationInputProto(
+        seed=seed,
+        communication_version=COMMUNICATION_VERSION,
+        package_version=PACKAGE_VERSION,
+        capabilities=UnityRLCapabilitiesProto(**dict.fromkeys(CAPABILITIES, True)),
+        num_areas=num_areas,
+    )
+
+
+def compatible(ours: str, theirs: str) -> bool:
+    """True if the major versions are equal, and while they are 0 also the minor ones.
+
+    Text that isn't a version, such as the `API-13` of 2019, is compatible with nothing.
+    """
+    mine, other = _numbers(ours), _numbers(theirs)
+    if mine is None or other is None or mine[0] != other[0]:
+        return False
+    return mine[0] != 0 or mine[1] == other[1]
+
+
+def _numbers(version: str) -> tuple[int, int] | None:
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    # isdecimal alone accepts digits of other scripts too.
+    return (int(major), int(minor)) if (major + minor).isascii() and major.isdecimal() and minor.isdecimal() else None
+
+
+def check(greeting: UnityGreeting, worker: str) -> None:
+    """Refuse a Unity with another protocol version, and warn of one without the base capabilities.
+
+    Args:
+        greeting: Unity's.
+        worker: its name, for messages.
+
+    Raises:
+        UnityRefused: for a version that isn't compatible.
+    """
+    if not compatible(COMMUNICATION_VERSION, greeting.communication_version):
+        raise UnityRefused(
+            f"{worker} speaks version {greeting.communication_version or 'unknown'} of the communication protocol (its "
+            f"package com.unity.ml-agents is {greeting.package_version or 'of unknown version'}), and here it is "
+            f"{COMMUNICATION_VERSION}: the first number must be the same. Put a release of com.unity.ml-agents "
+            "from 1.0 on into the Unity project, and build it again"
+        )
+    if _BASE not in greeting.capabilities:
+        log.warning(
+            "%s doesn't declare %s: its package com.unity.ml-agents (%s) is from before 1.1 and may lack features. "
+            "Training goes on; a newer package is better.",
+            worker,
+            _BASE,
+            greeting.package_version,
+        )

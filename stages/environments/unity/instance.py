@@ -1,0 +1,173 @@
+"""One Unity program of the group: its connection, its behaviours, and its messages as columns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.programs.episodes import EpisodeTracker
+from headrace.stages.environments.programs.program import ProgramAnswer, close_quietly, merged_statistics
+from headrace.stages.environments.programs.rows import InstanceRows
+from headrace.stages.environments.unity.actions import action_protos
+from headrace.stages.environments.unity.columns import BehaviorReader
+from headrace.stages.environments.unity.errors import UnityBroken
+from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 3.0
+"""Time that a broken program may take to end before it is killed."""
+
+
+class Worker(Protocol):
+    """A connection with a Unity program, as of `UnityWorker`; each call waits for an answer."""
+
+    async def start(self) -> None:
+        """Connect."""
+
+    async def reset(self) -> Any:
+        """Reset all agents; a `UnityOutputProto`."""
+
+    async def step(self, actions: Mapping[str, Any]) -> Any:
+        """Let agents act; a `UnityOutputProto`."""
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End it in any state; it is killed after `patience_s`, by default the time of an exchange."""
+
+
+class UnityInstance:
+    """One Unity program, which can be started again after it broke.
+
+    Args:
+        worker_id: counts the Unity programs of the run; names it in messages.
+        connect: makes a connection and its side channels; called for each start.
+        without_graphics: True if it has none, so that image observations cause a warning.
+    """
+
+    def __init__(
+        self, worker_id: int, connect: Callable[[], tuple[Worker, SideChannelBridge]], without_graphics: bool = False
+    ) -> None:
+        self.worker_id = worker_id
+        self.connected = False
+        """True once it has been connected."""
+        self.specs: dict[str, BehaviorSpec] = {}
+        """Its behaviours, by behaviour id."""
+        self._connect = connect
+        self._without_graphics = without_graphics
+        self._worker: Worker | None = None
+        self._bridge: SideChannelBridge | None = None
+        self._brains: dict[str, Any] = {}
+        self._readers: dict[str, BehaviorReader] = {}
+        self._episodes: dict[str, EpisodeTracker] = {}
+
+    @property
+    def name(self) -> str:
+        """Its name in log messages and errors."""
+        return f"Unity worker {self.worker_id}"
+
+    async def begin(self) -> ProgramAnswer:
+        """Connect or reconnect, and reset all agents.
+
+        Raises:
+            UnityBroken: if it breaks; another attempt may help.
+            UnityRefused: if it can't be used as it is set up.
+            UnityEnded: if it ends in order.
+        """
+        await self.close(patience_s=_PATIENCE_S)
+        self._worker, self._bridge = self._connect()
+        self._brains, self._readers = {}, {}
+        await self._worker.start()
+        self.connected = True
+        return await self.reset()
+
+    async def reset(self) -> ProgramAnswer:
+        """Reset all agents; raises as `begin`."""
+        for episodes in self._episodes.values():
+            episodes.clear()
+        worker = self._updated_worker()
+        return await self._answer(await worker.reset())
+
+    async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
+        """Let agents act, and wait for an answer with at least one row; raises as `begin`."""
+        protos = {
+            behavior_id: action_protos(self.specs[behavior_id], batch.continuous, batch.discrete)
+            for behavior_id, batch in actions.items()
+        }
+        worker = self._updated_worker()
+        return await self._answer(await worker.step(protos))
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End the connection, if there is one; see `Worker.close`."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await close_quietly(worker, patience_s, self.name)
+
+    def _updated_worker(self) -> Worker:
+        assert self._worker is not None, "begin comes first"
+        assert self._bridge is not None
+        self._bridge.update()
+        return self._worker
+
+    async def _answer(self, output: Any) -> ProgramAnswer:
+        assert self._bridge is not None
+        rows, statistics = self._read(output), [self._bridge.statistics()]
+        while not rows:
+            output = await self._updated_worker().step({})
+            rows = self._read(output)
+            statistics.append(self._bridge.statistics())
+        return ProgramAnswer(rows, statistics[0] if len(statistics) == 1 else merged_statistics(statistics))
+
+    def _read(self, output: Any) -> dict[str, InstanceRows]:
+        """The rows of a message, by behaviour id."""
+        for brain in output.rl_initialization_output.brain_parameters:
+            self._brains[brain.brain_name] = brain
+        by_behavior = output.rl_output.agentInfos
+        rows = {}
+        for behavior_id in sorted(by_behavior):  # a message's map is unordered
+            infos = by_behavior[behavior_id].value
+            if infos:
+                rows[behavior_id] = self._rows(behavior_id, infos)
+        return rows
+
+    def _rows(self, behavior_id: str, infos: Any) -> InstanceRows:
+        assert self._bridge is not None
+        reader = self._readers.get(behavior_id)
+        if reader is None:
+            reader = self._readers[behavior_id] = self._new_reader(behavior_id, infos[0])
+        columns = reader.read(infos)
+        episodes = self._episodes.get(behavior_id)
+        if episodes is None:
+            episodes = self._episodes[behavior_id] = EpisodeTracker()
+        return InstanceRows(
+            columns, episodes.track(columns.ids.astype(np.int64), columns.ended, self._bridge.generation)
+        )
+
+    def _new_reader(self, behavior_id: str, first: Any) -> BehaviorReader:
+        brain = self._brains.get(behavior_id)
+        if brain is None:
+            known = ", ".join(sorted(self._brains)) or "none"
+            raise UnityBroken(
+                f"{self.name} sends agents of a behaviour {behavior_id!r} that it has never announced (announced: "
+                f"{known}); is its package com.unity.ml-agents whole, and of one version?"
+            )
+        reader = BehaviorReader(brain, first, self.name)
+        if self._without_graphics and behavior_id not in self.specs:
+            self._warn_of_black_images(reader.spec)
+        self.specs[behavior_id] = reader.spec
+        return reader
+
+    def _warn_of_black_images(self, spec: BehaviorSpec) -> None:
+        pictures = [observation.name for observation in spec.observations if OBSERVATION_KINDS[observation.kind].pixels]
+        if pictures:
+            log.warning(
+                "%s, behaviour %r, observes pictures (%s), and without graphics Unity's cameras see nothing but black. "
+                "Unless they are no cameras' (but grids, say), leave --no-graphics out; where there is no display, "
+                "xvfb-run before the command makes one",
+                *(self.name, spec.behavior_id, ", ".join(pictures)),
+            )

@@ -1,0 +1,46 @@
+"""The protocol's messages, made at run time from the compiled `proto/communicator_objects.proto`.
+
+ML-Agents' package can be imported too. `make proto` compiles the description again.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from headrace.stages.proto_messages import ProtoMessages
+
+EXCHANGE = "/communicator_objects.UnityToExternalProto/Exchange"
+"""The protocol's one method; requests and responses are `UnityMessageProto`."""
+OK = 200
+"""Header status of an exchange."""
+CLOSE = 400
+"""Header status by which either side ends the connection."""
+STEP, RESET, QUIT = 0, 1, 2
+"""`CommandProto`."""
+NONE, PNG = 0, 1
+"""`CompressionTypeProto`."""
+DEFAULT, GOAL_SIGNAL = 0, 1
+"""`ObservationTypeProto`."""
+
+
+_message = ProtoMessages(
+    files("headrace.stages.environments.unity").joinpath("proto/communicator_objects.binpb").read_bytes(),
+    "communicator_objects",
+).message
+
+UnityMessageProto = _message("UnityMessageProto")
+UnityOutputProto = _message("UnityOutputProto")
+UnityInputProto = _message("UnityInputProto")
+UnityRLInitializationInputProto = _message("UnityRLInitializationInputProto")
+UnityRLInitializationOutputProto = _message("UnityRLInitializationOutputProto")
+UnityRLCapabilitiesProto = _message("UnityRLCapabilitiesProto")
+UnityRLInputProto = _message("UnityRLInputProto")
+UnityRLOutputProto = _message("UnityRLOutputProto")
+AgentActionProto = _message("AgentActionProto")
+ListAgentActionProto = _message("UnityRLInputProto.ListAgentActionProto")
+AgentInfoProto = _message("AgentInfoProto")
+AgentInfoActionPairProto = _message("AgentInfoActionPairProto")
+BrainParametersProto = _message("BrainParametersProto")
+ActionSpecProto = _message("ActionSpecProto")
+ObservationProto = _message("ObservationProto")
+DemonstrationMetaProto = _message("DemonstrationMetaProto")

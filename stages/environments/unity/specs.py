@@ -1,0 +1,155 @@
+"""The specs of ML-Agents' low-level interface, under its names, for scripts.
+
+The pipeline's own specs are in `headrace.queues.specs`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.stages.environments.unity.exceptions import UnityActionException
+
+
+class DimensionProperty(IntFlag):
+    """Property of one dimension of an observation."""
+
+    UNSPECIFIED = 0
+    NONE = 1
+    TRANSLATIONAL_EQUIVARIANCE = 2
+    VARIABLE_SIZE = 4
+
+
+class ObservationType(IntEnum):
+    """Kind of an observation."""
+
+    DEFAULT = 0
+    GOAL_SIGNAL = 1
+
+
+class ObservationSpec(NamedTuple):
+    """One observation."""
+
+    shape: tuple[int, ...]
+    dimension_property: tuple[DimensionProperty, ...]
+    observation_type: ObservationType
+    name: str
+
+
+class ActionTuple:
+    """Actions of n agents.
+
+    Args:
+        continuous: [n, continuous_size]; None for none.
+        discrete: [n, branches], index of the choice; None for none.
+    """
+
+    def __init__(self, continuous: Any = None, discrete: Any = None) -> None:
+        count = len(continuous) if continuous is not None else len(discrete) if discrete is not None else 0
+        self._continuous = np.zeros((count, 0), np.float32)
+        self._discrete = np.zeros((count, 0), np.int32)
+        if continuous is not None:
+            self.add_continuous(continuous)
+        if discrete is not None:
+            self.add_discrete(discrete)
+
+    @property
+    def continuous(self) -> NDArray[np.float32]:
+        """[n, continuous_size]."""
+        return self._continuous
+
+    @property
+    def discrete(self) -> NDArray[np.int32]:
+        """[n, branches]."""
+        return self._discrete
+
+    def add_continuous(self, continuous: Any) -> None:
+        """Set the continuous part."""
+        self._continuous = np.asarray(continuous, np.float32)
+        if not self._discrete.shape[1]:
+            self._discrete = np.zeros((len(self._continuous), 0), np.int32)
+
+    def add_discrete(self, discrete: Any) -> None:
+        """Set the discrete part."""
+        self._discrete = np.asarray(discrete, np.int32)
+        if not self._continuous.shape[1]:
+            self._continuous = np.zeros((len(self._discrete), 0), np.float32)
+
+
+class ActionSpec(NamedTuple):
+    """The actions of a behaviour."""
+
+    continuous_size: int
+    discrete_branches: tuple[int, ...]
+    """Number of choices of each branch."""
+
+    @classmethod
+    def create_continuous(cls, continuous_size: int) -> ActionSpec:
+        """Continuous actions only."""
+        return cls(continuous_size, ())
+
+    @classmethod
+    def create_discrete(cls, discrete_branches: tuple[int, ...]) -> ActionSpec:
+        """Discrete actions only."""
+        return cls(0, tuple(discrete_branches))
+
+    @classmethod
+    def create_hybrid(cls, continuous_size: int, discrete_branches: tuple[int, ...]) -> ActionSpec:
+        """Both."""
+        return cls(continuous_size, tuple(discrete_branches))
+
+    @property
+    def discrete_size(self) -> int:
+        """Number of branches."""
+        return len(self.discrete_branches)
+
+    def is_discrete(self) -> bool:
+        """True if there are only discrete actions."""
+        return self.discrete_size > 0 and self.continuous_size == 0
+
+    def is_continuous(self) -> bool:
+        """True if there are only continuous actions."""
+        return self.discrete_size == 0 and self.continuous_size > 0
+
+    def empty_action(self, n_agents: int) -> ActionTuple:
+        """Zeros for n agents."""
+        return ActionTuple(
+            np.zeros((n_agents, self.continuous_size), np.float32), np.zeros((n_agents, self.discrete_size), np.int32)
+        )
+
+    def random_action(self, n_agents: int) -> ActionTuple:
+        """Random actions for n agents: uniform in -1 to 1, and uniform over the choices."""
+        random = np.random.default_rng()
+        discrete = random.integers(
+            np.zeros(self.discrete_size, np.int32),
+            self.discrete_branches or [],
+            endpoint=False,
+            size=(n_agents, self.discrete_size),
+        )
+        return ActionTuple(random.uniform(-1, 1, (n_agents, self.continuous_size)), discrete)
+
+    def checked(self, actions: Any, n_agents: int, behavior_name: str) -> ActionTuple:
+        """Convert actions of n agents to arrays of the right dtypes.
+
+        Raises:
+            UnityActionException: if they have another shape.
+        """
+        found = ActionTuple(np.asarray(actions.continuous), np.asarray(actions.discrete))
+        expected = (n_agents, self.continuous_size), (n_agents, self.discrete_size)
+        if (found.continuous.shape, found.discrete.shape) != expected:
+            raise UnityActionException(
+                f"{behavior_name}: got continuous actions of shape {found.continuous.shape} and discrete ones of "
+                f"{found.discrete.shape}, expected {expected[0]} and {expected[1]}: a row for each of the "
+                f"{n_agents} agents of its DecisionSteps"
+            )
+        return found
+
+
+class BehaviorSpec(NamedTuple):
+    """The observations and actions of a behaviour."""
+
+    observation_specs: list[ObservationSpec]
+    action_spec: ActionSpec

@@ -1,0 +1,389 @@
+"""One Unity program: its start, the exchange of messages, and its end.
+
+This module handles the protocol; `headrace.stages.environments.unity.columns` converts its messages to columns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+
+from headrace.config.listen import LOCALHOST
+from headrace.config.unity import EnvSettings
+from headrace.stages.environments.programs.logs import tail
+from headrace.stages.environments.programs.process import ProgramProcess, describe_exit
+from headrace.stages.environments.unity import handshake, messages
+from headrace.stages.environments.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused
+from headrace.stages.environments.unity.executable import Executable, command_line, player_log
+from headrace.stages.environments.unity.messages import UnityMessageProto
+from headrace.stages.environments.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
+from headrace.stages.environments.unity.timeouts import ConnectionState, describe_timeout
+
+log = logging.getLogger(__name__)
+
+EDITOR_PORT = 5004
+"""The fixed port of the Editor."""
+MAX_MESSAGE_MIB = EnvSettings().max_message_mib
+"""Default limit of messages, in MiB."""
+_REFUSAL_S = 5.0
+"""Time for a Unity of another version to receive its refusal."""
+_LAST_WORDS_S = 2.0
+"""Time from the end of a connection to the end of its process."""
+_KILL_S = 10.0
+"""Time for the system to end a killed process."""
+_EDITOR_FAREWELL_S = 5.0
+"""Time for the Editor, which is never killed, to make its next call and receive the farewell."""
+
+
+class Channels(Protocol):
+    """Side channels as bytes to and from Unity."""
+
+    def outgoing(self) -> bytes:
+        """Return and clear the queued messages; called once per exchange."""
+
+    def incoming(self, data: bytes) -> None:
+        """Handle messages from Unity."""
+
+
+class UnityWorker:
+    """One Unity program: an executable that the worker starts, or the Editor, whose user presses Play.
+
+    The order of calls is `start`, `reset`, then `step`; each waits for Unity's answer, at most `timeout_s`. After a
+    `UnityBroken` (which kills the executable) or a cancelled call only `close` may be called.
+
+    Args:
+        worker_id: number of the worker in the run, from 0; also in the name of the executable's log.
+        port: the port that Unity calls; 0 for any free one, for executables only.
+        executable: the executable; None for the Editor.
+        seed: for Unity's random numbers.
+        num_areas: copies of the training area that Unity should make.
+        timeout_s: for the start, and for each exchange.
+        side_channels: all of the worker.
+        listen: as `env_settings.listen`.
+        max_message_mib: largest message in either direction.
+
+    Attributes:
+        greeting: Unity's; None until it is connected.
+        port: the port that Unity calls; after `start` the real one in place of 0.
+        timeout_s: for the next exchange; may be changed between exchanges.
+    """
+
+    def __init__(
+        self,
+        worker_id: int,
+        port: int,
+        executable: Executable | None,
+        seed: int,
+        num_areas: int,
+        timeout_s: float,
+        side_channels: Channels,
+        listen: str = LOCALHOST,
+        max_message_mib: int = MAX_MESSAGE_MIB,
+    ) -> None:
+        self.worker_id = worker_id
+        self.port = port
+        self.executable = executable
+        self.greeting: handshake.UnityGreeting | None = None
+        self._seed = seed
+        self._num_areas = num_areas
+        self.timeout_s = timeout_s
+        self._side_channels = side_channels
+        self._listen = listen
+        self._max_message_mib = max_message_mib
+        self._server: ExchangeServer | None = None
+        self._process: ProgramProcess | None = None
+        self._state = ConnectionState.STARTING
+        self._released = False
+        """True once process and server are released."""
+        self._ended = False
+        """True once Unity has closed the connection; an executable then ends by itself."""
+
+    @property
+    def name(self) -> str:
+        """The worker's name in log messages and errors."""
+        if self.executable is None:
+            return f"the Unity Editor (port {self.port})"
+        return f"Unity worker {self.worker_id} ({self.executable.path.name}, port {self.port})"
+
+    @property
+    def pid(self) -> int | None:
+        """The executable's process id, also after its end; None for the Editor, and before `start`."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Listen, start the executable or wait for the Editor, and exchange greetings.
+
+        After a failure or cancellation everything is released.
+
+        Raises:
+            UnityRefused: if the port is in use, there is no such executable, or its version is not compatible.
+            UnityBroken: if it ends or is silent before it has connected.
+            UnityEnded: if it closes in order, as when the Editor is stopped.
+        """
+        try:
+            await self._connect()
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def reset(self) -> Any:
+        """Reset all agents.
+
+        Returns:
+            The `UnityOutputProto` with the first decision requests; it has no endings of the agents before.
+
+        Raises:
+            UnityBroken: if it died, did not answer, dropped the connection, or broke the protocol.
+            UnityEnded: if it has closed in order.
+        """
+        return await self._exchange(messages.RESET, {})
+
+    async def step(self, actions: Mapping[str, Any]) -> Any:
+        """Let agents act, and wait for the next decision requests.
+
+        Args:
+            actions: by behaviour id, a `ListAgentActionProto` in the order of the last answer's decision requests; none
+                for behaviours without requests.
+
+        Returns:
+            The `UnityOutputProto`.
+
+        Raises:
+            UnityBroken: if it died, did not answer, dropped the connection, or broke the protocol.
+            UnityEnded: if it has closed in order.
+        """
+        return await self._exchange(messages.STEP, actions)
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End the connection and the executable, which is killed if it takes too long.
+
+        Closing twice, or before `start`, is allowed.
+
+        Args:
+            patience_s: time that the executable may take to end; None for `timeout_s`.
+        """
+        patience_s = self.timeout_s if patience_s is None else patience_s
+        server, process = self._server, self._process
+        if server is None:
+            return
+        answered = server.send_farewell(_farewell())
+        if process is None:
+            if self.greeting is not None and not (answered or self._ended or self._released):
+                await server.farewell_delivered(_EDITOR_FAREWELL_S)
+        elif self.greeting is not None and not self._released and not await process.exited(patience_s):
+            log.warning("%s didn't end within %g s of being asked, and is killed", self.name, patience_s)
+        await self._abandon()
+
+    async def _connect(self) -> None:
+        self._server = ExchangeServer(
+            self.port,
+            self.name,
+            self._cure_for_port(),
+            self._greet,
+            handshake.asks_for_orders,
+            self._max_message_mib * 2**20,
+            self._listen,
+        )
+        self.port = await self._server.start()
+        self._server.name = self.name
+        if self.executable is None:
+            log.info("Listening on port %d. Start training by pressing the Play button in the Unity Editor.", self.port)
+        else:
+            if log_file := player_log(self.executable, self.worker_id):
+                log_file.parent.mkdir(parents=True, exist_ok=True)
+            command = command_line(self.executable, self.port, self.worker_id)
+            self._process = await ProgramProcess.launch(command, self.executable.show_output, self._on_exit)
+        await self._receive()  # the call after the greeting; `reset` answers it
+        assert self._server.greeting is not None, "nobody's call is received without"
+        self.greeting = handshake.greeting_in(self._server.greeting)
+        assert self.greeting is not None, "`_greet` has read it"
+        self._state = ConnectionState.FIRST_RESET
+        try:
+            handshake.check(self.greeting, self.name)
+        except UnityRefused:
+            await self._refuse()
+            raise
+        log.info(
+            "Connected to Unity environment with package version %s and communication version %s",
+            self.greeting.package_version,
+            self.greeting.communication_version,
+        )
+
+    def _greet(self, request: bytes) -> bytes | None:
+        """Our greeting, in answer to Unity's; None if the request is no greeting."""
+        if handshake.greeting_in(request) is None:
+            return None
+        order = _order()
+        order.unity_input.rl_initialization_input.CopyFrom(handshake.our_greeting(self._seed, self._num_areas))
+        return bytes(order.SerializeToString())
+
+    async def _refuse(self) -> None:
+        """Send our version, which Unity shows to its user, and then the farewell."""
+        assert self._server is not None
+        if not self._server.send_farewell(_farewell()):
+            await self._server.farewell_delivered(min(_REFUSAL_S, self.timeout_s))
+
+    async def _exchange(self, command: int, actions: Mapping[str, Any]) -> Any:
+        order = _order()
+        rl_input = order.unity_input.rl_input
+        rl_input.command = command
+        for behavior, chosen in actions.items():
+            rl_input.agent_actions[behavior].CopyFrom(chosen)
+        rl_input.side_channel = self._side_channels.outgoing()
+        try:
+            await self._answer(order.SerializeToString())
+            output = (await self._receive()).unity_output
+            if not output.HasField("rl_output"):
+                raise self._protocol_error("its message has no part about agents")
+            self._side_channels.incoming(output.rl_output.side_channel)
+        except UnityBroken:
+            await self._abandon()
+            raise
+        self._state = ConnectionState.RUNNING
+        return output
+
+    async def _answer(self, response: bytes) -> None:
+        if len(response) > self._max_message_mib * 2**20:
+            raise UnityRefused(
+                f"{self.name}: the order for it (actions, and messages of side channels) has {len(response):,} bytes, "
+                f"and the limit is {self._limit()}"
+            )
+        try:
+            self._listening().answer(response)
+        except (ConnectionLost, MessageTooLarge) as loss:
+            raise await self._connection_lost(loss) from None
+
+    def _limit(self) -> str:
+        return f"{self._max_message_mib} MiB, set by env_settings.max_message_mib"
+
+    async def _receive(self) -> Any:
+        """Wait for Unity's next message, and check its header.
+
+        Raises:
+            UnityBroken: as in `step`.
+            UnityEnded: if Unity closes the connection.
+        """
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                request = await self._listening().receive()
+        except TimeoutError:
+            raise self._late() from None
+        except (ConnectionLost, MessageTooLarge) as loss:
+            raise await self._connection_lost(loss) from None
+        return await self._parse(request)
+
+    def _late(self) -> UnityLate | UnityRefused:
+        assert self._server is not None
+        if self._state is ConnectionState.STARTING and self._server.greeting is not None:
+            self._state = ConnectionState.GREETED
+            greeting = handshake.greeting_in(self._server.greeting)
+            assert greeting is not None, "`_greet` has read it"
+            try:
+                handshake.check(greeting, self.name)
+            except UnityRefused as refused:
+                return refused
+        problem = describe_timeout(self._state, self.executable is None, self.timeout_s)
+        return UnityLate(f"{self.name} {problem}{self._refusal()}{self._log_tail()}")
+
+    def _refusal(self) -> str:
+        """The last refusal of a caller, while that may be why Unity is not heard."""
+        refused = "" if self._server is None or self._state is ConnectionState.RUNNING else self._server.refused
+        return f" {refused}" if refused else ""
+
+    def _listening(self) -> ExchangeServer:
+        if self._server is None or self._released or self._ended:
+            raise UnityBroken(f"{self.name} isn't connected: it has been closed, has failed, or was never started")
+        return self._server
+
+    async def _parse(self, request: bytes) -> Any:
+        try:
+            message = UnityMessageProto.FromString(request)
+        except DecodeError:
+            raise self._protocol_error(f"its {len(request):,} bytes are no message of the protocol") from None
+        if message.header.status == messages.CLOSE:
+            await self._answer(_farewell())  # its call waits for an answer
+            await self._listening().close()
+            self._ended = True
+            raise UnityEnded(f"{self.name} has closed the connection")
+        if message.header.status != messages.OK:
+            words = f" {message.header.message!r}" if message.header.message else ""
+            raise self._protocol_error(
+                f"its message has the status {message.header.status}{words}, expected 200 or 400"
+            )
+        return message
+
+    def _protocol_error(self, what: str) -> UnityBroken:
+        return UnityBroken(
+            f"{self.name} doesn't keep to the protocol: {what}. Is it really Unity's package com.unity.ml-agents that "
+            f"speaks on this port?{self._log_tail()}"
+        )
+
+    async def _connection_lost(self, loss: Exception) -> UnityBroken:
+        """The error for a lost connection: the end of the process, if that follows, else the loss itself."""
+        if isinstance(loss, MessageTooLarge):
+            return UnityBroken(
+                f"{self.name} has sent a message above the limit of {self._limit()}: raise it, or let the scene send "
+                f"fewer or smaller observations{self._log_tail()}"
+            )
+        if self._process is not None and await self._process.exited(_LAST_WORDS_S):
+            assert self._process.returncode is not None
+            return self._death(self._process.returncode)
+        return UnityBroken(f"{self.name} dropped the connection without a word{self._log_tail()}")
+
+    def _on_exit(self, returncode: int) -> None:
+        assert self._server is not None
+        if returncode == 0 and self._server.between_calls:  # the game has quit, without the protocol's goodbye
+            self._ended = True
+            self._server.interrupt(UnityEnded(f"{self.name} has quit, with return code 0"))
+        else:
+            self._server.interrupt(self._death(returncode))
+
+    def _death(self, returncode: int) -> UnityBroken:
+        connected = "" if self.greeting is not None else " before it had connected"
+        problem = f"{self.name} ended with {describe_exit(returncode)}{connected}"
+        refusal = self._refusal()
+        return UnityDied(f"{problem}{'.' if refusal else ''}{refusal}{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        if self.executable is None:
+            return ""
+        own = self.greeting.log_path if self.greeting is not None else ""
+        return tail(player_log(self.executable, self.worker_id) or (Path(own) if own else None))
+
+    def _cure_for_port(self) -> str:
+        if self.executable is None:
+            return (
+                "The Editor calls no other port, so end what listens there, most likely another training that waits "
+                "for the Editor; or build the scene and train with --env, on a port chosen by --base-port"
+            )
+        return (
+            "End that program, or choose other ports with --base-port (env_settings.base_port); worker n takes "
+            "base_port + n, and with base_port 0 each takes one that is free"
+        )
+
+    async def _abandon(self) -> None:
+        """Release everything at once: kill the process, and stop listening."""
+        self._released = True
+        if self._process is not None:
+            self._process.kill()
+            await self._process.exited(_KILL_S)
+        if self._server is not None:
+            self._server.send_farewell(_farewell())
+            await self._server.close()
+
+
+def _order() -> Any:
+    order = UnityMessageProto()
+    order.header.status = messages.OK
+    return order
+
+
+def _farewell() -> bytes:
+    message = UnityMessageProto()
+    message.header.status = messages.CLOSE
+    return bytes(message.SerializeToString())

@@ -1,1 +1,0 @@
-"""Games made with Godot and the addon of Godot RL Agents: its messages, its spaces, builds and their connections."""

@@ -1,1 +1,0 @@
-"""The open protocol of games without one of their own, as docs/protocol.md describes it."""

@@ -1,0 +1,161 @@
+"""A game's messages become rows: endings with what is known of their end, decisions of all agents, groups, successes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environments.godot import instance as instance_module
+from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls
+from headrace.stages.environments.godot.spaces import AgentSpaces, Announcement
+from headrace.stages.environments.programs.errors import ProgramBroken
+
+SEEN = {"obs": {"space": "box", "size": [1]}}
+ACTS = {"press": {"size": 2, "action_type": "discrete"}}
+
+
+class Game:
+    """A connection that answers what the test says."""
+
+    def __init__(self, policies):
+        self.announced = Announcement(tuple(AgentSpaces(name, SEEN, ACTS) for name in policies), True)
+        self.answers = []
+        self.sent = []
+
+    async def start(self):
+        return self.announced
+
+    async def reset(self):
+        return {"type": "reset", "obs": [{"obs": [10 * agent]} for agent in range(len(self.announced.agents))]}
+
+    async def step(self, message):
+        self.sent.append(json.loads(message))
+        return self.answers.pop(0)
+
+    async def call(self, method):
+        return []
+
+    async def close(self, patience_s=None):
+        pass
+
+
+async def begun(*policies, groups=None):
+    game = Game(policies)
+
+    def roles(announcement, owner):
+        return [(name, (groups or {}).get(name, 0)) for name in policies]
+
+    made = GodotInstance(0, lambda parameters, again: game, roles, "auto", (), ParameterCalls(0, None, {}, ""))
+    return game, made, await made.begin()
+
+
+def step(*observed, reward=None, done=(), info=None):
+    count = len(observed)
+    message = {
+        "type": "step",
+        "obs": [{"obs": [value]} for value in observed],
+        "reward": reward or [0] * count,
+        "done": [agent in done for agent in range(count)],
+    }
+    return message if info is None else {**message, "info": info}
+
+
+def pressed(*choices):
+    return ActionBatch(np.zeros((len(choices), 0), np.float32), np.array(choices, np.int32)[:, None])
+
+
+async def test_all_agents_decide_from_the_first_message_on():
+    game, made, answer = await begun("A", "A")
+    rows = answer.rows["A"].columns
+    assert (rows.ids.tolist(), rows.ended, rows.observations[0].tolist()) == ([0, 1], 0, [[0], [10]])
+    game.answers.append(step(1, 2, reward=[0.5, 1]))
+    answer = await made.step({"A": pressed(1, 0)})
+    assert game.sent == [{"type": "action", "action": [{"press": 1}, {"press": 0}]}]
+    assert answer.rows["A"].columns.rewards.tolist() == [0.5, 1]
+
+
+async def test_the_observation_that_comes_with_done_is_the_next_episodes_first():
+    game, made, _ = await begun("A", "A")
+    game.answers += [step(1, 2), step(7, 3, reward=[5, 0], done=(0,))]
+    before = (await made.step({"A": pressed(0, 0)})).rows["A"].episodes.episode_ids.tolist()
+    answer = await made.step({"A": pressed(0, 0)})
+    rows, episodes = answer.rows["A"].columns, answer.rows["A"].episodes
+    assert (rows.ids.tolist(), rows.ended) == ([0, 0, 1], 1)
+    assert rows.observations[0].tolist() == [[1], [7], [3]]  # the end: what was decided on last
+    assert rows.rewards[0] == 5
+    assert not rows.interrupted[0]
+    assert episodes.episode_ids[0] == before[0] != episodes.episode_ids[1]
+    assert episodes.first.tolist() == [False, True, False]
+
+
+async def test_a_time_limit_and_the_last_observation_are_taken_where_the_game_tells_them():
+    game, made, _ = await begun("A", "A")
+    info = [{}, {"TimeLimit.truncated": True, "terminal_observation": {"obs": [99]}}]
+    game.answers.append(step(1, 7, done=(0, 1), info=info))
+    rows = (await made.step({"A": pressed(0, 0)})).rows["A"].columns
+    assert rows.interrupted.tolist() == [False, True]
+    assert rows.observations[0].tolist() == [[0], [99], [1], [7]]
+
+
+async def test_success_is_reported_of_the_episodes_that_end():
+    game, made, _ = await begun("A", "A", "B", "B?team=1")
+    info = [{"is_success": True}, {"is_success": False}, {"is_success": False}, {"is_success": True}]
+    game.answers.append(step(1, 7, 1, 1, done=(0, 2, 3), info=info))
+    answer = await made.step({"A": pressed(0, 0), "B": pressed(0), "B?team=1": pressed(0)})
+    assert answer.behavior_statistics["A"]["Environment/Success Rate"].values == (1.0,)
+    assert answer.behavior_statistics["B"]["Environment/Success Rate"].values == (0.0, 1.0)
+
+
+async def test_actions_of_several_behaviours_go_to_their_agents():
+    game, made, answer = await begun("A", "B", "A")
+    assert answer.rows["B"].columns.ids.tolist() == [1]
+    game.answers.append(step(1, 2, 3))
+    await made.step({"A": pressed(1, 0), "B": pressed(1)})
+    assert [action["press"] for action in game.sent[0]["action"]] == [1, 1, 0]
+
+
+async def test_agents_of_a_group_share_their_rewards_across_behaviours():
+    game, made, _ = await begun("A", "B", "A", groups={"A": 1, "B": 1})
+    game.answers.append(step(1, 2, 3, reward=[1, 2, 4], done=(2,)))
+    rows = (await made.step({"A": pressed(1, 0), "B": pressed(1)})).rows
+    assert rows["A"].columns.rewards.tolist() == [4, 1, 4]
+    assert rows["A"].columns.group_rewards.tolist() == [3, 6, 3]
+    assert rows["B"].columns.group_rewards.tolist() == [5]
+    assert rows["B"].columns.group_ids.tolist() == [1]
+
+
+async def test_a_reset_begins_all_episodes_anew():
+    _, made, answer = await begun("A", "A")
+    again = await made.reset()
+    assert set(again.rows["A"].episodes.episode_ids).isdisjoint(answer.rows["A"].episodes.episode_ids)
+
+
+async def test_agents_that_are_never_done_are_warned_of_once(monkeypatch, caplog):
+    monkeypatch.setattr(instance_module, "_LONG", 3)
+    game, made, _ = await begun("A", "A")
+    for number in range(8):
+        game.answers.append(step(1, 2, done=(0,) if number % 2 else ()))
+        await made.step({"A": pressed(0, 0)})
+    assert len(caplog.messages) == 1
+    assert "agent 1 has not been done for 3 decisions" in caplog.text
+    assert "environment.max_episode_steps" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (step(1), "1 entries as 'obs', expected one for each of the 2 agents"),
+        (step(1, 2, 3), "3 entries as 'obs'"),
+        ({**step(1, 2), "reward": None}, "None as 'reward'"),
+        ({**step(1, 2), "info": [{}]}, "1 entries as 'info'"),
+        (step(1, "nan"), "behaviour 'A', agent 1: has nan"),
+    ],
+)
+async def test_a_message_that_does_not_fit_names_game_behaviour_and_agent(answer, problem):
+    game, made, _ = await begun("A", "A")
+    game.answers.append(answer)
+    with pytest.raises(ProgramBroken, match=f"Godot worker 0.*{problem}"):
+        await made.step({"A": pressed(0, 0)})

@@ -1,0 +1,141 @@
+"""Observations, masks and actions of one behaviour as columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from headrace.config import ObservationSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environments.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+
+BOARD = spaces.Box(0, 1, (3, 3, 2), np.int8)
+
+
+def behavior_spaces(observation, action, settings=None):
+    return BehaviorSpaces("Four", observation, action, settings or {}, False, "Zoo")
+
+
+def masked(width, action, inner=BOARD):
+    return spaces.Dict({"observation": inner, "action_mask": spaces.Box(0, 1, (width,), np.int8)}), action
+
+
+def test_the_mask_beside_the_observation_becomes_ours():
+    observation, action = masked(9, spaces.Discrete(9))
+    four = behavior_spaces(observation, action, {"observation": ObservationSettings(kind="vector")})
+    spec = four.spec("Four?team=1")
+
+    assert (spec.behavior_id, spec.actions.masked, spec.actions.discrete_branches) == ("Four?team=1", True, (9,))
+    assert [(o.name, o.shape, o.dtype) for o in spec.observations] == [("observation", (18,), "int8")]
+    assert spec.spaces is not None
+    assert [name for name, _ in spec.spaces["observation"]["parts"]] == ["observation"]
+    assert spec.spaces["action"] == {"kind": "Discrete", "dtype": "int64", "sizes": 9, "start": 0}
+    board, mask = np.ones((3, 3, 2), np.int8), np.array([1, 0, 0, 0, 1, 0, 0, 0, 1], np.int8)
+    seen = [{"observation": board * n, "action_mask": mask} for n in range(2)]
+    (values,) = four.observations(seen)
+    np.testing.assert_array_equal(values, np.repeat([[0], [1]], 18, axis=1))
+    np.testing.assert_array_equal(four.masks([(each, {}) for each in seen]), np.stack([mask == 1] * 2))
+
+
+def test_masks_of_several_branches_stand_side_by_side_or_one_by_one():
+    both = behavior_spaces(*masked(5, spaces.MultiDiscrete([2, 3])))
+    flat = np.array([1, 0, 1, 1, 0])
+    apart = (np.array([1, 0]), np.array([1, 1, 0]))
+
+    masks = both.masks([({"action_mask": flat}, {}), ({"action_mask": apart}, {})])
+
+    np.testing.assert_array_equal(masks, np.array([[1, 0, 1, 1, 0]] * 2, np.bool_))
+
+
+def test_an_agent_without_a_mask_may_do_everything():
+    plain = behavior_spaces(BOARD, spaces.Discrete(3))
+    plain.expect_masks({"action_mask": [1, 1, 1]})
+    seen = np.zeros((3, 3, 2), np.int8)
+
+    masks = plain.masks([(seen, {"action_mask": [0, 1, 0]}), (seen, {})])
+
+    np.testing.assert_array_equal(masks, [[False, True, False], [True, True, True]])
+
+
+def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_reported():
+    plain = behavior_spaces(BOARD, spaces.Discrete(3))
+    plain.expect_masks({})
+
+    assert plain.masks([(None, {})]) is None
+    with pytest.raises(StageError, match=r"Zoo: the infos of Four have an action_mask now, .* in the infos of reset"):
+        plain.masks([(None, {}), (None, {"action_mask": [0, 1, 0]})])
+
+
+def test_masks_for_actions_that_can_not_be_masked_are_no_masks():
+    boxed = behavior_spaces(BOARD, spaces.Box(-1, 1, (2,)))
+    boxed.expect_masks({"action_mask": [1, 1]})
+
+    assert not boxed.masked
+    assert boxed.masks([(None, {"action_mask": [1, 0]})]) is None
+
+
+@pytest.mark.parametrize(
+    ("width", "action"), [(9, spaces.Discrete(8)), (2, spaces.Box(-1, 1, (2,))), (4, spaces.MultiBinary(2))]
+)
+def test_a_mask_that_does_not_fit_the_actions_is_reported(width, action):
+    with pytest.raises(StageError, match=f"Zoo: Four observes an action_mask of {width} entries, but its action space"):
+        behavior_spaces(*masked(width, action))
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"), [([1, 1], "has 2 entries, expected 3"), ([0, 0, 0], "forbids every choice")]
+)
+def test_masks_that_make_no_sense_are_reported(mask, message):
+    plain = behavior_spaces(BOARD, spaces.Discrete(3))
+    plain.expect_masks({"action_mask": mask})
+
+    with pytest.raises(BrokenEnvironmentError, match=message):
+        plain.masks([(None, {"action_mask": np.array(mask)})])
+
+
+def batch(continuous, discrete):
+    return ActionBatch(np.array(continuous, np.float32), np.array(discrete, np.int32))
+
+
+def test_actions_come_one_by_one():
+    grid = behavior_spaces(BOARD, spaces.Discrete(3, start=1))
+    several = behavior_spaces(BOARD, spaces.MultiDiscrete([2, 3]))
+    arm = behavior_spaces(BOARD, spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32)))
+    pair = behavior_spaces(BOARD, spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (1,)))))
+
+    assert [int(action) for action in grid.actions(batch(np.zeros((2, 0)), [[0], [2]]), 2)] == [1, 3]
+    assert [action.tolist() for action in several.actions(batch(np.zeros((1, 0)), [[1, 2]]), 1)] == [[1, 2]]
+    np.testing.assert_allclose(
+        arm.actions(batch([[0.5, 0.0], [-1, 1]], np.zeros((2, 0))), 2), [[1.0, 0.5], [-2.0, 1.0]]
+    )
+    ((choice, value),) = pair.actions(batch([[0.25]], [[1]]), 1)
+    assert (int(choice), float(value[0])) == (1, 0.25)
+
+
+def test_the_number_of_agents_may_differ_from_tick_to_tick():
+    arm = behavior_spaces(BOARD, spaces.Box(-2, 2, (1,)))
+
+    for count in (3, 1, 5):
+        actions = arm.actions(batch(np.full((count, 1), 0.5), np.zeros((count, 0))), count)
+        np.testing.assert_allclose(actions, np.ones((count, 1)))
+        assert all(spaces.Box(-2, 2, (1,)).contains(action) for action in actions)
+
+
+def test_settings_are_for_the_behaviours_that_have_such_observations():
+    nested = spaces.Dict({"state": spaces.Dict({"place": BOARD}), "action_mask": spaces.MultiBinary(3)})
+    said = {"state.place": ObservationSettings(kind="vector"), "observation": ObservationSettings(kind="image")}
+
+    check_names(said, [nested, BOARD], "Zoo")
+
+    (place,) = behavior_spaces(nested, spaces.Discrete(3), said).spec("A").observations
+    (board,) = behavior_spaces(BOARD, spaces.Discrete(3), said).spec("B").observations
+    assert [(o.name, o.kind) for o in (place, board)] == [("state.place", "vector"), ("observation", "image")]
+
+
+def test_settings_that_are_about_nobodys_observations_are_reported():
+    nested = spaces.Dict({"place": BOARD, "action_mask": spaces.MultiBinary(3)})
+
+    with pytest.raises(StageError, match="no agent has an observation 'action_mask'; there are: place, observation"):
+        check_names({"action_mask": ObservationSettings()}, [nested, BOARD], "Zoo")

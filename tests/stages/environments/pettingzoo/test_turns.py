@@ -1,0 +1,219 @@
+"""Environments that go by turns (AEC), as a group of instances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_zoo import Counting
+
+from headrace.config import RoleSettings
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environments.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
+
+ZERO, ONE = "Count?team=0", "Count?team=1"
+
+
+def group_of(*envs, **settings):
+    return PettingZooGroup([instance_of(env, "Zoo") for env in envs], "Count", "Zoo", **settings)
+
+
+def moves(**by_behavior):
+    """Actions by team: `moves(team_0=[1, 0])`."""
+    return {
+        f"Count?team={name[-1]}": ActionBatch(np.zeros((len(a), 0), np.float32), np.array(a, np.int32)[:, None])
+        for name, a in by_behavior.items()
+    }
+
+
+def told(steps):
+    """(ended, env ids, rewards) in short."""
+    return steps.ended, steps.env_ids.tolist(), [round(float(reward), 3) for reward in steps.rewards]
+
+
+def test_only_who_is_to_move_is_asked():
+    group = group_of(Counting(), Counting(), rotate_sides=False)
+
+    first = group.reset(0)
+    assert list(first.steps) == [ZERO]
+    assert told(first.steps[ZERO]) == (0, [0, 1], [0, 0])
+
+    second = group.step(moves(team_0=[0, 1]))
+    assert list(second.steps) == [ONE]
+    assert told(second.steps[ONE]) == (0, [0, 1], [0, 0])
+    np.testing.assert_array_equal(second.steps[ONE].observations[0], [[1, 1], [2, 1]])
+    assert len(second.games.env_ids) == 0
+
+
+def test_rewards_add_up_while_others_move():
+    group = group_of(
+        Counting(target=9, players=3, tax=0.25), roles={"*": RoleSettings(team="each")}, rotate_sides=False
+    )
+    group.reset(0)
+
+    second = group.step(moves(team_0=[0]))
+    third = group.step(moves(team_1=[0]))
+    fourth = group.step(moves(team_2=[0]))
+
+    # What came before an agent's first decision is of no decision of its own.
+    assert told(second.steps[ONE]) == (0, [0], [0.0])
+    assert told(third.steps["Count?team=2"]) == (0, [0], [0.0])
+    assert told(fourth.steps[ZERO]) == (0, [0], [-0.5])
+
+
+def test_the_last_rewards_reach_everybody_and_the_next_game_begins_in_the_same_tick():
+    group = group_of(Counting(target=3, tax=0.25), rotate_sides=False)
+    group.reset(0)
+    group.step(moves(team_0=[0]))
+
+    last = group.step(moves(team_1=[1]))
+
+    winner, loser = last.steps[ONE], last.steps[ZERO]
+    assert told(winner) == (1, [0], [1.0])
+    assert told(loser) == (1, [0, 0], [-1.25, 0.0]), "the loser ends, and is first to move in the next game"
+    assert winner.terminated.tolist() == loser.terminated.tolist() == [True]
+    np.testing.assert_array_equal(loser.episode_ids, [0, 1])
+    np.testing.assert_array_equal(loser.observations[0], [[3, 0], [0, 0]])
+    np.testing.assert_array_equal(last.games.env_ids, [0])
+    np.testing.assert_array_equal(last.games.outcomes, [[0, 1]])
+
+
+def test_a_game_that_is_cut_short_is_truncated_for_all():
+    group = group_of(Counting(target=9, patience=2), rotate_sides=False)
+    group.reset(0)
+    group.step(moves(team_0=[0]))
+    last = group.step(moves(team_1=[0]))
+
+    for steps in last.steps.values():
+        assert (steps.ended, steps.terminated.tolist(), steps.truncated.tolist()) == (1, [False], [True])
+    np.testing.assert_array_equal(last.games.outcomes, [[0.5, 0.5]])
+
+
+def test_who_never_moved_has_nothing_to_end():
+    group = group_of(Counting(target=1), rotate_sides=False)
+    group.reset(0)
+    last = group.step(moves(team_0=[0]))
+
+    assert list(last.steps) == [ZERO]
+    assert told(last.steps[ZERO]) == (1, [0, 0], [1.0, 0.0])
+    np.testing.assert_array_equal(last.games.outcomes, [[1, 0]])
+
+
+@pytest.mark.parametrize("masks", ["observation", "info"])
+def test_masks_are_those_of_who_is_to_move(masks):
+    group = group_of(Counting(target=2, masks=masks), rotate_sides=False)
+    first = group.reset(0)
+    assert group.behavior_specs[ZERO].actions.masked
+    assert group.behavior_specs[ONE].actions.masked
+    np.testing.assert_array_equal(first.steps[ZERO].action_masks, [[True, True]])
+    second = group.step(moves(team_0=[0]))
+    np.testing.assert_array_equal(second.steps[ONE].action_masks, [[True, False]])
+    last = group.step(moves(team_1=[0]))
+    assert len(last.steps[ONE].action_masks) == 0, "a row that ends asks for no decision"
+
+
+def test_masks_of_others_may_come_with_their_turns_only():
+    class Terse(Counting):
+        def inform(self):
+            super().inform()
+            for agent in self.agents:
+                if agent != self.agent_selection:
+                    self.infos[agent] = {}
+
+    roles = {"*_0": RoleSettings(behavior="Count", team=0), "*": RoleSettings(behavior="Other", team=1)}
+    group = group_of(Terse(target=2, masks="info"), roles=roles)
+    group.reset(0)
+    second = group.step(moves(team_0=[0]))
+
+    np.testing.assert_array_equal(second.steps["Other?team=1"].action_masks, [[True, False]])
+
+
+def test_the_mask_is_no_observation():
+    group = group_of(Counting())
+    group.reset(0)
+
+    (observation,) = group.behavior_specs[ZERO].observations
+    assert (observation.name, observation.shape) == ("observation", (2,))
+
+
+def test_without_masks_everything_is_allowed():
+    group = group_of(Counting(masks=""))
+    first = group.reset(0)
+
+    assert not group.behavior_specs[ZERO].actions.masked
+    assert first.steps[ZERO].action_masks is None
+
+
+def test_teams_take_turns_at_moving_first():
+    group = group_of(Counting(target=1), Counting(target=1))
+
+    first = group.reset(0)
+    assert {i: steps.env_ids.tolist() for i, steps in first.steps.items()} == {ZERO: [0], ONE: [1]}
+    second = group.step(moves(team_0=[0], team_1=[0]))
+    assert {i: steps.env_ids[steps.ended :].tolist() for i, steps in second.steps.items()} == {ZERO: [1], ONE: [0]}
+    np.testing.assert_array_equal(second.games.outcomes, [[1, 0], [0, 1]])
+    third = group.step(moves(team_0=[0], team_1=[0]))
+    np.testing.assert_array_equal(third.games.outcomes, [[0, 1], [1, 0]])
+
+
+def test_an_agent_never_changes_its_behaviour_id_or_meets_its_number_again():
+    group = group_of(*[Counting(target=3) for _ in range(3)])
+    result = group.reset(0)
+    behavior_of, episodes = {}, {}
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        for behavior_id, steps in result.steps.items():
+            rows = zip(steps.agent_ids.tolist(), steps.env_ids.tolist(), steps.episode_ids.tolist(), strict=True)
+            for row, (agent, env_id, episode) in enumerate(rows):
+                assert behavior_of.setdefault(agent, (behavior_id, env_id)) == (behavior_id, env_id)
+                if row >= steps.ended:
+                    assert episode >= episodes.get(agent, 0)
+                    episodes[agent] = episode
+                else:
+                    assert episode == episodes[agent]
+        result = group.step(
+            {
+                behavior_id: ActionBatch(
+                    np.zeros((len(steps.action_masks), 0), np.float32),
+                    (random.random(len(steps.action_masks)) < steps.action_masks[:, 1]).astype(np.int32)[:, None],
+                )
+                for behavior_id, steps in result.steps.items()
+            }
+        )
+    assert len(behavior_of) == 3 * 2 * 2, "each of two agents is of each team in each of three instances"
+
+
+def test_the_best_of_many_teams_wins():
+    group = group_of(Counting(target=3, players=3), roles={"*": RoleSettings(team="each")}, rotate_sides=False)
+    group.reset(0)
+    group.step(moves(team_0=[0]))
+    last = group.step(moves(team_1=[1]))
+
+    np.testing.assert_array_equal(last.games.outcomes, [[0, 1, 0]])
+    assert list(last.steps) == [ZERO, ONE]  # the third never moved
+
+
+def test_a_mask_that_forbids_everything_is_reported():
+    class Stuck(Counting):
+        def _mask(self, agent):
+            return np.zeros(2, np.int8)
+
+    with pytest.raises(BrokenEnvironmentError, match="an action_mask of Count forbids every choice"):
+        group_of(Stuck()).reset(0)
+
+
+def test_the_dead_that_stay_are_reported():
+    group = group_of(Counting(target=1, stubborn=True), rotate_sides=False)
+    group.reset(0)
+
+    with pytest.raises(BrokenEnvironmentError, match="agent 'player_1' was stepped with None at its end, and is still"):
+        group.step(moves(team_0=[0]))
+
+
+def test_a_result_that_hangs_on_the_reward_of_an_agent_that_never_moved_is_refused_if_that_is_not_finite():
+    group = group_of(Counting(), Counting(target=1, tax=np.nan), rotate_sides=False)
+    group.reset(0)
+    with pytest.raises(
+        NotFiniteError, match="^Zoo: the rewards of team 1 in instance 1's game add up to nan, expected"
+    ):
+        group.step(moves(team_0=[0, 0]))

@@ -1,0 +1,64 @@
+"""Windows of environments: none is opened where nobody could see it, and one is enough."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from headrace.stages.environments import windows
+from headrace.stages.environments.windows import check_window, no_screen
+from headrace.stages.errors import StageError
+
+HUMAN = {"render_mode": "human"}
+
+
+@pytest.fixture(autouse=True)
+def _linux_without_a_screen(monkeypatch):
+    monkeypatch.setattr(windows.sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_machine_without_a_screen_says_so_and_what_to_do_instead():
+    with pytest.raises(
+        StageError,
+        match=r"^environment.options: .* no screen \(neither DISPLAY nor WAYLAND_DISPLAY.*--video DIR.*--monitor",
+    ):
+        check_window(HUMAN, 1)
+
+
+def test_without_a_window_no_screen_is_needed():
+    check_window({"render_mode": "rgb_array"}, 8)
+    check_window({}, 8)
+
+
+@pytest.mark.parametrize("variable", ["WAYLAND_DISPLAY", "SDL_VIDEODRIVER"])
+def test_what_names_a_screen_is_believed(variable, monkeypatch):
+    monkeypatch.setenv(variable, "dummy")
+    check_window(HUMAN, 1)
+
+
+def test_a_display_that_nothing_listens_at_is_none(monkeypatch):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        number = server.getsockname()[1] - windows._X_PORT
+        monkeypatch.setenv("DISPLAY", f"127.0.0.1:{number}.0")
+        assert no_screen().startswith(f"no screen answers at DISPLAY=127.0.0.1:{number}.0. Film the game")
+        server.listen()
+        assert not no_screen()
+    monkeypatch.setenv("DISPLAY", ":54321")
+    assert "no screen answers" in no_screen(), "nor is there a file for it"
+
+
+def test_other_systems_have_a_screen_without_naming_it(monkeypatch):
+    monkeypatch.setattr(windows.sys, "platform", "darwin")
+    assert not no_screen()
+
+
+def test_many_windows_are_warned_of(monkeypatch, caplog):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    check_window(HUMAN, 1)
+    assert not caplog.text
+    check_window(HUMAN, 4)
+    assert "4 instances with render_mode human" in caplog.text

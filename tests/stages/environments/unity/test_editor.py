@@ -1,0 +1,125 @@
+"""A worker that waits for the Unity Editor, played by the stand-in, which the test starts."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from unity_runs import BUILD, NoChannels, play, reports
+
+from headrace.stages.environments.unity.errors import UnityBroken, UnityEnded, UnityRefused
+from headrace.stages.environments.unity.worker import EDITOR_PORT, UnityWorker
+
+pytestmark = pytest.mark.lengthy
+
+
+def editor(port: int, timeout_s: float = 60.0) -> UnityWorker:
+    return UnityWorker(0, port, None, seed=1, num_areas=1, timeout_s=timeout_s, side_channels=NoChannels())
+
+
+@asynccontextmanager
+async def playing(port: int, folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Somebody pressed Play; at the end it is waited for."""
+    options = ("--mlagents-port", str(port), "--report", str(folder), *arguments)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(BUILD.parent),
+        *options,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    yield process
+    await process.wait()
+
+
+async def connect(worker: UnityWorker, listening: asyncio.Event, tasks: asyncio.TaskGroup) -> asyncio.Task[None]:
+    starting = tasks.create_task(worker.start())
+    await listening.wait()
+    listening.clear()
+    return starting
+
+
+async def test_the_editor_is_waited_for_and_its_user_told(free_port, listening, tmp_path, caplog):
+    worker = editor(free_port)
+    async with asyncio.TaskGroup() as tasks:
+        starting = await connect(worker, listening, tasks)
+        async with playing(free_port, tmp_path) as process:
+            await starting
+            await play(worker, steps=20)
+            await worker.close()
+        assert process.returncode == 0
+    words = f"Listening on port {free_port}. Start training by pressing the Play button in the Unity Editor."
+    assert words in caplog.messages
+    assert reports(tmp_path)[0]["messages"] == 21
+
+
+def test_the_editor_calls_one_port_only():
+    assert EDITOR_PORT == 5004
+
+
+async def test_stop_in_the_editor_is_an_end_and_no_failure(free_port, listening, tmp_path):
+    worker = editor(free_port)
+    async with asyncio.TaskGroup() as tasks:
+        starting = await connect(worker, listening, tasks)
+        async with playing(free_port, tmp_path, "--misbehave", "stop") as process:
+            await starting
+            with pytest.raises(UnityEnded, match=rf"the Unity Editor \(port {free_port}\) has closed the connection"):
+                await play(worker, steps=10)
+        assert process.returncode == 0
+    assert reports(tmp_path)[0]["reason"] == "Unity has closed the connection"
+
+
+async def test_after_a_stop_the_port_can_be_listened_on_again(free_port, listening, tmp_path):
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(2):
+            worker = editor(free_port)
+            starting = await connect(worker, listening, tasks)
+            async with playing(free_port, tmp_path, "--misbehave", "stop"):
+                await starting
+                with pytest.raises(UnityEnded):
+                    await play(worker, steps=10)
+    assert [report["messages"] for report in reports(tmp_path)] == [3, 3]
+
+
+async def test_a_second_editor_is_sent_away(free_port, listening, tmp_path):
+    worker = editor(free_port)
+    async with asyncio.TaskGroup() as tasks:
+        starting = await connect(worker, listening, tasks)
+        async with playing(free_port, tmp_path / "first"):
+            await starting
+            await worker.reset()
+            async with playing(free_port, tmp_path / "second"):
+                pass
+            await worker.close()
+    assert "another Unity is connected with it already" in reports(tmp_path / "second")[0]["reason"]
+    assert reports(tmp_path / "first")[0]["returncode"] == 0
+
+
+async def test_an_editor_that_crashes_while_it_waits_for_us_is_noticed(free_port, listening, tmp_path):
+    worker = editor(free_port, timeout_s=5.0)
+    async with asyncio.TaskGroup() as tasks:
+        starting = await connect(worker, listening, tasks)
+        async with playing(free_port, tmp_path, "--misbehave", "die-mid-step", "--at-step", "1000000") as process:
+            await starting
+            await worker.reset()
+            process.kill()
+        with pytest.raises(UnityBroken, match=r"the Unity Editor .* dropped the connection|hasn't finished its step"):
+            await worker.step({})
+
+
+async def test_an_editor_in_which_nobody_presses_play_is_given_up(free_port):
+    with pytest.raises(UnityBroken, match=r"the Unity Editor \(port .*hasn't connected within 0\.2 s\. Press Play"):
+        await editor(free_port, timeout_s=0.2).start()
+
+
+async def test_two_trainings_cannot_both_wait_for_the_editor(free_port, listening):
+    first = editor(free_port)
+    async with asyncio.TaskGroup() as tasks:
+        starting = await connect(first, listening, tasks)
+        with pytest.raises(UnityRefused, match="The Editor calls no other port, so end what listens there"):
+            await editor(free_port).start()
+        starting.cancel()

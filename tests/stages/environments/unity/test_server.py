@@ -1,0 +1,397 @@
+"""The server that Unity calls, with calls made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import ExitStack, asynccontextmanager, closing
+from typing import TypeAlias
+
+import grpc
+import grpc.aio
+import pytest
+
+from headrace.stages.environments.unity.errors import UnityRefused
+from headrace.stages.environments.unity.messages import EXCHANGE
+from headrace.stages.environments.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise two channels of one process share a connection
+)
+MIB = 2**20
+Call: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
+
+
+def greet(message: bytes) -> bytes | None:
+    return b"hello" if message == b"greeting" else None
+
+
+def asks(message: bytes) -> bool:
+    return message not in (b"", b"stop")
+
+
+def make_server(
+    port: int = 0, kind: type[ExchangeServer] = ExchangeServer, listen: str = "localhost"
+) -> ExchangeServer:
+    return kind(port, "worker 7", "Choose another.", greet, asks, 10 * MIB, listen)
+
+
+@asynccontextmanager
+async def calling(port: int, host: str = "localhost") -> AsyncIterator[Call]:
+    """A connection of its own."""
+    async with grpc.aio.insecure_channel(f"{host}:{port}", options=OPTIONS) as channel:
+        yield channel.unary_unary(EXCHANGE)
+
+
+@asynccontextmanager
+async def listening(kind: type[ExchangeServer] = ExchangeServer) -> AsyncIterator[tuple[ExchangeServer, int]]:
+    server = make_server(kind=kind)
+    port = await server.start()
+    yield server, port
+    await server.close()
+
+
+@asynccontextmanager
+async def connected(kind: type[ExchangeServer] = ExchangeServer) -> AsyncIterator[tuple[ExchangeServer, Call]]:
+    """A server and one who has greeted it."""
+    async with listening(kind) as (server, port), calling(port) as call:
+        assert await call(b"greeting") == b"hello"
+        yield server, call
+
+
+async def test_a_call_is_received_and_its_answer_goes_back():
+    async with connected() as (server, call):
+        waiting = call(b"agents")
+        assert await server.receive() == b"agents"
+        server.answer(b"actions")
+        assert await waiting == b"actions"
+
+
+async def test_a_call_stays_until_it_is_answered():
+    async with connected() as (server, call):
+        waiting = call(b"agents")
+        assert await server.receive() == await server.receive() == b"agents"
+        server.answer(b"actions")
+        await waiting
+
+
+async def test_messages_up_to_the_limit_are_taken_in_both_directions():
+    large = bytes(10 * MIB)
+    async with connected() as (server, call):
+        waiting = call(large)
+        assert await server.receive() == large
+        server.answer(large)
+        assert await waiting == large
+
+
+async def test_a_lost_connection_wakes_a_sender_that_waits():
+    gone = asyncio.Event()
+
+    class Watched(ExchangeServer):
+        def interrupt(self, reason: Exception) -> None:
+            super().interrupt(reason)
+            gone.set()
+
+    async with connected(Watched) as (server, call):
+        waiting = call(b"agents")
+        await server.receive()
+        waiting.cancel()
+        await gone.wait()
+        with pytest.raises(ConnectionLost):
+            server.answer(b"actions")
+        with pytest.raises(ConnectionLost):
+            await server.receive()
+        await refused(call(b"a new one, which is not who was to be answered"), "its Unity is gone")
+
+
+async def test_an_interruption_wakes_a_waiting_receive():
+    async with connected() as (server, _):
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(_failure(server))
+            await asyncio.sleep(0)
+            server.interrupt(ConnectionError("it died"))
+            server.interrupt(ConnectionError("too late"))
+        assert str(waiting.result()) == "it died"
+
+
+async def test_a_call_that_came_before_an_interruption_is_still_received():
+    async with connected() as (server, call):
+        waiting = call(b"last words")
+        await server.receive()
+        server.interrupt(ConnectionError("it died"))
+        assert await server.receive() == b"last words"
+        server.answer(b"heard")
+        await waiting
+
+
+async def test_a_cancelled_receive_loses_nothing():
+    async with connected() as (server, call):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await server.receive()
+        waiting = call(b"agents")
+        assert await server.receive() == b"agents"
+        server.answer(b"actions")
+        await waiting
+
+
+async def test_after_a_farewell_every_call_is_answered_with_it():
+    async with connected() as (server, call):
+        waiting = call(b"one")
+        await server.receive()
+        assert server.send_farewell(b"bye")
+        assert await waiting == await call(b"two") == b"bye"
+
+
+async def test_closing_lets_the_last_answer_leave():
+    async with connected() as (server, call):
+        waiting = call(b"agents")
+        await server.receive()
+        server.send_farewell(b"bye")
+        await server.close()
+        await server.close()
+        assert await waiting == b"bye"
+
+
+async def test_other_methods_do_not_exist():
+    async with listening() as (_, port), grpc.aio.insecure_channel(f"localhost:{port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/communicator_objects.UnityToExternalProto/Other")(b"")
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::")],
+)
+async def test_a_port_in_use_is_refused_whatever_address_it_is_used_on(family, address):
+    if family == socket.AF_INET6 and not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with closing(socket.socket(family)) as other:
+        other.bind((address, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UnityRefused, match=rf"worker 7 can't listen on port {port}: another program uses it\. Ch"):
+            await make_server(port).start()
+
+
+async def test_a_port_that_was_just_given_up_can_be_used_at_once():
+    async with listening() as (server, port), calling(port) as call:
+        await call(b"greeting")
+        waiting = call(b"agents")
+        await server.receive()
+        server.send_farewell(b"bye")
+        await waiting
+        await server.close()
+    second = make_server(port)
+    assert await second.start() == port
+    await second.close()
+
+
+async def test_a_number_that_is_no_port_is_refused():
+    with pytest.raises(UnityRefused, match="70000 isn't a port"):
+        await make_server(70_000).start()
+
+
+async def test_a_second_unity_is_refused_and_named_and_the_first_goes_on(caplog):
+    async with listening() as (server, port), calling(port) as first, calling(port) as second:
+        await first(b"greeting")
+        waiting = first(b"one")
+        await server.receive()
+        for message in (b"greeting", b"two", b""):
+            await refused(second(message), r"another Unity is connected with it already, from .*:\d+; close that")
+        server.answer(b"yours")
+        assert await waiting == b"yours"
+        await refused(second(b"between two calls of the first"), "another Unity is connected")
+    (line,) = [
+        record.getMessage() for record in caplog.records if record.name == "headrace.stages.environments.unity.server"
+    ]
+    assert re.match(r"worker 7 refused a call from \S+:\d+: another Unity is connected with it already", line)
+
+
+async def test_a_second_unitys_message_is_not_even_read():
+    async with listening() as (server, port), calling(port) as first, calling(port) as second:
+        await first(b"greeting")
+        waiting = first(b"one")
+        await server.receive()
+        await refused(second(bytes(11 * MIB)), "another Unity is connected")
+        server.answer(b"yours")
+        await waiting
+
+
+async def test_whoever_greets_and_says_no_more_owns_nothing():
+    async with listening() as (server, port), calling(port) as silent, calling(port) as unity:
+        assert await silent(b"greeting") == await unity(b"greeting") == b"hello"
+        waiting = unity(b"agents")
+        assert await server.receive() == b"agents"
+        await refused(silent(b"late"), "another Unity is connected")
+        server.answer(b"actions")
+        assert await waiting == b"actions"
+
+
+async def test_whoever_greets_and_then_stops_or_sends_garbage_owns_nothing():
+    async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
+        for message in (b"stop", b""):
+            await stranger(b"greeting")
+            await refused(stranger(message), "asks for no order", grpc.StatusCode.INVALID_ARGUMENT)
+        await unity(b"greeting")
+        waiting = unity(b"agents")
+        assert await server.receive() == b"agents"
+        server.answer(b"actions")
+        await waiting
+
+
+async def test_one_may_greet_again_before_the_first_call():
+    async with connected() as (server, call):
+        assert await call(b"greeting") == b"hello"
+        waiting = call(b"agents")
+        assert await server.receive() == b"agents"
+        assert server.greeting == b"greeting"
+        server.answer(b"actions")
+        await waiting
+
+
+async def test_what_is_no_greeting_is_refused_and_does_no_harm():
+    async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
+        for message in (b"", b"agents", b"\xff" * 1000):
+            await refused(stranger(message), "no greeting", grpc.StatusCode.INVALID_ARGUMENT)
+        assert "was refused: its first message is no greeting." in server.refused
+        await unity(b"greeting")
+        waiting = unity(b"agents")
+        assert await server.receive() == b"agents"
+        server.answer(b"actions")
+        await waiting
+
+
+async def test_a_strangers_message_above_the_limit_is_refused_and_does_no_harm():
+    async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stranger(bytes(11 * MIB))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await unity(b"greeting")
+        waiting = unity(b"agents")
+        assert await server.receive() == b"agents"
+        server.answer(b"actions")
+        await waiting
+
+
+async def test_a_message_above_the_limit_of_the_one_who_owns_the_port_is_told_from_a_lost_connection():
+    async with connected() as (server, call):
+        waiting = call(b"agents")
+        await server.receive()
+        server.answer(b"actions")
+        await waiting
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(bytes(11 * MIB))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(MessageTooLarge):
+            await server.receive()
+
+
+HalfCall: TypeAlias = "grpc.aio.StreamUnaryCall[bytes, bytes]"
+
+
+@asynccontextmanager
+async def begun_message() -> AsyncIterator[tuple[ExchangeServer, HalfCall]]:
+    """A server and a call of the Unity that it belongs to, which has arrived without its message."""
+    async with (
+        listening() as (server, port),
+        grpc.aio.insecure_channel(f"localhost:{port}", options=OPTIONS) as channel,
+    ):
+        call = channel.unary_unary(EXCHANGE)
+        await call(b"greeting")
+        waiting = call(b"agents")
+        await server.receive()
+        server.answer(b"actions")
+        await waiting
+        half = channel.stream_unary(EXCHANGE)()
+        with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
+            await channel.unary_unary("/any/thing")(b"to know that the half one has arrived, which was sent before")
+        yield server, half
+
+
+async def test_a_connection_lost_in_the_middle_of_a_message_is_noticed():
+    async with begun_message() as (server, half):
+        half.cancel()
+        with pytest.raises(ConnectionLost):
+            await server.receive()
+
+
+async def test_a_farewell_in_the_middle_of_a_message_answers_it():
+    async with begun_message() as (server, half):
+        assert not server.send_farewell(b"bye")
+        await half.write(b"agents")
+        await half.done_writing()
+        assert await asyncio.wait_for(half, 10) == b"bye"
+
+
+RUBBISH = {
+    "an HTTP request": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "garbage": bytes(range(256)) * 40,
+    "nothing": b"",
+    "HTTP/2 and then nothing": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)),
+    "HTTP/2 and then garbage": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(range(256)) * 40,
+}
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH.keys())
+@pytest.mark.parametrize("left", ["open", "closed"])
+async def test_connections_that_are_no_calls_do_no_harm(rubbish, left):
+    async with listening() as (server, port), calling(port) as unity:
+        with ExitStack() as strangers:
+            for moment in (b"greeting", b"agents", b"agents again"):
+                for _ in range(5):
+                    stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    stranger.sendall(rubbish)
+                    if left == "closed":
+                        stranger.close()
+                waiting = unity(moment)
+                if moment != b"greeting":
+                    assert await server.receive() == moment
+                    server.answer(b"actions")
+                assert await waiting in (b"hello", b"actions")
+
+
+async def test_silent_connections_do_not_use_up_the_file_descriptors():
+    async with listening() as (server, port), calling(port) as call:
+        await call(b"greeting")
+        before = len(os.listdir("/dev/fd"))
+        with ExitStack() as strangers:
+            for _ in range(200):
+                strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
+            waiting = call(b"agents")
+            assert await server.receive() == b"agents"
+            server.answer(b"actions")
+            await waiting
+            assert len(os.listdir("/dev/fd")) < before + 200 + 100, "200 are the test's own"
+
+
+async def test_refusals_are_logged_ever_more_rarely(caplog):
+    async with listening() as (_, port), calling(port) as stranger:
+        for _ in range(25):
+            await refused(stranger(b""), "no greeting", grpc.StatusCode.INVALID_ARGUMENT)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [re.findall(r"\((\d+) by now\)", line) for line in lines] == [[], ["10"]]
+
+
+async def refused(
+    call: Awaitable[bytes], why: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION
+) -> None:
+    """The call is refused, for the caller to read."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is code
+    assert re.match(
+        rf"worker 7 refuses the call from (127\.0\.0\.1|\[::1\]):\d+: .*{why}", caught.value.details() or ""
+    )
+
+
+async def _failure(server: ExchangeServer) -> Exception:
+    with pytest.raises(ConnectionError) as caught:
+        await server.receive()
+    return caught.value

@@ -1,0 +1,210 @@
+"""The stand-in Unity itself: that its scenes do what tests of training rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from unity_runs import Actor, NoChannels, build, reports
+
+from headrace.stages.environments.unity.columns import BehaviorReader
+from headrace.stages.environments.unity.worker import UnityWorker
+
+pytestmark = pytest.mark.lengthy
+
+BALANCE = "Balance?team=0"
+
+StartWorker = Callable[..., AbstractAsyncContextManager[UnityWorker]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> StartWorker:
+    """Starts a stand-in with these arguments, and ends it."""
+
+    @asynccontextmanager
+    async def starting(*arguments: str, seed: int = 1) -> AsyncIterator[UnityWorker]:
+        worker = UnityWorker(0, 0, build(tmp_path, *arguments), seed, 1, 60.0, NoChannels())
+        await worker.start()
+        yield worker
+        await worker.close()
+
+    return starting
+
+
+async def told(worker: UnityWorker, steps: int, actor: Actor | None = None) -> list[Any]:
+    """All that a stand-in says in so many steps."""
+    actor = actor or Actor()
+    outputs = [await worker.reset()]
+    for _ in range(steps):
+        outputs.append(await worker.step(actor(outputs[-1])))
+    return outputs
+
+
+def infos(output: Any, behavior: str = "Simple?team=0") -> list[Any]:
+    return list(output.rl_output.agentInfos[behavior].value)
+
+
+async def test_an_agent_that_ends_asks_again_in_the_same_message_and_keeps_its_id(start):
+    async with start() as worker:
+        last = (await told(worker, steps=5))[-1]
+    assert [(info.done, info.id, info.max_step_reached) for info in infos(last)] == [
+        (True, 0, False),
+        (False, 0, False),
+    ]
+    assert [info.reward for info in infos(last)] == pytest.approx([1.06, 0.0])
+
+
+async def test_old_packages_draw_a_new_id_for_each_episode(start):
+    async with start("--new-ids") as worker:
+        outputs = await told(worker, steps=10)
+    first, second = infos(outputs[5]), infos(outputs[10])
+    assert first[0].id != first[1].id == second[0].id != second[1].id
+
+
+async def test_an_episode_may_be_interrupted(start):
+    async with start("--max-steps", "3") as worker:
+        last = (await told(worker, 3, Actor(lambda behavior, seen: 0.0)))[-1]
+    assert [(info.done, info.max_step_reached) for info in infos(last)] == [(True, True), (False, False)]
+
+
+async def test_a_behaviour_is_introduced_with_its_first_agent_and_named_ever_after(start):
+    async with start("--scene", "crowd", "--agents", "1") as worker:
+        outputs = await told(worker, steps=60)
+    introduced = [bool(output.rl_initialization_output.brain_parameters) for output in outputs]
+    assert introduced == [True] + [False] * 60
+    assert all("Crowd?team=0" in output.rl_output.agentInfos for output in outputs)
+
+
+async def test_a_second_behaviour_may_appear_later(start):
+    async with start("--behaviors", "A?team=0", "B?team=1", "--second-at", "4") as worker:
+        outputs = await told(worker, steps=4)
+    assert [sorted(output.rl_output.agentInfos) for output in outputs] == [["A?team=0"]] * 3 + [
+        ["A?team=0", "B?team=1"]
+    ] * 2
+
+
+async def test_the_goal_is_shown_only_at_first_where_memory_is_asked_for(start):
+    async with start("--memory") as worker:
+        outputs = await told(worker, 4, Actor(lambda behavior, seen: 0.0))
+    seen = [abs(infos(output)[0].observations[0].float_data.data[0]) for output in outputs]
+    assert seen == [1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [
+        ("rgb", (3, 20, 20)),
+        ("gray", (1, 20, 20)),
+        ("stack", (6, 20, 20)),
+        ("mapped", (2, 20, 20)),
+        ("uncompressed", (3, 20, 20)),
+    ],
+)
+async def test_pictures_show_the_goal(start, form, shape):
+    async with start("--scene", "visual", "--picture", form, "--agents", "8") as worker:
+        output = await worker.reset()
+    seen = infos(output)
+    (pictures,) = (
+        BehaviorReader(output.rl_initialization_output.brain_parameters[0], seen[0], "a test").read(seen).observations
+    )
+    assert pictures.shape == (8, *shape)
+    values = {float(value) for value in np.unique(pictures)}
+    assert values == ({-1.0, 1.0} if form == "uncompressed" else {0.0, 255.0})
+    assert all(np.ptp(picture) == 0 for picture in pictures), "each agent sees its own goal, all over"
+
+
+async def test_the_right_direction_wins_a_duel(start, tmp_path):
+    def uneven(behavior: str, goal: float) -> float:
+        return goal if behavior == "Duel?team=0" else -goal
+
+    async with start("--scene", "duel", "--agents", "2") as worker:
+        await told(worker, 40, Actor(uneven))
+    (report,) = reports(tmp_path)
+    assert set(report["episodes"]["Duel?team=0"]) == {1.0}
+    assert set(report["episodes"]["Duel?team=1"]) == {-1.0}
+    assert set(report["measures"]["Duel?team=1"]) == {0.0}
+
+
+async def test_a_crowd_comes_and_goes_and_decides_at_every_fifth_step(start, tmp_path):
+    async with start("--scene", "crowd", "--agents", "12") as worker:
+        outputs = await told(worker, steps=200)
+    ids = {info.id for output in outputs for info in infos(output, "Crowd?team=0")}
+    assert len(ids) > 12, "more than there are places"
+    asking = [sum(not info.done for info in infos(output, "Crowd?team=0")) for output in outputs]
+    assert len(set(asking)) > 4
+    ends = [info for output in outputs for info in infos(output, "Crowd?team=0") if info.done]
+    assert {info.max_step_reached for info in ends} == {True, False}
+    marks = {tuple(info.observations[0].dimension_properties) for info in ends}
+    assert marks == {(4, 1)}
+    assert reports(tmp_path)[0]["endings_only"] > 0
+
+
+async def test_a_crowd_in_groups_is_rewarded_as_groups(start):
+    async with start("--scene", "crowd", "--agents", "6", "--groups") as worker:
+        outputs = await told(worker, steps=30)
+    rows = [info for output in outputs for info in infos(output, "Crowd?team=0")]
+    assert {info.group_id for info in rows} == {1, 2}
+    assert {info.reward for info in rows} == {0.0}
+    assert max(info.group_reward for info in rows) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("agents", [12, 64])
+async def test_a_pole_that_nobody_holds_falls(start, tmp_path, agents):
+    async with start("--scene", "balance", "--agents", str(agents)) as worker:
+        outputs = await told(worker, 60, Actor(lambda behavior, angle: 0.0))
+    ends = [info for output in outputs for info in infos(output, BALANCE) if info.done]
+    assert len(ends) >= agents / 2
+    assert not any(end.max_step_reached for end in ends)
+    assert all(abs(end.observations[0].float_data.data[0]) > math.radians(12) for end in ends)
+    assert [len(output.rl_output.agentInfos[BALANCE].value) - agents for output in outputs] == [
+        sum(info.done for info in infos(output, BALANCE)) for output in outputs
+    ], "all agents decide at every step, those that have just ended too"
+    (report,) = reports(tmp_path)
+    assert all(20 < steps < 60 for steps in report["episodes"][BALANCE]), "every step is worth 1"
+
+
+async def test_a_pole_held_for_200_steps_is_enough(start, tmp_path):
+    async with start("--scene", "balance") as worker:
+        outputs = await told(worker, 200, Actor(lambda behavior, angle: 5.0 * angle))
+    assert len(infos(outputs[0], BALANCE)) == 12, "unless more are asked for"
+    ends = [info for info in infos(outputs[-1], BALANCE) if info.done]
+    assert ends
+    assert all(end.max_step_reached and end.reward == 1.0 for end in ends)
+    (report,) = reports(tmp_path)
+    assert max(report["episodes"][BALANCE]) == 200.0
+    assert max(report["measures"][BALANCE]) == 1.0
+    assert [steps for steps, _ in report["ends"][BALANCE]] == sorted(steps for steps, _ in report["ends"][BALANCE])
+    assert report["ends"][BALANCE][-1][0] == report["agent_steps"] == 12 * 200
+
+
+async def test_the_same_seed_gives_the_same_world(start):
+    worlds = []
+    for seed in (5, 5, 6):
+        async with start("--scene", "crowd", seed=seed) as worker:
+            worlds.append([output.rl_output.SerializeToString(deterministic=True) for output in await told(worker, 40)])
+    assert worlds[0] == worlds[1] != worlds[2]
+
+
+async def test_trouble_with_agents_comes_at_its_step(start):
+    for kind, symptom in (
+        ("nan-reward", lambda output: math.isnan(infos(output)[0].reward)),
+        ("duplicate-ids", lambda output: [info.id for info in infos(output)] == [0, 0]),
+        ("unknown-behavior", lambda output: "Stranger?team=0" in output.rl_output.agentInfos),
+    ):
+        async with start("--misbehave", kind, "--at-step", "3") as worker:
+            outputs = [await worker.reset()]
+            actor = Actor()
+            for _ in range(2):
+                outputs.append(await worker.step(actor(outputs[-1])))
+        assert [symptom(output) for output in outputs] == [False, False, True], kind
+
+
+async def test_without_a_port_it_plays_alone(tmp_path):
+    process = await asyncio.create_subprocess_exec(f"{build(tmp_path).path}.x86_64", stdout=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == 94

@@ -1,0 +1,580 @@
+"""A Unity worker with the stand-in Unity, a process of its own, as its executable."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import signal
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from uuid import UUID
+
+import grpc
+import grpc.aio
+import pytest
+from unity_runs import BUILD, Actor, NoChannels, alive, build, play, reports
+
+from headrace.stages.environments.programs.errors import ProgramRefused
+from headrace.stages.environments.unity.errors import UnityBroken, UnityEnded, UnityRefused
+from headrace.stages.environments.unity.executable import Executable
+from headrace.stages.environments.unity.messages import (
+    CLOSE,
+    EXCHANGE,
+    OK,
+    AgentActionProto,
+    ListAgentActionProto,
+    UnityMessageProto,
+)
+from headrace.stages.environments.unity.worker import MAX_MESSAGE_MIB, Channels, UnityWorker
+from headrace.stages.errors import StageError
+
+PATIENCE_S = 60.0
+"""Of workers whose Unity behaves."""
+
+MakeWorker = Callable[..., UnityWorker]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[MakeWorker]:
+    """Makes workers with the stand-in's arguments, and closes them at the end."""
+    made: list[UnityWorker] = []
+
+    def make_worker(
+        *arguments: str,
+        executable: Executable | None = None,
+        port: int = 0,
+        channels: Channels | None = None,
+        seed: int = 1,
+        num_areas: int = 1,
+        listen: str = "localhost",
+        max_message_mib: int = 512,
+    ) -> UnityWorker:
+        worker = UnityWorker(
+            worker_id=len(made),
+            port=port,
+            executable=executable or build(tmp_path, *arguments),
+            seed=seed,
+            num_areas=num_areas,
+            timeout_s=PATIENCE_S,
+            side_channels=channels or NoChannels(),
+            listen=listen,
+            max_message_mib=max_message_mib,
+        )
+        made.append(worker)
+        return worker
+
+    yield make_worker
+    for worker in made:
+        worker.timeout_s = 0.1
+        await worker.close()
+
+
+@asynccontextmanager
+async def started(worker: UnityWorker) -> AsyncIterator[UnityWorker]:
+    """A worker from its start to its orderly end."""
+    await worker.start()
+    yield worker
+    await worker.close()
+
+
+async def test_both_greet_each_other(make, tmp_path):
+    async with started(make("--package-version", "2.3.0-exp.3", seed=4711, num_areas=6)) as worker:
+        assert worker.greeting is not None
+        assert (worker.greeting.package_version, worker.greeting.communication_version) == ("2.3.0-exp.3", "1.5.0")
+        assert len(worker.greeting.capabilities) == 7
+        assert worker.greeting.log_path == str(tmp_path / "Player-0.log")
+        await worker.reset()
+    (report,) = reports(tmp_path)
+    assert (report["seed"], report["num_areas"]) == (4711, 6)
+
+
+async def test_the_connection_is_logged_in_the_words_that_others_look_for(make, caplog):
+    caplog.set_level("INFO")
+    async with started(make()):
+        pass
+    assert "Connected to Unity environment with package version 3.0.0 and communication version 1.5.0" in caplog.text
+
+
+async def test_agents_receive_actions_and_carry_them_out(make, tmp_path):
+    async with started(make("--agents", "3", "--echo")) as worker:
+        await play(worker, steps=50)
+    (report,) = reports(tmp_path)
+    assert report["returncode"] == 0
+    assert report["episodes"]["Simple?team=0"] == pytest.approx([1.02] * 30)
+
+
+async def test_actions_reach_their_own_agents_among_many_that_end_at_different_times(make, tmp_path):
+    async with started(make("--scene", "many", "--echo")) as worker:
+        await play(worker, steps=110)
+    (report,) = reports(tmp_path)
+    assert (report["returncode"], report["agent_steps"]) == (0, 110 * 64)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--scene", "crowd", "--echo"),
+        ("--scene", "crowd", "--goal-signal", "--groups", "--branches", "2", "--new-ids"),
+        ("--scene", "duel", "--agents", "3"),
+        ("--continuous", "2", "--branches", "2", "3", "--mask", "--behaviors", "A", "B?team=1", "--second-at", "9"),
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+async def test_every_scene_can_be_played(make, tmp_path, arguments):
+    async with started(make(*arguments)) as worker:
+        await play(worker, steps=120)
+    (report,) = reports(tmp_path)
+    assert report["returncode"] == 0, report["reason"]
+    for measures in report["measures"].values():
+        assert measures == pytest.approx([1.0] * len(measures))
+    assert report["measures"]
+
+
+async def test_a_message_may_hold_nothing_but_endings(make, tmp_path):
+    async with started(make("--scene", "crowd")) as worker:
+        await play(worker, steps=100)
+    assert reports(tmp_path)[0]["endings_only"] > 0
+
+
+async def test_reset_begins_anew_without_endings(make, tmp_path):
+    async with started(make("--agents", "2")) as worker:
+        await play(worker, steps=3)
+        output = await worker.reset()
+    infos = output.rl_output.agentInfos["Simple?team=0"].value
+    assert [(info.id, info.done, info.reward) for info in infos] == [(0, False, 0.0), (1, False, 0.0)]
+    assert not output.rl_initialization_output.brain_parameters, "a behaviour is introduced only once"
+    assert reports(tmp_path)[0]["resets"] == 2
+
+
+async def test_side_channels_ride_on_every_order_and_every_answer(make, tmp_path):
+    class Recorder:
+        def __init__(self) -> None:
+            time_scale = struct.pack("<if", 2, 20.0)
+            engine = UUID("e951342c-4f7e-11ea-b238-784f4387d1f7").bytes_le
+            self.waiting = [engine + struct.pack("<i", len(time_scale)) + time_scale]
+            self.heard = b""
+
+        def outgoing(self) -> bytes:
+            return self.waiting.pop() if self.waiting else b""
+
+        def incoming(self, data: bytes) -> None:
+            self.heard += data
+
+    recorder = Recorder()
+    async with started(make("--stats", channels=recorder)) as worker:
+        await play(worker, steps=6)
+    assert reports(tmp_path)[0]["engine"] == {"time_scale": [20.0]}
+    assert b"Client/Average" in recorder.heard
+
+
+@pytest.mark.parametrize(
+    ("scene", "action", "complaint"),
+    [
+        (("--continuous", "2"), {"continuous_actions": [0.0]}, "1 continuous and 0 discrete actions, expected 2 and 0"),
+        (("--continuous", "1"), {"continuous_actions": [math.nan]}, "isn't finite"),
+        (("--branches", "2"), {"discrete_actions": [2]}, "choice 2 of 2"),
+        (("--branches", "2"), {"continuous_actions": [1.0]}, "1 continuous and 0 discrete actions, expected 0 and 1"),
+        (
+            ("--continuous", "1"),
+            {"continuous_actions": [0.5], "vector_actions_deprecated": [0.4]},
+            "the vector for old",
+        ),
+    ],
+    ids=["too few", "not a number", "no such choice", "the other kind", "another vector for old packages"],
+)
+async def test_the_stand_in_refuses_what_its_agents_cannot_do(make, scene, action, complaint):
+    worker = make(*scene)
+    await worker.start()
+    await worker.reset()
+    wrong = ListAgentActionProto(value=[AgentActionProto(**action)])
+    with pytest.raises(UnityBroken, match="return code 91") as caught:
+        await worker.step({"Simple?team=0": wrong})
+    assert complaint in str(caught.value)
+
+
+async def test_the_stand_in_refuses_forbidden_choices(make):
+    worker = make("--branches", "40", "--mask")
+    await worker.start()
+    output = await worker.reset()
+    (info,) = output.rl_output.agentInfos["Simple?team=0"].value
+    choice = list(info.action_mask).index(True)
+    wrong = AgentActionProto(discrete_actions=[choice], vector_actions_deprecated=[choice])
+    with pytest.raises(UnityBroken, match=f"choice {choice} is forbidden"):
+        await worker.step({"Simple?team=0": ListAgentActionProto(value=[wrong])})
+
+
+async def test_the_stand_in_refuses_actions_in_another_order(make):
+    worker = make("--scene", "many", "--agents", "2", "--echo")
+    await worker.start()
+    actions = Actor()(await worker.reset())
+    actions["Many?team=0"] = ListAgentActionProto(value=reversed(actions["Many?team=0"].value))
+    with pytest.raises(UnityBroken, match="VIOLATION: agent 0 of .* saw .* and was told"):
+        await worker.step(actions)
+
+
+@pytest.mark.parametrize(
+    ("actions", "complaint"),
+    [
+        ({}, "0 actions for 1 agents"),
+        ({"Simple?team=0": ListAgentActionProto(value=[AgentActionProto()] * 2)}, "2 actions for 1 agents"),
+        ({"Nobody": ListAgentActionProto(value=[AgentActionProto()])}, "where no agent asked for a decision"),
+    ],
+    ids=["none", "too many", "for others"],
+)
+async def test_the_stand_in_wants_one_action_for_each_agent_that_asked(make, actions, complaint):
+    worker = make()
+    await worker.start()
+    await worker.reset()
+    with pytest.raises(UnityBroken, match=complaint):
+        await worker.step(actions)
+
+
+async def test_a_unity_killed_mid_step_is_noticed_with_its_signal_and_its_log(make):
+    worker = make("--misbehave", "die-mid-step")
+    await worker.start()
+    with pytest.raises(UnityBroken, match="ended with signal SIGKILL") as caught:
+        await play(worker, steps=10)
+    assert "Unity worker 0 (unity_build, port " in str(caught.value)
+    assert "The stand-in Unity plays the scene simple" in str(caught.value), "the end of Player-0.log"
+
+
+async def test_a_crash_is_noticed_with_its_return_code(make):
+    worker = make("--misbehave", "exit-mid-step")
+    await worker.start()
+    with pytest.raises(UnityBroken, match="ended with return code 3"):
+        await play(worker, steps=10)
+
+
+async def test_a_unity_that_dies_while_it_waits_for_us_is_noticed_at_the_next_step(make):
+    worker = make()
+    await worker.start()
+    output = await worker.reset()
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(UnityBroken, match="ended with signal SIGKILL"):
+        await worker.step(Actor()(output))
+
+
+async def test_a_unity_that_dies_before_it_connects_is_noticed(make, tmp_path):
+    script = tmp_path / "crash.sh"
+    script.write_text("#!/bin/sh\nexit 42\n")
+    script.chmod(0o755)
+    with pytest.raises(UnityBroken, match="ended with return code 42 before it had connected"):
+        await make(executable=Executable(script)).start()
+
+
+async def test_a_hanging_unity_is_given_up_and_killed(make):
+    worker = make("--misbehave", "hang")
+    await worker.start()
+    pid = worker.pid
+    output = await worker.reset()
+    with pytest.raises(UnityBroken, match=r"hasn't finished its step within 0\.2 s: it hangs"):
+        await _step_until_late(worker, output)
+    assert not alive(pid)
+
+
+async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
+    worker = make("--misbehave", "never-asks")
+    await worker.start()
+    worker.timeout_s = 2.0  # its second message follows the first at once, but has to come within it
+    with pytest.raises(UnityBroken, match=r"within 2 s no agent has asked for a decision.*Decision Requester"):
+        await worker.reset()
+
+
+async def test_a_unity_that_never_connects_has_a_message_of_its_own_and_is_killed(make, tmp_path):
+    worker = make("--misbehave", "never-connects")
+    worker.timeout_s = 1.0
+    with pytest.raises(UnityBroken, match=r"hasn't connected within 1 s.*--timeout-wait"):
+        await worker.start()
+    assert not alive(worker.pid)
+
+
+@pytest.mark.parametrize("version", ["2.0.0", "0.15.0", "API-13"])
+async def test_another_version_is_refused_and_the_executable_killed(make, version):
+    worker = make("--misbehave", "wrong-version", "--communication-version", version)
+    with pytest.raises(UnityRefused, match=rf"speaks version {version} of the communication .* here it is 1\.5\.0"):
+        await worker.start()
+    assert not alive(worker.pid)
+
+
+async def test_a_missing_base_capability_is_warned_of(make, caplog):
+    async with started(make("--lacks", "baseRLCapabilities")) as worker:
+        await worker.reset()
+    assert "doesn't declare baseRLCapabilities" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("garbage", "its 100 bytes are no message of the protocol"),
+        ("empty-message", "its message has the status 0, expected 200 or 400"),
+    ],
+)
+async def test_nonsense_is_refused_as_such(make, kind, words):
+    worker = make("--misbehave", kind)
+    await worker.start()
+    with pytest.raises(UnityBroken, match="doesn't keep to the protocol") as caught:
+        await play(worker, steps=10)
+    assert words in str(caught.value)
+
+
+async def test_large_messages_are_taken(make, tmp_path):
+    async with started(make("--misbehave", "huge-message", "--huge-mib", "9")) as worker:
+        await play(worker, steps=10)
+    assert reports(tmp_path)[0]["returncode"] == 0
+
+
+async def test_a_limit_of_messages_is_kept_and_named(make):
+    worker = make("--misbehave", "huge-message", "--huge-mib", "1", max_message_mib=1)
+    await worker.start()
+    with pytest.raises(UnityBroken, match=r"a message above the limit of 1 MiB, set by env_settings\.max_message_mib"):
+        await play(worker, steps=10)
+
+
+async def test_the_limit_holds_for_orders_too(make):
+    class Talker(NoChannels):
+        def outgoing(self) -> bytes:
+            return bytes(2**20)
+
+    worker = make(channels=Talker(), max_message_mib=1)
+    await worker.start()
+    with pytest.raises(UnityRefused, match=r"the order for it .* has 1,048,\d+ bytes, and the limit is 1 MiB, set by"):
+        await worker.reset()
+
+
+async def test_fifty_cameras_of_512_pixels_in_full_precision_fit_into_the_default_limit():
+    assert MAX_MESSAGE_MIB * 2**20 > 50 * 512 * 512 * 3 * 4 * 2, "twice, where all episodes end and begin at once"
+
+
+STOP = UnityMessageProto(header={"status": CLOSE}).SerializeToString()
+
+
+async def test_strangers_who_speak_the_protocol_neither_end_nor_disturb_a_training(make, tmp_path, caplog):
+    worker = make("--agents", "3", "--echo")
+    async with started(worker), grpc.aio.insecure_channel(f"localhost:{worker.port}") as stranger:
+        actor = Actor()
+        output = await worker.reset()
+        for _ in range(50):
+            for message in (STOP, b"", UnityMessageProto(header={"status": OK}).SerializeToString()):
+                with pytest.raises(grpc.aio.AioRpcError, match=r"another Unity is connected with it already, from"):
+                    await stranger.unary_unary(EXCHANGE)(message)
+            output = await worker.step(actor(output))
+    (report,) = reports(tmp_path)
+    assert (report["returncode"], report["agent_steps"]) == (0, 150)
+    assert re.search(r"Unity worker 0 \(unity_build, port \d+\) refused a call from \S+:\d+: another", caplog.text)
+
+
+def build_that_waits(folder: Path) -> Executable:
+    """The stand-in, which begins when the file `go` is there."""
+    script = folder / "build.sh"
+    wait = f'while [ ! -e "{folder}/go" ]; do sleep 0.02; done'
+    script.write_text("\n".join(["#!/bin/sh", wait, f'exec "{BUILD}.x86_64" "$@"', ""]))
+    script.chmod(0o755)
+    return Executable(script, ("--report", str(folder)), log_folder=folder)
+
+
+def greeting(version: str = "1.5.0") -> bytes:
+    message = UnityMessageProto(header={"status": OK})
+    message.unity_output.rl_initialization_output.communication_version = version
+    return bytes(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("1.5.0", r"hasn't asked for its first order.*refuses the versions here.* 1\.5\.0"),
+        ("2.0.0", r"speaks version 2\.0\.0 of the communication protocol"),
+    ],
+)
+async def test_a_unity_that_does_not_like_our_greeting_has_a_message_of_its_own(make, free_port, version, words):
+    worker = make("--misbehave", "never-connects", port=free_port)
+    worker.timeout_s = 5.0
+    async with asyncio.TaskGroup() as tasks, grpc.aio.insecure_channel(f"localhost:{free_port}") as unity:
+        starting = tasks.create_task(failure(worker.start()))
+        await unity.unary_unary(EXCHANGE)(greeting(version), wait_for_ready=True)
+        assert re.search(words, await starting)
+
+
+async def failure(starting: Awaitable[None]) -> str:
+    with pytest.raises(StageError) as caught:
+        await starting
+    return str(caught.value)
+
+
+async def test_strangers_who_were_there_first_and_hang_do_not_keep_the_build_out(make, free_port, tmp_path):
+    worker = make(executable=build_that_waits(tmp_path), port=free_port)
+    async with (
+        asyncio.TaskGroup() as tasks,
+        grpc.aio.insecure_channel(f"localhost:{free_port}") as stranger,
+    ):
+        starting = tasks.create_task(worker.start())
+        await stranger.unary_unary(EXCHANGE)(greeting(), wait_for_ready=True)
+        with closing(socket.create_connection(("127.0.0.1", free_port))):
+            (tmp_path / "go").touch()
+            await starting
+            await play(worker, steps=10)
+            await worker.close()
+    assert reports(tmp_path)[0]["agent_steps"] == 10
+
+
+async def test_a_build_whose_place_another_one_has_taken_ends_with_both_named(make, free_port, tmp_path):
+    worker = make(executable=build_that_waits(tmp_path), port=free_port)
+    async with (
+        asyncio.TaskGroup() as tasks,
+        grpc.aio.insecure_channel(f"localhost:{free_port}") as stranger,
+    ):
+        starting = tasks.create_task(worker.start())
+        await stranger.unary_unary(EXCHANGE)(greeting(), wait_for_ready=True)
+        waiting = stranger.unary_unary(EXCHANGE)(UnityMessageProto(header={"status": OK}).SerializeToString())
+        await starting
+        (tmp_path / "go").touch()
+        with pytest.raises(UnityBroken, match=r"The call from \S+ was refused: another Unity is connected with it alr"):
+            await play(worker, steps=10)
+        waiting.cancel()
+
+
+async def test_an_address_that_this_machine_does_not_have_is_refused_with_the_remedy(make):
+    with pytest.raises(UnityRefused, match=r"192\.0\.2\.250 is no address of this machine\. Set env_settings\.listen"):
+        await make(listen="192.0.2.250").start()
+
+
+async def test_a_unity_is_found_whatever_is_listened_on(make, tmp_path):
+    for listen in ("localhost", "all", "127.0.0.1", "::1"):
+        async with started(make(listen=listen)) as worker:
+            await play(worker, steps=3)
+    assert len(reports(tmp_path)) == 4
+
+
+async def test_trouble_may_be_had_only_once(make, tmp_path):
+    arguments = ("--misbehave", "exit-mid-step", "--once", str(tmp_path / "had"))
+    first = make(*arguments)
+    await first.start()
+    with pytest.raises(UnityBroken):
+        await play(first, steps=10)
+    async with started(make(*arguments)) as second:
+        await play(second, steps=10)
+
+
+async def test_a_port_in_use_is_refused_before_anything_is_started(make, tmp_path):
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UnityRefused, match=rf"port {port}\) can't listen on port {port}: .*--base-port"):
+            await make(port=port).start()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_missing_executable_is_refused_and_its_port_released(make, tmp_path):
+    worker = make(executable=Executable(tmp_path / "Nothing"))
+    with pytest.raises(ProgramRefused, match="no Unity executable at .*Nothing"):
+        await worker.start()
+    with closing(socket.create_server(("", worker.port))):
+        pass
+
+
+async def test_a_cancelled_start_leaves_no_process_and_no_port(make):
+    worker = make("--misbehave", "never-connects")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await worker.start()
+    assert not alive(worker.pid)
+    with closing(socket.create_server(("", worker.port))):
+        pass
+
+
+async def test_close_lets_unity_end_by_itself(make, tmp_path):
+    worker = make()
+    await worker.start()
+    await worker.reset()
+    await worker.close()
+    await worker.close()
+    assert reports(tmp_path)[0]["reason"] == "the trainer has closed the connection"
+    assert not alive(worker.pid)
+
+
+async def test_a_unity_that_closes_the_connection_is_left_to_end_by_itself(make, tmp_path):
+    worker = make("--misbehave", "stop")
+    await worker.start()
+    with pytest.raises(UnityEnded, match="Unity worker 0 .* has closed the connection"):
+        await play(worker, steps=10)
+    await worker.close()
+    assert not alive(worker.pid)
+    assert reports(tmp_path)[0]["reason"] == "Unity has closed the connection"
+
+
+async def test_a_unity_that_quits_between_two_calls_without_a_goodbye_has_closed_in_order(make):
+    worker = make("--misbehave", "quit-in-step")
+    await worker.start()
+    with pytest.raises(UnityEnded, match="Unity worker 0 .* has quit, with return code 0"):
+        await play(worker, steps=10)
+    await worker.close()
+
+
+async def test_a_unity_that_exits_while_its_call_waits_has_broken_whatever_its_return_code(make):
+    worker = make("--misbehave", "quit-in-call")
+    await worker.start()
+    actor = Actor()
+    output = await play(worker, 2, actor)
+    os.kill(worker.pid, signal.SIGTERM)
+    assert await worker._process.exited(PATIENCE_S)
+    with pytest.raises(UnityBroken, match="ended with return code 0"):
+        await worker.step(actor(output))
+
+
+async def test_a_unity_that_exits_before_it_has_connected_has_broken_whatever_its_return_code(make):
+    worker = make(executable=Executable(Path("/bin/true"), ()))
+    with pytest.raises(UnityBroken, match="ended with return code 0 before it had connected"):
+        await worker.start()
+
+
+async def test_close_kills_what_does_not_end(make, caplog):
+    worker = make("--misbehave", "never-ends")
+    await worker.start()
+    await worker.reset()
+    worker.timeout_s = 0.2
+    await worker.close()
+    assert not alive(worker.pid)
+    assert "didn't end within 0.2 s of being asked, and is killed" in caplog.text
+
+
+async def test_a_worker_that_has_failed_says_so_when_asked_again(make):
+    worker = make("--misbehave", "exit-mid-step")
+    await worker.start()
+    for expected in ("return code 3", "isn't connected: it has been closed, has failed, or was never started"):
+        with pytest.raises(UnityBroken, match=expected):
+            await play(worker, steps=10)
+
+
+async def test_one_hanging_unity_keeps_no_other_waiting(make, tmp_path):
+    stuck, free = make("--misbehave", "hang", "--at-step", "1"), make()
+    await stuck.start()
+    async with started(free), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(stuck.reset())
+        await play(free, steps=30)
+        assert not waiting.done()
+        waiting.cancel()
+    assert reports(tmp_path)[0]["messages"] == 31
+
+
+async def test_four_unities_are_stepped_at_once(make, tmp_path):
+    async def whole_life(worker: UnityWorker) -> None:
+        async with started(worker):
+            await play(worker, steps=30)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(4):
+            tasks.create_task(whole_life(make()))
+    found = reports(tmp_path)
+    assert [report["messages"] for report in found] == [31] * 4
+    assert len({report["port"] for report in found}) == 4
+
+
+async def _step_until_late(worker: UnityWorker, output: object) -> None:
+    """Steps at full patience until the last before the trouble, and then with little."""
+    actor = Actor()
+    output = await worker.step(actor(output))
+    worker.timeout_s = 0.2
+    await worker.step(actor(output))
