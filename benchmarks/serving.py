@@ -32,7 +32,7 @@ import msgpack
 import numpy as np
 import psutil
 
-from headrace.pipeline.serving import messages
+from headrace.pipeline.serving import grpc_server
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = [0.1, -0.2, 0.05, 0.3]
@@ -113,9 +113,9 @@ async def grpc_client(port: int, _: str) -> AsyncIterator[Ask]:
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
         act = channel.unary_unary(
-            f"/{messages.SERVICE}/Act", messages.ActRequest.SerializeToString, messages.ActResponse.FromString
+            f"/{grpc_server.SERVICE}/Act", grpc_server.ActRequest.SerializeToString, grpc_server.ActResponse.FromString
         )
-        request = messages.ActRequest(model="CartPole", observations=[{"values": ROW}])
+        request = grpc_server.ActRequest(model="CartPole", observations=[{"values": ROW}])
 
         async def ask() -> bool:
             try:

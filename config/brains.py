@@ -49,7 +49,7 @@ BRAIN_KINDS: Table[BrainKind] = Table(
     model=BrainKind(
         "a trained policy: a `.pt` or `.onnx` file, or the policies of a run (`results/first`, `results/first@best`, "
         "`results/first/Ball@500000`); `with: {deterministic: true}` takes its most likely actions",
-        "headrace.pipeline.policies.model_brain:make_model",
+        "headrace.pipeline.policies.brains:make_model",
         ("deterministic",),
     ),
     player=BrainKind(

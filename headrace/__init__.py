@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headrace.pipeline.common.errors import RunFailed as RunFailed
     from headrace.pipeline.common.errors import RunFolderError as RunFolderError
     from headrace.pipeline.policies.export import read_export as read_export
-    from headrace.pipeline.prediction.loading import load_policy as load_policy
     from headrace.pipeline.prediction.policy import LoadedPolicy as LoadedPolicy
+    from headrace.pipeline.prediction.policy import load_policy as load_policy
     from headrace.pipeline.reporting.statistics import StatisticsWriter as StatisticsWriter
     from headrace.pipeline.reporting.statistics import Summary as Summary
     from headrace.pipeline.run import RunOptions as RunOptions
@@ -81,8 +81,7 @@ _HOMES = {
     "headrace.config.environment_kinds": ("ENVIRONMENT_KINDS", "EnvironmentKind"),
     "headrace.pipeline.common.errors": ("PredictError", "RunError", "RunFailed", "RunFolderError"),
     "headrace.pipeline.policies.export": ("read_export",),
-    "headrace.pipeline.prediction.loading": ("load_policy",),
-    "headrace.pipeline.prediction.policy": ("LoadedPolicy",),
+    "headrace.pipeline.prediction.policy": ("LoadedPolicy", "load_policy"),
     "headrace.pipeline.reporting.statistics": ("StatisticsWriter", "Summary"),
     "headrace.pipeline.run": ("RunOptions", "RunResult", "run", "run_async"),
     "headrace.pipeline.run_folder.checkpoint": ("newest_checkpoint",),

@@ -23,8 +23,7 @@ from headrace.config.listen import is_origin
 from headrace.config.load import convert
 from headrace.pipeline.command import ML_AGENTS, Request, contradictions, parse, program, read_request
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.common.output import close_output
-from headrace.pipeline.common.threads import use_one_thread
+from headrace.pipeline.common.process import close_output, use_one_thread
 
 if TYPE_CHECKING:
     from headrace.pipeline.reporting.progress import ProgressSnapshot
@@ -128,7 +127,7 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
     if find_spec("matplotlib") is None:
         return _refuse("--plot needs the package matplotlib: `pip install 'headrace[plot]'`")
     from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_run
-    from headrace.pipeline.run_folder.lookup import find_run
+    from headrace.pipeline.run_folder.folder import find_run
 
     folders = [find_run(name, results, "--plot") for name in names]
     picture = draw_runs([read_run(folder) for folder in folders])
@@ -231,8 +230,8 @@ def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSna
 
 def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSnapshot], bool] | None) -> int:
     from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
-    from headrace.pipeline.common.imports import import_early
     from headrace.pipeline.common.loop_watch import Interrupted
+    from headrace.pipeline.common.process import import_early
     from headrace.pipeline.hosts.child_process import imported_in_main
     from headrace.pipeline.reporting.console import configure_logging
     from headrace.pipeline.run_folder.checkpoint import CheckpointError

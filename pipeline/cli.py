@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from headrace.pipeline.common.imports import uncollected
-from headrace.pipeline.common.output import close_output
+from headrace.pipeline.common.process import close_output, uncollected
 from headrace.pipeline.hosts.prestart import prestarted_learner
 
 

@@ -18,8 +18,8 @@ import yaml
 from headrace.config import RunConfig, load_config
 from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.common.loop_watch import LoopWatch
+from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
-from headrace.pipeline.common.versions import version_information
 from headrace.pipeline.hosts.child_process import started_early
 from headrace.pipeline.hosts.runtime import ACTOR
 from headrace.pipeline.main.coordinator import Coordinator
@@ -32,13 +32,12 @@ from headrace.pipeline.main.viewers import for_viewers
 from headrace.pipeline.policies.clip import write_final_clips
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_steps
+from headrace.pipeline.reporting.console import logged_to
 from headrace.pipeline.reporting.pictures import write_run_picture
 from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
-from headrace.pipeline.reporting.run_log import logged_to
-from headrace.pipeline.run_folder.changed_settings import changed_settings, other_run
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
-from headrace.pipeline.run_folder.recovery import choose_checkpoint
+from headrace.pipeline.run_folder.resuming import changed_settings, choose_checkpoint, other_run
 from headrace.pipeline.run_handle import Callbacks, CheckpointWritten, StopRequest, SummaryWritten, guarded
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import is_failure

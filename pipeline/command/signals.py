@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from headrace.pipeline.command.parser import program
 from headrace.pipeline.common.loop_watch import LoopWatch
-from headrace.pipeline.common.signals import default_in_forks
+from headrace.pipeline.common.process import default_in_forks
 
 log = logging.getLogger(__name__)
 

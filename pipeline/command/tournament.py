@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.config import Override, RunConfig, load_config
-from headrace.pipeline.command.request import Request
+from headrace.pipeline.command.parser import Request
 from headrace.pipeline.command.signals import first_stops_second_cancels
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.loop_watch import LoopWatch

@@ -13,8 +13,7 @@ from pathlib import Path
 from headrace.pipeline.actions import train
 from headrace.pipeline.command.parser import OURS
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.gdrl.experiment import configuration_of, folder_of
-from headrace.pipeline.gdrl.saved_models import save
+from headrace.pipeline.gdrl.experiment import configuration_of, folder_of, save
 from headrace.pipeline.reporting.progress import ProgressSnapshot
 
 # The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, by the same names and meanings.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from headrace.pipeline.common.imports import import_early, uncollected
-from headrace.pipeline.common.signals import default_in_forks
+from headrace.pipeline.common.process import default_in_forks, import_early, uncollected
 
 
 def leave_signals_to_main() -> None:

@@ -22,7 +22,7 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.graph import actor_names, learner_name, offline_demonstrations
-from headrace.pipeline.common.threads import usable_cores
+from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
 from headrace.pipeline.hosts.process_cleanup import end_group, new_mark, watch_host
 from headrace.queues.fd_passing import hand_over

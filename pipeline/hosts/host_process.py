@@ -23,7 +23,7 @@ from typing import Any
 
 import msgpack
 
-from headrace.pipeline.common.imports import follow_path_of_main
+from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.control.channel import ControlEnd, SocketControl
 from headrace.pipeline.control.messages import LogLine
 from headrace.pipeline.hosts.lifeline import HostLifeline, die_with

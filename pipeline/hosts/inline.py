@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.config import RunConfig
-from headrace.pipeline.common.loop_holder import describe_holder
+from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.control.channel import ControlEnd, local_pair
 from headrace.pipeline.control.messages import OpenEdge
 from headrace.pipeline.hosts.plan import HostPlan

@@ -32,8 +32,8 @@ from headrace.pipeline.hosts.stream_taps import InletTap, recorded_here
 from headrace.pipeline.hosts.training import TrainerHost
 from headrace.pipeline.policies.export import export_policy
 from headrace.pipeline.policies.onnx_export import OnnxExporter
+from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import unfinished_folder
-from headrace.pipeline.run_folder.file_guard import FileGuard
 from headrace.pipeline.run_folder.folder import folder_name
 from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.stages.errors import StageError

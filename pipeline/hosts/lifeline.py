@@ -15,7 +15,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from headrace.pipeline.common.loop_holder import describe_holder, own_frames
+from headrace.pipeline.common.loop_watch import describe_holder, own_frames
 from headrace.pipeline.hosts.process_cleanup import end_group
 
 ANSWER_S = 2.0

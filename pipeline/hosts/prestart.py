@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.pipeline.common.imports import let_child_find_us
-from headrace.pipeline.common.threads import usable_cores, use_one_thread
+from headrace.pipeline.common.process import let_child_find_us, usable_cores, use_one_thread
 from headrace.pipeline.hosts.process_cleanup import host_mark
 from headrace.pipeline.hosts.sweeper import VARIABLE
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.config import ConfigError
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.process_usage import read_usage
+from headrace.pipeline.common.process import read_usage
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, StatisticsReport
 from headrace.pipeline.hosts.plan import HostPlan

@@ -12,8 +12,8 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import TRAINER, actor_names, learner_name, part_name, shard_names, teacher_of
 from headrace.pipeline.common.lessons import kept_returns
+from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.common.seeds import derive_seed
-from headrace.pipeline.common.threads import usable_cores
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.hosts.child_process import learners_of, most_learner_processes
 from headrace.pipeline.hosts.device import choose_precision

@@ -20,9 +20,9 @@ from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.policies.onnx_export import copy_final_model
 from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
-from headrace.pipeline.run_folder.file_guard import FileGuard
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.pipeline.common.graph import INFERENCE, MAIN, actor_names, decides_centrally
-from headrace.pipeline.common.process_usage import ProcessUsage
+from headrace.pipeline.common.process import ProcessUsage
 from headrace.pipeline.control import messages as control
 from headrace.pipeline.control.credits import CreditRequest
 from headrace.pipeline.hosts.protocol import HostHandle

@@ -17,7 +17,7 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.graph import decides_centrally, offline_demonstrations, placements_after
-from headrace.pipeline.common.threads import usable_cores
+from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.hosts.sizes import kind_of_trainer
 from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
 from headrace.pipeline.run_folder.folder import CONFIGURATION

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from headrace.pipeline.common.graph import MAIN
-from headrace.pipeline.common.loop_holder import describe_holder
+from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.hosts.stages import StageHost

@@ -19,8 +19,7 @@ import msgpack
 
 from headrace.config import RunConfig
 from headrace.config.tables import plugin_modules
-from headrace.pipeline.common.imports import let_child_find_us
-from headrace.pipeline.common.threads import use_one_thread
+from headrace.pipeline.common.process import let_child_find_us, use_one_thread
 
 _GRACE_S = 5.0
 """After the time limit, at which the child writes its stack and ends, and for its start before."""

@@ -12,7 +12,7 @@ import msgpack
 from headrace.config import RunConfig
 from headrace.config.environment_kinds import load_entry
 from headrace.config.tables import import_plugins
-from headrace.pipeline.common.imports import follow_path_of_main
+from headrace.pipeline.common.process import follow_path_of_main
 
 
 def main() -> None:

@@ -1,15 +1,114 @@
-"""What the page's server answers: the files of the page, and `/api/…`."""
+"""What the page's server answers: the files of the page, `/api/…`, the stream of states, `/healthz` and `/metrics`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any, Protocol
 
-from aiohttp import web
+from aiohttp import hdrs, web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from headrace.pipeline.monitor.feed import to_json
-from headrace.pipeline.web.files import file_routes
+from headrace.pipeline.monitor.live_run import LiveRun
+from headrace.pipeline.web.site import file_routes, refusal
+
+PATIENCE_S = 30.0
+"""A viewer that reads nothing for so long is left."""
+SILENCE_S = 15.0
+"""After so long without a state there is a sign of life, for whoever stands between."""
+MOST_VIEWERS = 100
+
+
+class StateFeed:
+    """The newest state, as an event of a stream."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self._state: dict[str, Any] = {}
+        self._event: bytes | None = None
+        self._changed = asyncio.Event()
+        self._viewers = 0
+        self._over = False
+
+    @property
+    def viewers(self) -> int:
+        """The number of those who look."""
+        return self._viewers
+
+    def publish(self, state: dict[str, Any]) -> None:
+        """Put a state in the place of the one before."""
+        self.sequence += 1
+        self._state, self._event = {**state, "sequence": self.sequence}, None
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def close(self) -> None:
+        """End the streams, behind the newest state."""
+        self._over = True
+        self._changed.set()
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Answer a viewer: the newest state at once, then each that is the newest when the viewer has read."""
+        if self._viewers >= MOST_VIEWERS:
+            raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} look already")
+        response = web.StreamResponse(headers={hdrs.CACHE_CONTROL: "no-store", "X-Accel-Buffering": "no"})
+        response.content_type = "text/event-stream"
+        self._viewers += 1
+        try:
+            await response.prepare(request)
+            if request.transport is not None:
+                request.transport.set_write_buffer_limits(high=64 * 1024)
+            await self._send_to(response)
+        except (ConnectionResetError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._viewers -= 1
+        return response
+
+    def _newest(self) -> bytes:
+        """The newest state, written down when the first viewer asks for it."""
+        if self._event is None:
+            self._event = b"id: %d\ndata: %s\n\n" % (self.sequence, to_json(self._state))
+        return self._event
+
+    async def _send_to(self, response: web.StreamResponse) -> None:
+        seen = 0
+        while True:
+            changed = self._changed
+            event = self._newest() if self.sequence != seen else b": still here\n\n"
+            seen = self.sequence
+            async with asyncio.timeout(PATIENCE_S):
+                await response.write(event)
+            if self._over and seen == self.sequence:
+                return
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+
+def to_json(plain: Any) -> bytes:
+    """Write plain data down; numbers that JSON has none for become null."""
+    try:
+        return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        return json.dumps(_finite(plain), separators=(",", ":")).encode()
+
+
+def _finite(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: _finite(value) for key, value in plain.items()}
+    if isinstance(plain, list | tuple):
+        return [_finite(value) for value in plain]
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+
 
 PAGE = {
     "/": "index.html",
@@ -103,3 +202,90 @@ class ShownRun(Protocol):
     def log(self) -> list[dict[str, Any]]:
         """The newest lines of the log."""
         ...
+
+
+_OF_BEHAVIORS = {
+    "max_steps": "Steps at which it ends",
+    "steps_per_s": "Trainer steps per second",
+    "reward": "Mean return of the last 100 training episodes",
+    "elo": "Rating of the newest policy",
+    "lag": "Updates by which acting policies were behind",
+}
+_OF_QUEUES = {
+    "depth": "Items that wait",
+    "capacity": "Most items that wait",
+    "high_water": "Most items that ever waited",
+    "put_wait": "Share of time in which producers waited for room",
+    "get_wait": "Share of time in which consumers waited for items",
+}
+
+
+def health_routes(run: LiveRun) -> list[web.RouteDef]:
+    """Return the routes of a live run."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(run))
+
+    async def health(_: web.Request) -> web.Response:
+        trouble = run.trouble()
+        return refusal(503, trouble) if trouble else web.json_response({"status": run.state()["status"]})
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return [web.get("/healthz", health), web.get("/metrics", metrics)]
+
+
+class _Collector:
+    """Reads the newest state when it is asked."""
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+
+    def collect(self) -> Iterator[Metric]:
+        state = self._run.state()
+        healthy = GaugeMetricFamily("headrace_healthy", "1 while the run goes on")
+        healthy.add_metric([], 0.0 if self._run.trouble() else 1.0)
+        yield healthy
+        yield from self._behaviors(state["behaviors"])
+        yield from _gauges("headrace_queue_", _OF_QUEUES, state["edges"], ("queue", "source", "target"), _ends)
+        yield from _usages(state["hosts"])
+        values = GaugeMetricFamily(
+            "headrace_statistic", "Newest summary of a statistic", labels=["category", "statistic"]
+        )
+        for category, named in self._run.history.newest().items():
+            for name, value in named.items():
+                values.add_metric([category, name], value)
+        yield values
+
+    def _behaviors(self, behaviors: list[dict[str, Any]]) -> Iterator[Metric]:
+        for key, name in (("step", "steps"), ("updates", "updates")):
+            counter = CounterMetricFamily(f"headrace_{name}", f"Trainer {name} so far", labels=["behavior"])
+            for each in behaviors:
+                counter.add_metric([each["name"]], each[key])
+            yield counter
+        yield from _gauges("headrace_", _OF_BEHAVIORS, behaviors, ("behavior",), lambda each: [each["name"]])
+
+
+def _ends(edge: dict[str, Any]) -> list[str]:
+    return [edge["queue"], edge["source"][0], edge["target"][0]]
+
+
+def _gauges(
+    prefix: str, keys: dict[str, str], rows: list[dict[str, Any]], labels: tuple[str, ...], label: Any
+) -> Iterator[Metric]:
+    for key, words in keys.items():
+        gauge = GaugeMetricFamily(prefix + key, words, labels=labels)
+        for row in rows:
+            if row[key] is not None:
+                gauge.add_metric(label(row), row[key])
+        yield gauge
+
+
+def _usages(hosts: list[dict[str, Any]]) -> Iterator[Metric]:
+    cpu = CounterMetricFamily("headrace_process_cpu_seconds", "CPU time", labels=["host"])
+    memory = GaugeMetricFamily("headrace_process_resident_memory_bytes", "Resident memory", labels=["host"])
+    for host in hosts:
+        if host.get("usage"):
+            cpu.add_metric([host["name"]], host["usage"]["cpu_s"])
+            memory.add_metric([host["name"]], host["usage"]["memory"])
+    yield from (cpu, memory)

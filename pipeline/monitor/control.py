@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.pipeline.main.controls import NotNow, RunControls
 from headrace.pipeline.monitor.api import answer
-from headrace.pipeline.web.bodies import read_json
+from headrace.pipeline.web.site import read_json
 
 PATIENCE_S = 10.0
 """For main, which may be held by a long update of an inline trainer."""

@@ -13,7 +13,7 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.pipeline.common.process_usage import ProcessUsage, read_usage
+from headrace.pipeline.common.process import ProcessUsage, read_usage
 from headrace.pipeline.reporting.console import OURS
 from headrace.pipeline.reporting.history import History
 

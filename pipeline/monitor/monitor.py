@@ -1,12 +1,17 @@
-"""The monitor of a run: joins main to the page."""
+"""The monitor of a run: joins main to the page, whose server is a thread with an event loop of its own.
+
+So a long update in main does not stop the server; and what goes wrong in it never reaches the run: it is logged, and
+training goes on.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -15,29 +20,102 @@ from aiohttp import web
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.config.persons import persons_in
 from headrace.config.sections import MonitorSettings
+from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.control.messages import DirectShow, KeysHeld
 from headrace.pipeline.hosts.process import ProcessHosts
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.monitor.api import OPEN, page_routes, run_routes
+from headrace.pipeline.monitor.api import OPEN, StateFeed, health_routes, page_routes, run_routes
 from headrace.pipeline.monitor.control import Control
 from headrace.pipeline.monitor.exhibition import exhibition_of
-from headrace.pipeline.monitor.feed import StateFeed
-from headrace.pipeline.monitor.health import health_routes
 from headrace.pipeline.monitor.live_run import LiveRun, LogTail
 from headrace.pipeline.monitor.own_game import OwnGameShow
-from headrace.pipeline.monitor.server import PageServer
 from headrace.pipeline.monitor.shown_game import ShownGame
 from headrace.pipeline.monitor.state import leagues_of, state_of
 from headrace.pipeline.monitor.watching import watching
-from headrace.pipeline.reporting.event_files import read_events
-from headrace.pipeline.reporting.history import History, HistoryWriter
+from headrace.pipeline.reporting.history import History, HistoryWriter, read_events
 from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run_folder.folder import folder_name
 from headrace.pipeline.web.guards import carries_token, make_token
-from headrace.pipeline.web.site import SiteOptions
+from headrace.pipeline.web.site import Site, SiteOptions
 
 log = logging.getLogger(__name__)
+
+STOP_S = 5.0
+"""Seconds that the server has to say goodbye to its viewers."""
+
+
+class PageServer:
+    """A site in a thread.
+
+    Args:
+        routes: what it answers.
+        options: what it allows.
+        goodbye: called in its loop before it ends, and awaited.
+    """
+
+    def __init__(
+        self, routes: Sequence[web.RouteDef], options: SiteOptions, goodbye: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="page", daemon=True)
+        self._site = Site(routes, options)
+        self._goodbye = goodbye
+
+    @property
+    def url(self) -> str:
+        """The page's address, without a token."""
+        return self._site.url
+
+    def start(self) -> None:
+        """Listen.
+
+        Raises:
+            RunError: if it can't.
+        """
+        self._thread.start()
+        try:
+            self._do(self._site.start())
+        except OSError as error:
+            self._end_thread()
+            raise RunError(f"monitor.listen: {error.strerror}; choose another with --monitor=HOST:PORT") from error
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in the server's loop, soon."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._guarded, function, *arguments)
+
+    def stop(self) -> None:
+        """Tell the viewers, and end."""
+        try:
+            self._do(self._say_goodbye())
+        except Exception as error:
+            log.warning("The page's server did not end in order: %s", error or type(error).__name__)
+        self._end_thread()
+
+    async def _say_goodbye(self) -> None:
+        await self._goodbye()
+        await asyncio.sleep(0.1)  # the newest state is on its way to the viewers
+        await self._site.stop()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(STOP_S)
+
+    def _end_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_S)
+
+    def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except Exception as error:
+            log.error("The page can't show the run's state (training goes on): %r", error)
+
 
 USUAL_PORT = 8470
 LEAGUE_EVERY_S = 5.0

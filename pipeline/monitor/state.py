@@ -1,17 +1,198 @@
-"""The state of a run for its page, gathered in main's event loop about once a second: plain data for JSON."""
+"""The state of a run for its page, gathered in main's event loop about once a second: plain data for JSON.
+
+Part of it is the pipeline as it is wired: hosts with their stages, and the queues between them with what they hold.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from headrace.pipeline.common.graph import learner_name
+from headrace.config import RunConfig
+from headrace.pipeline.common.graph import (
+    GHOST,
+    INFERENCE,
+    MAIN,
+    TRAINER,
+    decides_centrally,
+    learner_name,
+    placements_after,
+    route,
+    shard_name,
+)
+from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.monitor.wiring import edges, host_of, main_host
-from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.reporting.progress import ProgressSnapshot, QueueProgress
 from headrace.queues.specs import behavior_name, behavior_team
+
+ENVIRONMENT, PROCESSOR, PUBLISHER = "environment", "agent_processor", "policy_publisher"
+RELAY = "requests"
+"""What passes requests for decisions on to the host that decides for all actors."""
+_ROLES = {
+    "follower": ("replica",),
+    "replay_shard": ("replay_buffer",),
+    "inference": (INFERENCE,),
+    "evaluation": ("evaluation",),
+}
+"""Stages of hosts that are not on the way of trajectories."""
+
+
+_NEVER_FULL = frozenset({"policies", "updates", "asked", "answers"})
+"""Kinds of queues whose newest item replaces one that waits, or that never have a second one."""
+
+
+class StagePlace(NamedTuple):
+    """A stage in a host."""
+
+    host: str
+    stage: str
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A queue between two stages; of a queue that joins several hosts, the part of one of them."""
+
+    queue: str
+    kind: str
+    behavior: str
+    source: StagePlace
+    target: StagePlace
+
+
+def host_of(handle: HostHandle, config: RunConfig) -> dict[str, Any]:
+    """Describe a host."""
+    plan = handle.plan
+    return {
+        "name": plan.name,
+        "role": plan.role,
+        "kind": _kind(plan.role, config),
+        "behavior": plan.behavior,
+        "pid": getattr(handle, "pid", None),
+        "stages": [*_stages(plan.role, config)],
+    }
+
+
+def main_host(config: RunConfig, behaviors: Iterable[str], pid: int) -> dict[str, Any]:
+    """Describe main, which is a host too."""
+    stages = [*dict.fromkeys(stage for behavior in behaviors for stage in _of_main(config, behavior))]
+    relay = [RELAY] if decides_centrally(config) else []
+    named = {"name": MAIN, "role": MAIN, "kind": "main", "behavior": "", "pid": pid}
+    return {**named, "stages": [*stages, PUBLISHER, *relay]}
+
+
+def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[QueueProgress]) -> list[dict[str, Any]]:
+    """Describe the queues between hosts, by what their ends report."""
+    ends: dict[str, dict[str, QueueProgress]] = {}
+    for end in queues:
+        queue, _, host = end.name.rpartition(" (")
+        ends.setdefault(queue, {})[host.rstrip(")")] = end
+    actors = [host.plan.name for host in hosts if host.plan.role in ("actor", "replay")]
+    named = [*actors, *([INFERENCE] if decides_centrally(config) else [])]
+    found = (edge for queue, at in ends.items() for edge in _wired(config, queue, [n for n in named if n in at]))
+    return [_measured(edge, ends[edge.queue]) for edge in found]
+
+
+def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
+    """Join what the ends of a queue say; either may be silent, and a queue within one host has but one."""
+    giver, taker = at.get(edge.source.host), at.get(edge.target.host)
+    ends = [end for end in (giver, taker) if end is not None] or [*at.values()]
+    return {
+        "queue": edge.queue,
+        "kind": edge.kind,
+        "behavior": edge.behavior,
+        "source": edge.source,
+        "target": edge.target,
+        "depth": max(end.depth for end in ends),
+        "capacity": max(end.bound for end in ends),
+        "high_water": max(end.high_water for end in ends),
+        "put_wait": round(max(end.producers_wait for end in ends), 3),
+        "get_wait": round(max(end.consumers_wait for end in ends), 3),
+        "rate": round((giver or ends[0]).items_per_s, 2),
+        "newest": edge.kind in _NEVER_FULL,
+    }
+
+
+def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
+    """Return the edges that a queue is, by its name; none for one that joins no stages."""
+    kind, _, what = queue.partition("/")
+    publisher, made = StagePlace(MAIN, PUBLISHER), _last_of_actor(config)
+    match kind:
+        case "trajectories":
+            target = _entry(config, what)
+            return [Edge(queue, kind, what, StagePlace(actor, made), target) for actor in actors]
+        case "learn":
+            passed = [*_of_main(config, what)]
+            source = StagePlace(MAIN, passed[-1] if passed else PUBLISHER)
+            return [Edge(queue, kind, what, source, StagePlace(learner_name(what), TRAINER))]
+        case "updates":
+            return [Edge(queue, kind, what, StagePlace(learner_name(what), TRAINER), publisher)]
+        case "policies":
+            name = behavior_name(what)
+            takers = (StagePlace(host, INFERENCE if host == INFERENCE else ENVIRONMENT) for host in actors)
+            return [Edge(queue, kind, name, publisher, taker) for taker in takers]
+        case "requests" | "answers" | "asked" | "answered":
+            relay, actor, decider = (
+                StagePlace(MAIN, RELAY),
+                StagePlace(what, ENVIRONMENT),
+                StagePlace(INFERENCE, INFERENCE),
+            )
+            ways = {"requests": (actor, relay), "asked": (relay, decider), "answered": (decider, relay)}
+            return [Edge(queue, kind, "", *ways.get(kind, (relay, actor)))]
+        case "rows" | "samples":
+            name, _, shard = what.rpartition("/")
+            near, far = (
+                StagePlace(learner_name(name), TRAINER),
+                StagePlace(shard_name(name, int(shard)), "replay_buffer"),
+            )
+            return [Edge(queue, kind, name, *((near, far) if kind == "rows" else (far, near)))]
+    return []
+
+
+def _entry(config: RunConfig, behavior: str) -> StagePlace:
+    """Where trajectories come to from the actors."""
+    stages = [*_of_main(config, behavior)]
+    if stages:
+        return StagePlace(MAIN, stages[0])
+    learns = config.behavior_settings(behavior).learns and not config.checkpoint_settings.inference
+    through = route(config, behavior).through_main or not learns
+    return StagePlace(MAIN, PUBLISHER) if through else StagePlace(learner_name(behavior), TRAINER)
+
+
+def _of_main(config: RunConfig, behavior: str) -> tuple[str, ...]:
+    """The stages of main on the way of a behaviour's trajectories."""
+    found = route(config, behavior)
+    return (*found.before_ghost, *((GHOST,) if found.self_play else ()), *found.after_ghost)
+
+
+def _last_of_actor(config: RunConfig) -> str:
+    return _stages("replay" if config.replay is not None else "actor", config)[-1]
+
+
+def _stages(role: str, config: RunConfig) -> tuple[str, ...]:
+    match role:
+        case "actor" | "replay":
+            custom = tuple(each.name for each in placements_after(config, PROCESSOR, in_main=False))
+            return (*((ENVIRONMENT, PROCESSOR) if role == "actor" else ("recording",)), *custom)
+        case "learner":
+            return (TRAINER,)
+    return _ROLES.get(role, ())
+
+
+def _kind(role: str, config: RunConfig) -> str:
+    hosts = config.pipeline.hosts
+    kinds: dict[str, Any] = {
+        "learner": hosts.learners,
+        "follower": hosts.learners,
+        "replay_shard": hosts.replay,
+        "inference": hosts.inference,
+        "evaluation": hosts.evaluation,
+    }
+    return str(kinds.get(role, hosts.actors).kind)
+
 
 Status = Literal["starting", "running", "paused", "ending", "failed", "ended"]
 

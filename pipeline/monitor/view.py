@@ -15,10 +15,8 @@ from headrace.config.listen import endpoint_of, reaches_others
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.monitor.api import OPEN, page_routes, run_routes
 from headrace.pipeline.monitor.live_run import league_for_page
-from headrace.pipeline.reporting.event_files import read_events
-from headrace.pipeline.reporting.history import History
-from headrace.pipeline.run_folder.folder import CONFIGURATION, folder_name
-from headrace.pipeline.run_folder.lookup import find_run
+from headrace.pipeline.reporting.history import History, read_events
+from headrace.pipeline.run_folder.folder import CONFIGURATION, find_run, folder_name
 from headrace.pipeline.web.guards import make_token
 from headrace.pipeline.web.site import Site, SiteOptions
 

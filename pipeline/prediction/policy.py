@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.pipeline.common.errors import PredictError
+from headrace.pipeline.common.errors import PredictError, RunError
+from headrace.pipeline.policies.model_files import BEST, LAST, check_decides, find_model, read_model
 from headrace.pipeline.prediction.observation_reader import MASK, ObservationReader, read_masks, read_starts, read_state
-from headrace.pipeline.prediction.policy_spaces import OwnTerms
+from headrace.pipeline.prediction.policy_spaces import OwnTerms, own_terms
 from headrace.queues.messages import ActionBatch, Floats
-from headrace.queues.specs import STEP_MUL, BehaviorSpec
+from headrace.queues.specs import STEP_MUL, BehaviorSpec, behavior_name
 from headrace.stages.environments.spaces.actions import ActionMapping, action_mapping
 from headrace.stages.errors import StageError
 from headrace.stages.policy.memories import nothing_recalled
@@ -158,3 +160,44 @@ def _first_of(action: Any) -> Any:
     if isinstance(action, tuple):
         return tuple([_first_of(part) for part in action])
     return action[0]
+
+
+def load_policy(
+    run_or_file: str | os.PathLike[str],
+    behavior: str | None = None,
+    checkpoint: str | int | None = None,
+    seed: int | None = None,
+) -> LoadedPolicy:
+    """Load a trained policy, to ask it for actions.
+
+        policy = load_policy("results/cartpole")
+        action, state = policy.predict(obs)
+
+    Args:
+        run_or_file: the folder of a run, or of a behaviour in it, or a `.pt` or `.onnx` file. With an `.onnx` file
+            neither torch nor an environment library is imported.
+        behavior: of a run with several behaviours, the one that is wanted.
+        checkpoint: of a run: "best" by its evaluations, "last", or a step; None is the last.
+        seed: of the samples that `predict(…, deterministic=False)` draws; an `.onnx` file draws its own.
+
+    Raises:
+        RunError: if there is none, or it can't be read; the message says what is there.
+    """
+    if not isinstance(run_or_file, str | os.PathLike):
+        raise RunError(
+            f"load_policy: expected the folder of a run, or a file, got a {type(run_or_file).__name__}; the result of "
+            "run() has it as .folder"
+        )
+    reference = os.fspath(run_or_file)
+    if checkpoint is not None:
+        if checkpoint not in (BEST, LAST) and not str(checkpoint).isdecimal():
+            raise RunError(f"checkpoint: expected {BEST!r}, {LAST!r} or a step, got {checkpoint!r}")
+        reference = f"{reference}@{checkpoint}"
+    name = None if behavior is None else behavior_name(behavior)
+    file = find_model(reference, name)
+    model = read_model(file)
+    policy, spec = model.make_policy(), model.spec
+    if name not in (None, spec.name):
+        raise RunError(f"{file.path} is a policy of {spec.name}, not of {name}")
+    check_decides(file.path, policy, spec)
+    return LoadedPolicy(policy, spec, own_terms(spec, str(file.path)), file.path, max(0, model.update.step), seed)

@@ -1,4 +1,4 @@
-"""The console: ML-Agents' line per summary, the hyperparameters, the log's format.
+"""The log, on the console and in the run's folder: ML-Agents' line per summary, hyperparameters, the lines' format.
 
 The live table for terminals is `progress`; these lines appear above it. Without a terminal there is no table.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TextIO
 
+from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.reporting.statistics import PIPELINE, Summary
 
 log = logging.getLogger(__name__)
@@ -165,3 +167,37 @@ class ConsoleWriter:
 
     def close(self) -> None:
         """Do nothing: no line is buffered."""
+
+
+FILE = "run.log"
+_FORMAT = "%(asctime)s [%(levelname)s] %(message)s"
+
+
+@contextmanager
+def logged_to(folder: Path, append: bool) -> Iterator[None]:
+    """Write what our loggers pass on within into `run_logs/run.log`; a disk that refuses costs the log alone.
+
+    Args:
+        folder: `results/<run-id>`.
+        append: keep what an earlier part of the run has written.
+    """
+    path = folder / "run_logs" / FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a" if append else "w", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        log.warning("%s can't be written: %s. Training goes on without it.", path, error.strerror)
+        yield
+        return
+    handler = ConsoleHandler(file, str(path))
+    handler.setFormatter(LevelledLines(_FORMAT, "%Y-%m-%d %H:%M:%S"))
+    logger = logging.getLogger(OURS)
+    logger.addHandler(handler)
+    try:
+        yield
+    except (RunError, RunFailed) as error:  # which the command prints after the run
+        handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, str(error), (), None))
+        raise
+    finally:
+        logger.removeHandler(handler)
+        handler.close_stream()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
-from headrace.pipeline.reporting.tracked_run import tracked_id
+from headrace.pipeline.reporting.writers import tracked_id
 
 # Work of a statistics writer that may take long, behind the run's back: in a thread, in order, within bounds.
 

@@ -15,8 +15,7 @@ import yaml
 from numpy.typing import NDArray
 
 from headrace.pipeline.reporting.console import ELO, GROUP_REWARD, HELD_OUT, REWARD
-from headrace.pipeline.reporting.event_files import read_events
-from headrace.pipeline.reporting.history import History
+from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.folder import CONFIGURATION, folder_name

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.pipeline.common.versions import version_of
+from headrace.pipeline.common.process import version_of
 from headrace.pipeline.reporting.statistics import Summary
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION

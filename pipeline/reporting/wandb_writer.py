@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
-from headrace.pipeline.reporting.tracked_run import tracked_id
+from headrace.pipeline.reporting.writers import tracked_id
 from headrace.stages.errors import StageError
 
 _INIT_S, _FINISH_S = 30.0, 60.0

@@ -15,7 +15,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.reporting.statistics import StatisticsWriter, Summary
 from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
 from headrace.pipeline.reporting.timers import GaugeWriter, Timers
-from headrace.pipeline.run_folder.file_guard import FileGuard
+from headrace.pipeline.run_folder.atomic_files import FileGuard, write_atomic
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import LoadError, blaming, is_failure
 from headrace.stages.plugins import check_arguments, construct, find_class
@@ -169,3 +169,20 @@ def _find_named(where: str, name: str) -> type[Any] | None:
     if missing:
         raise LoadError(f"{where}: {name!r} needs packages that are missing: `pip install 'headrace[{name}]'`")
     return find_class(where, kind.made_by, None)
+
+
+def tracked_id(run_folder: Path, service: str, resume: bool, make: Callable[[], str]) -> tuple[str, bool]:
+    """Return the id that a run has at a service, and whether the run had it before.
+
+    Args:
+        run_folder: `results/<run-id>`; the id is in its `<service>_run_id.txt`.
+        service: the service's name.
+        resume: take the kept id, if there is one.
+        make: makes a new one.
+    """
+    kept = run_folder / f"{service}_run_id.txt"
+    if resume and kept.is_file() and (known := kept.read_text(encoding="utf-8").strip()):
+        return known, True
+    made = make()
+    write_atomic(kept, f"{made}\n".encode())
+    return made, False

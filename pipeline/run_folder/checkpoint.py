@@ -6,7 +6,7 @@
     results/<run-id>/checkpoints/manifest.json                 copy of the newest checkpoint's manifest
 
 When all parts are durable, main writes the manifest beside them and drops `.unfinished` from the folder's name, in one
-rename: so a folder with a plain number was whole once, and whatever it lacks is damage. `recovery` chooses among them.
+rename: so a folder with a plain number was whole once, and whatever it lacks is damage. `resuming` chooses among them.
 """
 
 from __future__ import annotations

@@ -22,17 +22,20 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from filelock import BaseFileLock, FileLock, Timeout
+
 from headrace.config.errors import suggest
-from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
-from headrace.pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
 from headrace.pipeline.run_folder.training_status import TrainingStatus
 
 log = logging.getLogger(__name__)
@@ -293,3 +296,92 @@ def _archive(path: Path, files: FileOperations) -> None:
         guard.release()
     files.sync_folder(path.parent)
     files.remove(aside / LOCK)  # left by a process that was killed
+
+
+# The lock: one process at a time runs a run. The operating system holds it, and lets go of it when the process ends,
+# however it ends. The file `.lock` names the process for people and messages; nothing depends on it.
+
+LOCK = ".lock"
+GUARD = ".lock.guard"
+
+
+class RunLock:
+    """The lock of a run that this process is running.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        files: file operations.
+
+    Raises:
+        RunFolderError: if another process holds the lock.
+    """
+
+    def __init__(self, run_folder: Path, files: FileOperations) -> None:
+        self._files = files
+        self._path = run_folder / LOCK
+        self._guard = hold(run_folder)
+        try:
+            files.write_file(self._path, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give the lock up."""
+        try:
+            with suppress(OSError):  # a name that stays behind harms nobody
+                self._files.remove(self._path)
+        finally:
+            self._guard.release()
+
+
+def hold(run_folder: Path) -> BaseFileLock:
+    """Lock a run's folder without naming this process as the one that is running it.
+
+    Raises:
+        RunFolderError: if another process holds the lock.
+    """
+    guard = FileLock(run_folder / GUARD, timeout=0, thread_local=False)
+    try:
+        guard.acquire()
+    except Timeout as error:
+        raise RunFolderError(
+            f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use another --run-id"
+        ) from error
+    return guard
+
+
+def check_unused(run_folder: Path) -> None:
+    """Leave the folder as it is, and raise an error if a process is running the run.
+
+    Raises:
+        RunFolderError: as `hold`.
+    """
+    if (run_folder / GUARD).exists():
+        hold(run_folder).release()
+
+
+def _holder(run_folder: Path) -> str:
+    try:
+        holder = json.loads((run_folder / LOCK).read_bytes())
+        elsewhere = "" if holder["host"] == socket.gethostname() else f" on the machine {holder['host']!r}"
+        return f"process {holder['pid']}{elsewhere}"
+    except (OSError, ValueError, LookupError, TypeError):  # it is about to write the file, or can't
+        return "another process"
+
+
+def find_run(name: str, results: str, option: str) -> Path:
+    """Return the folder of a run.
+
+    Args:
+        name: the folder, or a run id below `results`.
+        results: the folder of all runs.
+        option: the option that names it, for the message.
+
+    Raises:
+        CommandError: if there is no such run.
+    """
+    for folder in (Path(name), Path(results) / name):
+        if (folder / CONFIGURATION).is_file() or any(folder.glob("*/events.out.tfevents.*")):
+            return folder
+    raise CommandError(f"{option} {name}: no run; neither {name} nor {Path(results) / name} is the folder of one")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.common.versions import version_of
+from headrace.pipeline.common.process import version_of
 
 STATUS_FORMAT_VERSION = "0.3.0"
 

@@ -1,4 +1,4 @@
-"""What is asked of a model, read from plain data (JSON, msgpack) and checked against the model's spec."""
+"""A request for actions, read from plain data (JSON, msgpack), checked against the model's spec; and its refusal."""
 
 from __future__ import annotations
 
@@ -6,15 +6,52 @@ import binascii
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config.errors import suggest
-from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
+
+
+class ErrorKind(Enum):
+    """Why a request is refused: (status of HTTP, name of the status of gRPC), one table for both servers."""
+
+    MALFORMED = (400, "INVALID_ARGUMENT")
+    UNKNOWN = (404, "NOT_FOUND")
+    BUSY = (409, "ABORTED")
+    UNFIT = (422, "INVALID_ARGUMENT")
+    FAULT = (500, "INTERNAL")
+    OVERLOADED = (503, "RESOURCE_EXHAUSTED")
+    ENDING = (503, "UNAVAILABLE")
+    LATE = (504, "DEADLINE_EXCEEDED")
+
+    @property
+    def http(self) -> int:
+        """The status of HTTP."""
+        return self.value[0]
+
+    @property
+    def grpc(self) -> str:
+        """The name of the status of gRPC."""
+        return self.value[1]
+
+
+class RequestRefused(Exception):
+    """A request is refused, and nothing has changed by it.
+
+    Args:
+        why: the reason.
+        message: what was wrong, and what was expected.
+    """
+
+    def __init__(self, why: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.why = why
+
 
 MOST_AGENTS = 1024
 """Agents of one request."""

@@ -15,8 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from headrace.pipeline.serving.action_request import ActionRequest
-from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
+from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused
 from headrace.pipeline.serving.served_models import LoadedModel, ServedModel
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.error_text import describe_error

@@ -1,4 +1,7 @@
-"""The policy server over gRPC: the service of `proto/policy_server.proto`."""
+"""The policy server over gRPC: the service of `proto/policy_server.proto`.
+
+Its messages are made at run time from the compiled file beside it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from importlib.resources import files
 from typing import Any, TypeAlias
 
 import grpc
@@ -13,21 +17,22 @@ import grpc.aio
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from headrace.pipeline.serving import messages
 from headrace.pipeline.serving.action_request import (
     ActionRequest,
+    ErrorKind,
+    RequestRefused,
     by_spec,
     make_asked,
     observation_array,
     observation_from_values,
     unfit,
 )
-from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.guards import has_token
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.listening import add_grpc_port, find_port
+from headrace.stages.proto_messages import ProtoMessages
 
 _SILENCE_MS = 20_000
 """Time after which a connection without a word of HTTP/2 is closed."""
@@ -111,17 +116,17 @@ class GrpcServer:
         )
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
         methods = {
-            "ListModels": (messages.ListModelsRequest, self._list),
-            "Act": (messages.ActRequest, self._act),
-            "OpenSession": (messages.OpenSessionRequest, self._open),
-            "CloseSession": (messages.CloseSessionRequest, self._close),
+            "ListModels": (ListModelsRequest, self._list),
+            "Act": (ActRequest, self._act),
+            "OpenSession": (OpenSessionRequest, self._open),
+            "CloseSession": (CloseSessionRequest, self._close),
         }
         # Without deserializers: a message that is none is the caller's mistake, and gRPC would call it the server's.
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(self._answering(kind, method))
             for name, (kind, method) in methods.items()
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         return server
 
     def _answering(self, kind: Any, method: Method) -> Callable[[bytes, _Context], Awaitable[bytes]]:
@@ -145,7 +150,7 @@ class GrpcServer:
         return len(found) == 1 and isinstance(found[0], str) and has_token(found[0], self._token)
 
     async def _list(self, _: Any) -> Any:
-        response = messages.ListModelsResponse()
+        response = ListModelsResponse()
         for model in self._service.models():
             actions = model["actions"]
             listed = response.models.add(
@@ -159,7 +164,7 @@ class GrpcServer:
     async def _act(self, request: Any) -> Any:
         answer = await self._service.act(request.model, lambda spec: _asked(spec, request))
         actions, loaded = answer.actions, answer.loaded
-        return messages.ActResponse(
+        return ActResponse(
             agents=len(actions.continuous),
             continuous=actions.continuous.reshape(-1).tolist(),
             discrete=actions.discrete.reshape(-1).tolist(),
@@ -168,11 +173,11 @@ class GrpcServer:
         )
 
     async def _open(self, request: Any) -> Any:
-        return messages.OpenSessionResponse(session=self._service.open_session(request.model, request.agents or 1))
+        return OpenSessionResponse(session=self._service.open_session(request.model, request.agents or 1))
 
     async def _close(self, request: Any) -> Any:
         self._service.close_session(request.model, request.session)
-        return messages.CloseSessionResponse()
+        return CloseSessionResponse()
 
 
 def _parsed(kind: Any, given: bytes) -> Any:
@@ -213,3 +218,19 @@ def _observation(spec: ObservationSpec, given: Any) -> Array:
             raise unfit(f"observations.{spec.name}: has both values and data; expected one of them")
         return observation_array(spec, given.data)
     return observation_from_values(spec, np.asarray(given.values, np.float32))
+
+
+SERVICE = "headrace.v1.PolicyServer"
+
+_message = ProtoMessages(
+    files("headrace.pipeline.serving").joinpath("proto/policy_server.binpb").read_bytes(), "headrace.v1"
+).message
+
+ListModelsRequest = _message("ListModelsRequest")
+ListModelsResponse = _message("ListModelsResponse")
+ActRequest = _message("ActRequest")
+ActResponse = _message("ActResponse")
+OpenSessionRequest = _message("OpenSessionRequest")
+OpenSessionResponse = _message("OpenSessionResponse")
+CloseSessionRequest = _message("CloseSessionRequest")
+CloseSessionResponse = _message("CloseSessionResponse")

@@ -10,14 +10,11 @@ import msgpack
 from aiohttp import hdrs, web
 from pydantic import BaseModel, ConfigDict, Field
 
-from headrace.pipeline.serving.action_request import MOST_AGENTS, read_action_request
+from headrace.pipeline.serving.action_request import KEYS, MOST_AGENTS, ErrorKind, RequestRefused, read_action_request
 from headrace.pipeline.serving.batcher import ActionAnswer
 from headrace.pipeline.serving.metrics import CONTENT_TYPE
-from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
-from headrace.pipeline.serving.schema import schema
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web.bodies import MSGPACK, checked, read_plain
-from headrace.pipeline.web.site import refusal
+from headrace.pipeline.web.site import MSGPACK, checked, read_plain, refusal
 
 OPEN = frozenset({"/healthz"})
 """Paths that need no token."""
@@ -120,3 +117,113 @@ def _answer(request: web.Request, plain: Any, status: int = 200) -> web.Response
         content_type=MSGPACK if packed else "application/json",
         headers={hdrs.CACHE_CONTROL: "no-store"},
     )
+
+
+_ARRAY = {
+    "description": "An array with a row per agent, as nested lists; or its bytes in the observation's dtype "
+    "(little-endian, row by row): of msgpack's type bin, or in JSON as base64.",
+    "oneOf": [{"type": "array", "items": {}}, {"type": "string", "contentEncoding": "base64"}],
+}
+_ROWS = {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}}
+_PURPOSES: dict[str, dict[str, Any]] = {
+    "observations": {
+        "description": "By name, or in the order of the model's observations.",
+        "oneOf": [
+            {"type": "object", "additionalProperties": _ARRAY},
+            {"type": "array", "items": _ARRAY},
+        ],
+    },
+    "masks": {**_ROWS, "description": "[agents, sum of branches] true = allowed; none: all are."},
+    "deterministic": {"type": "boolean", "description": "The mean and the most likely choice instead of a sample."},
+    "session": {"type": "string", "description": "Id of the session that remembers for these agents."},
+    "episode_start": {
+        "type": "array",
+        "items": {"type": "boolean"},
+        "description": "[agents] true where an agent's episode begins: the session forgets what it remembered of it.",
+    },
+}
+_REQUEST = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["observations"],
+    "properties": {key: _PURPOSES[key] for key in KEYS},
+}
+_ANSWER = {
+    "type": "object",
+    "properties": {
+        "continuous": {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "number"}},
+            "description": "[agents, continuous actions] as the environment receives them.",
+        },
+        "discrete": {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "integer"}},
+            "description": "[agents, branches] index of the choice.",
+        },
+        "version": {"type": "integer", "description": "Number of the model's file: 1, 2 after a newer one, …"},
+        "step": {"type": "integer", "description": "Steps that it had learned from."},
+    },
+}
+_REFUSALS = {
+    "400": "The body is no JSON or msgpack",
+    "401": "The token is missing or wrong",
+    "403": "The caller is of another origin, or calls the server by a name that is not its",
+    "404": "No such model or session",
+    "408": "The body did not arrive in time",
+    "409": "Another request of the session is not answered yet",
+    "413": "The body is too large",
+    "415": "The body is of another type",
+    "422": "The body does not fit the model; the message says what was expected",
+    "503": "Too many requests wait, or too many sessions are open, or the server ends",
+    "504": "There was no decision in time",
+}
+
+
+def schema(session: dict[str, Any]) -> dict[str, Any]:
+    """Return the API as an OpenAPI document.
+
+    Args:
+        session: the schema of a new session.
+    """
+    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    key = {**model, "name": "session"}
+    one = "/api/models/{model}"
+    paths = {
+        "/api/models": {"get": _operation("The models")},
+        one: {"get": _operation("A model: its observations and actions", [model])},
+        f"{one}/act": {"post": _operation("Actions for observations", [model], _REQUEST, _ANSWER)},
+        f"{one}/sessions": {"post": _operation("Begin a session", [model], session, done="201")},
+        f"{one}/sessions/{{session}}": {"delete": _operation("End a session", [model, key])},
+        "/healthz": {"get": _operation("200 while requests are answered, 503 when the server ends")},
+        "/metrics": {"get": _operation("Counts in Prometheus' text format")},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Headrace's policy server", "version": "1"},
+        "paths": paths,
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _operation(
+    summary: str,
+    parameters: list[dict[str, Any]] | None = None,
+    body: dict[str, Any] | None = None,
+    answer: dict[str, Any] | None = None,
+    done: str = "200",
+) -> dict[str, Any]:
+    responses: dict[str, Any] = {done: {"description": "Done"}}
+    responses |= {status: {"description": text} for status, text in _REFUSALS.items()}
+    if answer is not None:
+        responses[done]["content"] = _content(answer)
+    operation: dict[str, Any] = {"summary": summary, "responses": responses, "security": [{"token": []}, {}]}
+    if parameters:
+        operation["parameters"] = parameters
+    if body is not None:
+        operation["requestBody"] = {"required": body is _REQUEST, "content": _content(body)}
+    return operation
+
+
+def _content(form: dict[str, Any]) -> dict[str, Any]:
+    return {kind: {"schema": form} for kind in ("application/json", "application/msgpack")}

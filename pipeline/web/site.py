@@ -1,21 +1,31 @@
-"""A site: one HTTP server on an endpoint, with its guards, in the event loop that starts it."""
+"""A site: one HTTP server on an endpoint, with its guards, in the event loop that starts it.
+
+Below it: answers that refuse, the files of a page, and the bodies of requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources.abc import Traversable
+from typing import Any, TypeVar
 
+import msgpack
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
+from pydantic import BaseModel, ValidationError
 
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
 from headrace.stages.error_text import describe_error
 from headrace.stages.listening import find_port
 
+log = logging.getLogger(__name__)
 _quiet = logging.getLogger(f"{__name__}.connections")
 _quiet.setLevel(logging.CRITICAL)
 """Of aiohttp, which logs a traceback for each caller who sends garbage. Faults of handlers are logged elsewhere."""
@@ -140,8 +150,6 @@ class _Closed(asyncio.Protocol):
 
 # Answers to what can't be done: always JSON, `{"error": "…"}`, whatever the path and whoever refuses.
 
-log = logging.getLogger(__name__)
-
 _KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
 """Headers that belong to a refusal."""
 
@@ -170,3 +178,107 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         log.error("%s %s could not be answered: %s", request.method, request.path, describe_error(error))
         log.debug("where it was raised:", exc_info=True)
         return refusal(500, f"this is a fault of the server: {describe_error(error)}")
+
+
+# Files of a page: a fixed table of paths, read once, so that no path leads anywhere else.
+
+TYPES = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+    "txt": "text/plain",
+    "proto": "text/plain",
+}
+"""Types by the ending of a file's name."""
+
+
+def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.RouteDef]:
+    """Return the routes of a page's files.
+
+    Args:
+        folder: where the files are.
+        names: by path, the file's name in that folder.
+    """
+    return [_route(path, folder.joinpath(name).read_bytes(), name) for path, name in names.items()]
+
+
+def _route(path: str, content: bytes, name: str) -> web.RouteDef:
+    kind, tag = TYPES[name.rpartition(".")[2]], sha256(content).hexdigest()[:16]
+
+    async def answer(request: web.Request) -> web.Response:
+        headers = {hdrs.ETAG: f'"{tag}"', hdrs.CACHE_CONTROL: "no-cache"}
+        if any(each.value == tag for each in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
+
+    return web.get(path, answer)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+JSON, MSGPACK = "application/json", "application/msgpack"
+BODY_S = 10.0
+"""Seconds for the whole of a body."""
+
+
+async def read_json(request: web.Request, model: type[M]) -> M:
+    """Read a request's body; one that is larger than the site allows is refused with 413.
+
+    Args:
+        request: the request.
+        model: what the body has to be.
+
+    Raises:
+        web.HTTPUnsupportedMediaType: if it is no JSON by its type.
+        web.HTTPBadRequest: if it is no JSON.
+        web.HTTPUnprocessableEntity: if it is JSON of another form; the message names each mistake.
+    """
+    return checked(await _read(request, {JSON: json.loads}), model)
+
+
+async def read_plain(request: web.Request) -> object:
+    """Read a request's body, JSON or msgpack by its type; one that is larger than the site allows is refused with 413.
+
+    Raises:
+        web.HTTPUnsupportedMediaType: if it is neither by its type.
+        web.HTTPRequestTimeout: if it does not arrive.
+        web.HTTPBadRequest: if it is not what its type says.
+    """
+    return await _read(request, {JSON: json.loads, MSGPACK: _unpack})
+
+
+async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]) -> Any:
+    read = readers.get(request.content_type)
+    if read is None:
+        raise web.HTTPUnsupportedMediaType(text=f"the body has to be of the type {' or '.join(readers)}")
+    try:
+        async with asyncio.timeout(BODY_S):
+            body = await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body has not arrived within {BODY_S:g} s") from None
+    try:
+        return read(body)
+    except (ValueError, RecursionError) as error:
+        name = request.content_type.rpartition("/")[2]
+        raise web.HTTPBadRequest(text=f"the body is no {name.replace('json', 'JSON')}: {error}") from None
+
+
+def _unpack(body: bytes) -> Any:
+    try:
+        return msgpack.unpackb(body)
+    except (msgpack.UnpackException, TypeError) as error:  # keys that can't be keys
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+def checked(plain: object, model: type[M]) -> M:
+    """Return plain data as a model.
+
+    Raises:
+        web.HTTPUnprocessableEntity: if it does not fit; the message names each mistake.
+    """
+    try:
+        return model.model_validate(plain)
+    except ValidationError as error:
+        mistakes = (f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors())
+        raise web.HTTPUnprocessableEntity(text="; ".join(mistakes)) from None

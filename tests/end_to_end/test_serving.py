@@ -16,7 +16,7 @@ import pytest
 from runs import COMMAND
 from serving_samples import expected, write_model
 
-from headrace.pipeline.serving import messages
+from headrace.pipeline.serving import grpc_server
 
 pytestmark = pytest.mark.lengthy
 
@@ -62,9 +62,9 @@ def test_models_answer_until_the_server_is_told_to_end(tmp_path):
             assert answer["continuous"][0] == pytest.approx(decision.actions.continuous[0].tolist(), rel=1e-5)
         port = re.search(r"gRPC: port (\d+)", said)[1]
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary(f"/{messages.SERVICE}/Act")
-            asked = messages.ActRequest(model="Ball", observations=[{"values": [1, 2, 3]}])
-            answer = messages.ActResponse.FromString(call(asked.SerializeToString(), timeout=60))
+            call = channel.unary_unary(f"/{grpc_server.SERVICE}/Act")
+            asked = grpc_server.ActRequest(model="Ball", observations=[{"values": [1, 2, 3]}])
+            answer = grpc_server.ActResponse.FromString(call(asked.SerializeToString(), timeout=60))
             assert list(answer.continuous) == pytest.approx(wanted["Ball"].actions.continuous[0].tolist(), rel=1e-5)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

@@ -17,8 +17,8 @@ from typing import Any
 
 import ray
 
-from headrace.pipeline.common.imports import follow_path_of_main
-from headrace.pipeline.common.loop_holder import describe_holder
+from headrace.pipeline.common.loop_watch import describe_holder
+from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.hosts.host_process import keep_freed_memory, log_to_main, serve
 from headrace.pipeline.hosts.plan import HostPlan

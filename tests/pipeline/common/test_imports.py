@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from headrace.pipeline.common.imports import import_early, uncollected
+from headrace.pipeline.common.process import import_early, uncollected
 
 
 def test_garbage_is_collected_again_after_imports_and_not_in_them():

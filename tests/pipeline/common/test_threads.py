@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.pipeline.common.threads import VARIABLES, use_one_thread
+from headrace.pipeline.common.process import VARIABLES, use_one_thread
 
 
 def test_numeric_libraries_use_one_thread_unless_the_user_has_set_another_number():

@@ -8,8 +8,8 @@ import socket
 import pytest
 from aiohttp import ClientSession, web
 
-from headrace.pipeline.monitor import feed as feed_module
-from headrace.pipeline.monitor.feed import StateFeed, to_json
+from headrace.pipeline.monitor import api as api_module
+from headrace.pipeline.monitor.api import StateFeed, to_json
 from headrace.pipeline.web.site import Site, SiteOptions
 
 
@@ -58,7 +58,7 @@ async def test_fifty_viewers_cost_one_serialisation(feed, monkeypatch):
         written.append(plain)
         return to_json(plain)
 
-    monkeypatch.setattr(feed_module, "to_json", counted)
+    monkeypatch.setattr(api_module, "to_json", counted)
     async with ClientSession(feed.site.url) as caller:
         answers = [await caller.get("/stream") for _ in range(50)]
         for n in (1, 2):
@@ -70,7 +70,7 @@ async def test_fifty_viewers_cost_one_serialisation(feed, monkeypatch):
 
 
 async def test_a_viewer_that_stops_reading_skips_states_and_is_left_at_last(feed, monkeypatch):
-    monkeypatch.setattr(feed_module, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(api_module, "PATIENCE_S", 0.5)
     with socket.create_connection(("127.0.0.1", feed.site.port)) as silent:
         silent.sendall(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with ClientSession(feed.site.url) as caller, caller.get("/stream") as answer:
@@ -86,7 +86,7 @@ async def test_a_viewer_that_stops_reading_skips_states_and_is_left_at_last(feed
 
 
 async def test_viewers_too_many_are_refused(feed, monkeypatch):
-    monkeypatch.setattr(feed_module, "MOST_VIEWERS", 1)
+    monkeypatch.setattr(api_module, "MOST_VIEWERS", 1)
     async with ClientSession(feed.site.url) as caller, caller.get("/stream"), caller.get("/stream") as second:
         assert second.status == 503
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from headrace.pipeline.common.process_usage import ProcessUsage
+from headrace.pipeline.common.process import ProcessUsage
 from headrace.pipeline.monitor.live_run import Processes
 
 

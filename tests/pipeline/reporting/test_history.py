@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from headrace.pipeline.reporting.event_files import read_events
-from headrace.pipeline.reporting.history import MOST_CURVES, MOST_POINTS, Curve, History, HistoryWriter
+from headrace.pipeline.reporting.history import MOST_CURVES, MOST_POINTS, Curve, History, HistoryWriter, read_events
 from headrace.pipeline.reporting.statistics import Summary
 from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.common.errors import RunFailed
-from headrace.pipeline.reporting.console import DETAIL, configure_logging
-from headrace.pipeline.reporting.run_log import logged_to
+from headrace.pipeline.reporting.console import DETAIL, configure_logging, logged_to
 
 log = logging.getLogger("headrace.pipeline.test")
 

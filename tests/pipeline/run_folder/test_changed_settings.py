@@ -10,7 +10,7 @@ from run_configs import INLINE, cartpole, changed
 from runs import run_here
 
 from headrace.config import RunConfig
-from headrace.pipeline.run_folder.changed_settings import changed_settings, other_run
+from headrace.pipeline.run_folder.resuming import changed_settings, other_run
 
 PLAIN = cartpole()
 BEFORE = yaml.safe_dump(RunConfig.from_plain(PLAIN).to_plain())

@@ -16,8 +16,7 @@ from runs import run_here
 import headrace.pipeline.run_folder.folder
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations
-from headrace.pipeline.run_folder.folder import RunFolder, folder_name
-from headrace.pipeline.run_folder.lock import GUARD, LOCK
+from headrace.pipeline.run_folder.folder import GUARD, LOCK, RunFolder, folder_name
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 

@@ -22,7 +22,7 @@ from headrace.pipeline.run_folder.checkpoint import (
     write_manifest,
     write_part,
 )
-from headrace.pipeline.run_folder.recovery import choose_checkpoint
+from headrace.pipeline.run_folder.resuming import choose_checkpoint
 
 PARTS = ("trainer@learner-Ball", "ghost-Ball@main")
 

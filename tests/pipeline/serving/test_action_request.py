@@ -7,8 +7,7 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
-from headrace.pipeline.serving.action_request import MOST_AGENTS, read_action_request
-from headrace.pipeline.serving.refusal import ErrorKind, RequestRefused
+from headrace.pipeline.serving.action_request import MOST_AGENTS, ErrorKind, RequestRefused, read_action_request
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 
 MASKED = ActionSpec(1, (3, 2), masked=True)

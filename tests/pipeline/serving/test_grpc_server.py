@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from serving_samples import MEMORY, PICTURE, expected, serving, write_model
 
-from headrace.pipeline.serving import messages
+from headrace.pipeline.serving import grpc_server
 from headrace.pipeline.serving.batcher import BatchLimits
 from headrace.pipeline.serving.grpc_server import GrpcServer
 
@@ -25,10 +25,10 @@ class Stub:
 
     def __init__(self, channel):
         for name in ("ListModels", "Act", "OpenSession", "CloseSession"):
-            request, response = (getattr(messages, f"{name}{end}") for end in ("Request", "Response"))
-            path = f"/{messages.SERVICE}/{name}"
+            request, response = (getattr(grpc_server, f"{name}{end}") for end in ("Request", "Response"))
+            path = f"/{grpc_server.SERVICE}/{name}"
             setattr(self, name, channel.unary_unary(path, request.SerializeToString, response.FromString))
-        self.raw = channel.unary_unary(f"/{messages.SERVICE}/Act")
+        self.raw = channel.unary_unary(f"/{grpc_server.SERVICE}/Act")
 
 
 @asynccontextmanager
@@ -45,7 +45,7 @@ async def called(*references, token="", most_bytes=100_000, **options):
 
 def asking(*rows, name="", model="Ball", **more):
     values = [number for row in rows or (ROW,) for number in row]
-    return messages.ActRequest(model=model, observations=[{"name": name, "values": values}], **more)
+    return grpc_server.ActRequest(model=model, observations=[{"name": name, "values": values}], **more)
 
 
 async def refusal(call):
@@ -71,7 +71,7 @@ async def test_it_answers_as_the_policy_decides(tmp_path):
 async def test_models_are_described(tmp_path):
     write_model(tmp_path, observed=(PICTURE,), memory=MEMORY)
     async with called(tmp_path) as (_, stub):
-        (model,) = (await stub.ListModels(messages.ListModelsRequest())).models
+        (model,) = (await stub.ListModels(grpc_server.ListModelsRequest())).models
         assert (model.name, model.memory, model.continuous_size, model.masked) == ("Ball", True, 2, True)
         assert list(model.discrete_branches) == [3, 2]
         (seen,) = model.observations
@@ -82,8 +82,10 @@ async def test_pictures_are_bytes_or_numbers(tmp_path):
     write_model(tmp_path, observed=(PICTURE,))
     seen = np.random.default_rng(0).integers(0, 256, (1, *PICTURE.shape), np.uint8)
     async with called(tmp_path) as (_, stub):
-        data = await stub.Act(messages.ActRequest(model="Ball", observations=[{"data": seen.tobytes()}]))
-        values = await stub.Act(messages.ActRequest(model="Ball", observations=[{"values": seen.reshape(-1).tolist()}]))
+        data = await stub.Act(grpc_server.ActRequest(model="Ball", observations=[{"data": seen.tobytes()}]))
+        values = await stub.Act(
+            grpc_server.ActRequest(model="Ball", observations=[{"values": seen.reshape(-1).tolist()}])
+        )
         assert list(data.continuous) == list(values.continuous)
         np.testing.assert_allclose(
             data.continuous, expected([seen], observed=(PICTURE,)).actions.continuous[0], rtol=1e-5
@@ -95,11 +97,11 @@ async def test_a_session_remembers(tmp_path):
     first = expected([[ROW]], memory=MEMORY)
     second = expected([[ROW]], recall=first.recall, memory=MEMORY)
     async with called(tmp_path) as (_, stub):
-        key = (await stub.OpenSession(messages.OpenSessionRequest(model="Ball"))).session
+        key = (await stub.OpenSession(grpc_server.OpenSessionRequest(model="Ball"))).session
         for wanted, starts in ((first, []), (second, []), (first, [True])):
             answer = await stub.Act(asking(session=key, episode_start=starts))
             np.testing.assert_allclose(answer.continuous, wanted.actions.continuous[0], rtol=1e-5)
-        await stub.CloseSession(messages.CloseSessionRequest(model="Ball", session=key))
+        await stub.CloseSession(grpc_server.CloseSessionRequest(model="Ball", session=key))
         assert (await refusal(stub.Act(asking(session=key))))[0] == "NOT_FOUND"
 
 
@@ -114,18 +116,18 @@ async def test_a_session_remembers(tmp_path):
         (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: expected [1, 5]"),
         (asking(masks=[False] * 5), "INVALID_ARGUMENT", "forbids all 3 choices of branch 0"),
         (asking(episode_start=[True]), "INVALID_ARGUMENT", "the request names none"),
-        (messages.ActRequest(model="Ball"), "INVALID_ARGUMENT", "observations.vector: missing"),
+        (grpc_server.ActRequest(model="Ball"), "INVALID_ARGUMENT", "observations.vector: missing"),
         (
-            messages.ActRequest(model="Ball", observations=[{"values": ROW}, {"name": "vector", "values": ROW}]),
+            grpc_server.ActRequest(model="Ball", observations=[{"values": ROW}, {"name": "vector", "values": ROW}]),
             "INVALID_ARGUMENT",
             "name each of them once, or none of them",
         ),
         (
-            messages.ActRequest(model="Ball", observations=[{"values": ROW, "data": b"\0" * 12}]),
+            grpc_server.ActRequest(model="Ball", observations=[{"values": ROW, "data": b"\0" * 12}]),
             "INVALID_ARGUMENT",
             "has both values and data",
         ),
-        (messages.ActRequest(model="x" * 200_000), "RESOURCE_EXHAUSTED", "larger than max"),
+        (grpc_server.ActRequest(model="x" * 200_000), "RESOURCE_EXHAUSTED", "larger than max"),
     ],
 )
 async def test_what_does_not_fit_is_refused_and_nothing_else_happens(tmp_path, request_, code, words):
@@ -141,7 +143,7 @@ async def test_what_is_no_message_is_the_callers_mistake(tmp_path):
     write_model(tmp_path)
     async with called(tmp_path) as (_, stub):
         assert (await refusal(stub.raw(b"\xff\xff")))[0] == "INVALID_ARGUMENT"
-        sessions = stub.OpenSession(messages.OpenSessionRequest(model="Ball", agents=-3))
+        sessions = stub.OpenSession(grpc_server.OpenSessionRequest(model="Ball", agents=-3))
         assert (await refusal(sessions))[0] == "INVALID_ARGUMENT"
 
 
@@ -149,7 +151,7 @@ async def test_what_is_no_message_is_the_callers_mistake(tmp_path):
 async def test_only_who_knows_the_token_is_served(tmp_path, metadata):
     write_model(tmp_path)
     async with called(tmp_path, token="right") as (_, stub):
-        for call, request in ((stub.Act, asking()), (stub.ListModels, messages.ListModelsRequest())):
+        for call, request in ((stub.Act, asking()), (stub.ListModels, grpc_server.ListModelsRequest())):
             assert (await refusal(call(request, metadata=metadata)))[0] == "UNAUTHENTICATED"
             assert await call(request, metadata=(("authorization", "Bearer right"),))
 
@@ -199,7 +201,7 @@ async def test_a_port_in_use_is_named(tmp_path):
 
 def test_the_compiled_description_is_that_of_the_source(tmp_path):
     tools = pytest.importorskip("grpc_tools.protoc", reason="python -m pip install grpcio-tools")
-    folder = messages.files("headrace.pipeline.serving").joinpath("proto")
+    folder = grpc_server.files("headrace.pipeline.serving").joinpath("proto")
     source, made = folder.joinpath("policy_server.proto"), tmp_path / "made.binpb"
     assert tools.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", str(source)]) == 0
     assert made.read_bytes() == folder.joinpath("policy_server.binpb").read_bytes()

@@ -14,10 +14,8 @@ from aiohttp import ClientSession, web
 from pydantic import BaseModel
 
 from headrace.pipeline.web import site as site_module
-from headrace.pipeline.web.bodies import read_json
-from headrace.pipeline.web.files import file_routes
 from headrace.pipeline.web.guards import HEADERS, TOKEN_VARIABLE, make_token
-from headrace.pipeline.web.site import Site, SiteOptions
+from headrace.pipeline.web.site import Site, SiteOptions, file_routes, read_json
 
 TOKEN = "right"
 JSON = {"Content-Type": "application/json"}

@@ -1,0 +1,140 @@
+"""This process, and how a child becomes one of ours: imports, threads, signals, standard output, versions, usage."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.place import ROOT
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage within; what is there at the end is not looked through by later collections either."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
+
+
+def import_early(modules: Sequence[str]) -> None:
+    """Import modules that will be needed; where one fails, whoever needs it will say what is wrong."""
+    with uncollected():
+        for module in modules:
+            with suppress(Exception):
+                importlib.import_module(module)
+
+
+def let_child_find_us(environment: dict[str, str]) -> None:
+    """Let a child process import this Headrace before it is told main's `sys.path`."""
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, environment.get("PYTHONPATH"))))
+
+
+def follow_path_of_main(path: Sequence[str]) -> None:
+    """Find modules where main does, in a child that `let_child_find_us` has prepared.
+
+    Programs that this process starts inherit main's `PYTHONPATH`, so that they find no folder of ours there.
+    """
+    sys.path[:] = path
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == ROOT:
+        os.environ["PYTHONPATH"] = rest
+        if not rest:
+            del os.environ["PYTHONPATH"]
+
+
+def close_output() -> None:
+    """Let nobody stumble over what could not be written to standard output, at the exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def default_in_forks(numbers: Sequence[signal.Signals]) -> None:
+    """Give forked processes the defaults: they would not end when they are terminated, as our handlers mean the run.
+
+    What is started as a program has the defaults anyway, unless a signal is ignored (SIG_IGN), which it would inherit.
+    """
+
+    def restore() -> None:
+        signal.set_wakeup_fd(-1)  # it leads to our own event loop
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=restore)
+
+
+# For small networks more threads only get into each other's way. Libraries read these variables when NumPy is imported.
+VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def use_one_thread(environment: MutableMapping[str, str]) -> None:
+    """Let numeric libraries in a process of this environment use one thread, unless the user has set another number."""
+    for name in VARIABLES:
+        environment.setdefault(name, "1")
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
+    """Return the version of an installed distribution; a checkout may be run without being installed."""
+    from importlib import metadata  # twenty milliseconds, which most processes can do without
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return otherwise
+
+
+def version_information() -> str:
+    """Return the versions that a bug report should state, in lines as ML-Agents has them."""
+    from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION
+
+    parts = {
+        "headrace": version_of("headrace"),
+        "Communicator API": COMMUNICATION_VERSION,
+        "PyTorch": version_of("torch"),
+    }
+    return "Version information:\n" + ",\n".join(f"  {name}: {version}" for name, version in parts.items())
+
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_CPU_FIELDS = slice(11, 13)
+"""User and system time, counted behind the name of the program."""
+
+
+class ProcessUsage(NamedTuple):
+    """What a process used up to some time."""
+
+    at: float
+    """When, by the monotonic clock of who looked, or was told."""
+    cpu_s: float
+    """CPU time in all."""
+    memory: int
+    """Resident bytes; pages that several processes share count in each."""
+
+
+def read_usage(pid: int) -> ProcessUsage | None:
+    """Return what a process uses; None if it is gone, or this system does not tell."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    cpu_s = sum(map(int, text.rpartition(")")[2].split()[_CPU_FIELDS])) / _TICKS
+    return ProcessUsage(time.monotonic(), cpu_s, pages * _PAGE)
