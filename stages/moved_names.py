@@ -15,6 +15,12 @@ _MOVED = {
         f"headrace.stages.{room}": f"headrace.stages.environments.{room}"
         for room in ("godot", "open_protocol", "programs", "unity")
     },
+    **{
+        f"headrace.stages.environments.unity.side_channels.{channel}": (
+            "headrace.stages.environments.unity.side_channels.standard"
+        )
+        for channel in ("engine", "parameters", "properties", "raw_bytes", "stats")
+    },
 }
 """By the earlier name of a package or module, its name today; a longer one counts before a shorter. Lines stay."""
 

@@ -59,8 +59,8 @@ from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.queues.stream_format import FRAME, MAGIC, PREAMBLE, VERSION, checksum, column_table
 from headrace.queues.stream_reader import StreamReader
-from headrace.stages.environments.godot.columns import WrongColumn
-from headrace.stages.environments.godot.spaces import BadAnnouncement
+from headrace.stages.environments.godot.announcement import BadAnnouncement
+from headrace.stages.environments.godot.messages import WrongColumn
 from headrace.stages.environments.programs.errors import MessageError, ProgramRefused
 from headrace.stages.environments.unity import messages
 from headrace.stages.environments.unity.errors import UnityBroken, UnityLate

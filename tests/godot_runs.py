@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headrace.stages.environments.godot.build import GodotBuild
-from headrace.stages.environments.godot.worker import GodotWorker
+from headrace.stages.environments.godot.worker import GodotBuild, GodotWorker
 
 GAME = Path(__file__).with_name("godot_game.py")
 

@@ -25,7 +25,6 @@ HEAVY_ALLOWED = {
     "gymnasium": (
         "stages/environments/gymnasium/checked_vector.py",
         "stages/environments/gymnasium/group.py",
-        "stages/environments/spaces/gymnasium_spaces.py",
         "stages/environments/pettingzoo/behavior_spaces.py",
         "stages/environments/gymnasium/trial.py",
         "stages/environments/gymnasium/vectorising.py",

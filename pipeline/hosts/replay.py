@@ -25,8 +25,8 @@ from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import ItemSink
 from headrace.queues.messages import Barrier
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.announced_specs import announced_specs
 from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.trial import announced_specs
 from headrace.stages.loop import run_source
 from headrace.stages.replay.source import ReplaySource
 from headrace.stages.trainer.imitation.loading import needs_spec

@@ -145,7 +145,7 @@ def _has_player(config: RunConfig) -> bool:
 
 def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
     """Seconds of a tick by the number of instances; empty if the environment gives no answer, as the run will say."""
-    function = "headrace.stages.environments.stepping_time:measure_stepping"
+    function = "headrace.stages.environments.trial:measure_stepping"
     answer = call_in_subprocess(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
     if isinstance(answer, NoAnswer):
         log.debug("the time of the environment's steps could not be measured: %s", answer)

@@ -7,7 +7,7 @@ import logging
 from headrace.config import RunConfig
 from headrace.config.persons import persons_in
 from headrace.pipeline.common.errors import RunError
-from headrace.stages.environments.windows import no_screen
+from headrace.stages.environments.factory import no_screen
 from headrace.stages.errors import StageError
 
 log = logging.getLogger(__name__)

@@ -5,24 +5,30 @@ agent has a hold of its own. It is asked again when its hold is over: after so m
 end, or where an action mask forbids what it does. An environment step of an agent is one for which the environment asks
 it for an action, so in a turn-based game a turn of its own.
 
-Groups of any kind are wrapped, by `headrace.stages.environments.factory`; `holds` does the arithmetic.
+`RepeatingGroup` wraps groups of any kind; `HeldActions` does the arithmetic, in columns: no Python per agent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.config import ActionRepeatSettings
-from headrace.queues.messages import ActionBatch
-from headrace.queues.specs import STEP_MUL, BehaviorSpec
-from headrace.stages.environments.held_actions import HeldActions
+from headrace.queues.messages import ActionBatch, Array, Floats
+from headrace.queues.specs import STEP_MUL, ActionSpec, BehaviorSpec
 from headrace.stages.environments.parameters import Parameterised
 from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
 from headrace.stages.errors import StageError
+from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _STEPS_AT_ONCE = 8
 """Environment steps in one tick at most: so many of which nobody has to be told. The host waits for them."""
+_NONE = np.empty(0, np.int64)
+_NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
 
 
 class RepeatingGroup:
@@ -125,3 +131,177 @@ def _tells_something(result: StepResult) -> bool:
     games = result.games is not None and len(result.games.env_ids)
     gone = result.lost is not None or result.closed is not None
     return bool(result.steps or result.statistics or games or gone)
+
+
+class HeldActions:
+    """Holds the actions of agents, each for its own number of environment steps.
+
+    The sums of rewards are those since the agent's last decision: its own; its group's, if there are groups; and with a
+    discount both once more without it. Slot `NOBODY` stands for agents that never decided; its sums stay 0.
+
+    Axis letters: n rows of an environment step, a agents that it asks for actions, s sums.
+
+    Args:
+        actions: of the environment, without `step_mul`.
+        settings: for how many steps.
+        grouped: True if there are group rewards.
+    """
+
+    def __init__(self, actions: ActionSpec, settings: ActionRepeatSettings, grouped: bool) -> None:
+        self._steps, self._choices = settings.steps, settings.max
+        self._grouped = grouped
+        self._discount = settings.discount
+        self._firsts = np.cumsum([0, *actions.discrete_branches])[:-1]
+        self._slots = Slots(1)
+        total = self._slots.total
+        self._continuous = np.zeros((total, actions.continuous_size), np.float32)
+        self._discrete = np.zeros((total, len(actions.discrete_branches)), np.int32)
+        self._left = np.zeros(total, np.int64)
+        self._frames = np.zeros(total, np.int32)
+        self._weights = np.ones(total)
+        """[total] what the discount leaves of the next reward."""
+        self._sums = np.zeros((total, (1 + grouped) * (1 if settings.discount == 1 else 2)))
+        self._episode_ids = np.zeros(total, np.int64)
+        self._env_ids = np.zeros(total, np.int64)
+        self._acting = self._deciding = _NONE
+        """Slots of those that the environment asked last, and of those of them that decide anew."""
+        self._known = b""
+        """The agents and episodes of the last step, if all of them were asked: the next one's seldom differ."""
+
+    def begin(self, decided: ActionBatch) -> None:
+        """Begin to hold new actions, of the agents that were asked last, in that order."""
+        slots, branches = self._deciding, self._discrete.shape[1]
+        self._continuous[slots] = decided.continuous
+        self._discrete[slots] = decided.discrete[:, :branches]
+        self._left[slots] = self._steps if self._steps is not None else decided.discrete[:, branches] + 1
+        self._forget_rewards(slots)
+
+    def actions(self) -> ActionBatch:
+        """Return the actions of all that the environment asked, for its next step."""
+        slots = self._acting
+        self._left[slots] -= 1
+        self._frames[slots] += 1
+        return ActionBatch(self._continuous[slots], self._discrete[slots])
+
+    def add(self, steps: AgentSteps) -> AgentSteps | None:
+        """Add what an environment step brought; return the rows of those that ended or have to decide, if any."""
+        ended = steps.ended
+        key = steps.agent_ids.tobytes() + steps.episode_ids.tobytes()
+        as_before = not ended and key == self._known
+        slots = self._acting if as_before else self._locate(steps)
+        self._known = b"" if ended else key
+        self._acting = acting = slots[ended:]
+        totals, frames = self._sums[slots], self._frames[slots]
+        totals += self._received(steps, slots)
+        if not as_before:
+            fresh = ended + self._begin_episodes(slots[:ended], acting, steps)
+            totals[fresh], frames[fresh] = 0.0, 0
+        self._sums[acting] = totals[ended:]
+        if self._discount != 1:
+            self._weights[acting] *= self._discount
+        deciding = self._left[acting] <= 0
+        if steps.action_masks is not None:
+            deciding |= self._forbidden(acting, steps.action_masks)
+        self._deciding = acting[deciding]
+        if not ended and not len(self._deciding):
+            return None
+        return self._rows(steps, deciding, totals.astype(np.float32), frames)
+
+    def drop(self, env_ids: NDArray[np.int32]) -> None:
+        """Forget the agents of some instances."""
+        used = self._slots.used()
+        self._forget(used[np.isin(self._env_ids[used], env_ids)])
+
+    def _locate(self, steps: AgentSteps) -> Numbers:
+        """Slots [n]; agents that act for the first time get one, others that are unknown are `NOBODY`."""
+        slots = self._slots.find(steps.agent_ids)
+        acting = slots[steps.ended :]
+        new = (acting == NOBODY).nonzero()[0]
+        if len(new):
+            acting[new] = added = self._slots.add(steps.agent_ids[steps.ended :][new])
+            self._enlarge()
+            self._episode_ids[added] = steps.episode_ids[steps.ended :][new] - 1  # none that is under way
+            self._env_ids[added] = steps.env_ids[steps.ended :][new]
+        return slots
+
+    def _begin_episodes(self, ending: Numbers, acting: Numbers, steps: AgentSteps) -> Numbers:
+        """Forget agents that ended; return the places [k] among [a] of those that begin an episode.
+
+        They may have ended in this step, or before it, or never.
+        """
+        episode_ids = steps.episode_ids[steps.ended :]
+        begins = self._episode_ids[acting] != episode_ids
+        if len(ending):
+            ended = np.zeros(len(self._left), np.bool_)
+            ended[ending] = True
+            begins |= ended[acting]
+            ended[acting] = ended[NOBODY] = False
+            self._forget(ended.nonzero()[0])
+        fresh: Numbers = begins.nonzero()[0]
+        if len(fresh):
+            self._episode_ids[acting] = episode_ids
+            self._left[acting[fresh]] = 0
+            self._forget_rewards(acting[fresh])
+        return fresh
+
+    def _received(self, steps: AgentSteps, slots: Numbers) -> NDArray[Any]:
+        """The step's rewards [n, s], as they are added to the sums."""
+        rewards: Array = steps.rewards[:, None]
+        if self._grouped:
+            shared = np.zeros(len(slots), np.float32) if steps.group_rewards is None else steps.group_rewards
+            rewards = np.stack((steps.rewards, shared), axis=1)
+        if self._discount == 1:
+            return rewards
+        return np.concatenate((self._weights[slots][:, None] * rewards, rewards), axis=1)
+
+    def _forbidden(self, acting: Numbers, masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[a] true where a mask forbids what the agent does."""
+        chosen = self._firsts + self._discrete[acting]
+        forbidden: NDArray[np.bool_] = np.logical_or.reduce(~np.take_along_axis(masks, chosen, axis=1), axis=1)
+        return forbidden
+
+    def _rows(
+        self, steps: AgentSteps, deciding: NDArray[np.bool_], totals: Floats, frames: NDArray[np.int32]
+    ) -> AgentSteps:
+        masks = steps.action_masks
+        if masks is not None:
+            masks = masks[deciding]
+            if self._choices is not None:
+                masks = np.concatenate((masks, np.ones((len(masks), self._choices), np.bool_)), axis=1)
+        rows: Any = slice(None)
+        if not deciding.all():
+            rows = np.concatenate((np.arange(steps.ended), steps.ended + deciding.nonzero()[0]))
+        undiscounted = None
+        if self._discount != 1:
+            undiscounted = np.zeros((len(totals), 2), np.float32)
+            undiscounted[:, : 1 + self._grouped] = totals[:, 1 + self._grouped :]
+        return replace(
+            steps,
+            agent_ids=steps.agent_ids[rows],
+            env_ids=steps.env_ids[rows],
+            episode_ids=steps.episode_ids[rows],
+            observations=tuple(observation[rows] for observation in steps.observations),
+            rewards=totals[rows, 0],
+            action_masks=masks,
+            group_ids=None if steps.group_ids is None else steps.group_ids[rows],
+            group_rewards=totals[rows, 1] if self._grouped else None,
+            env_frames=frames[rows],
+            undiscounted=None if undiscounted is None else undiscounted[rows],
+        )
+
+    def _forget_rewards(self, slots: Numbers) -> None:
+        self._sums[slots] = 0.0
+        self._weights[slots] = 1.0
+        self._frames[slots] = 0
+
+    def _forget(self, slots: Numbers) -> None:
+        if len(slots):
+            self._slots.remove(slots)
+            self._known = b""
+
+    def _enlarge(self) -> None:
+        total = self._slots.total
+        if total > len(self._left):
+            for name, values in vars(self).items():
+                if isinstance(values, np.ndarray) and name not in _NOT_BY_SLOT:
+                    setattr(self, name, enlarged(values, total))

@@ -7,6 +7,11 @@ environment. What several of them share is here.
 from __future__ import annotations
 
 import inspect
+import logging
+import os
+import re
+import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +23,17 @@ from headrace.config.environment_kinds import load_entry
 from headrace.stages.environments.action_repeat import RepeatingGroup
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.time_limit import Limited, LimitedGroup
-from headrace.stages.environments.windows import check_window
-from headrace.stages.environments.wrappers import find_wrapper
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming
 from headrace.stages.loading import load_callable
+
+log = logging.getLogger(__name__)
+
+HUMAN = "human"
+"""The render mode that opens a window."""
+_X_PORT = 6000
+_ANSWER_S = 3.0
+"""Seconds for a screen on another machine to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +210,116 @@ def call(make: Callable[[], Any], name: str) -> Any:
         raise
     except Exception as error:
         raise BrokenEnvironmentError(f"{name} raised {describe_error(error)}") from error
+
+
+# The wrappers of `environment.wrappers`, for single environments of any kind.
+
+
+def find_wrapper(settings: EnvironmentSettings, index: int, folder: Path | None) -> Callable[..., Any]:
+    """Import what one of `environment.wrappers` names.
+
+    Raises:
+        LoadError: if it can't be found, or can't be called.
+    """
+    with blaming("environment", "wrappers", index, "use"):
+        return load_callable(settings.wrappers[index].use, folder, "environment wrapper", "a class or function")
+
+
+def chain_wrappers(
+    settings: EnvironmentSettings, folder: Path | None, name: str, fits: Callable[[Any], bool], expected: str
+) -> Callable[[Any], Any] | None:
+    """Make one function of the settings' wrappers.
+
+    Args:
+        settings: the YAML's `environment` section; the innermost wrapper comes first.
+        folder: the YAML's folder, whose modules are importable.
+        name: of the environment, for messages.
+        fits: returns True if what a wrapper returned is an environment of the right kind.
+        expected: names such an environment in messages.
+
+    Returns:
+        a function from an environment to a wrapped one, which raises a StageError if a wrapper raises, or returns
+        no environment; None if there are no wrappers.
+
+    Raises:
+        LoadError: if a wrapper can't be found, or can't be called.
+    """
+    if not settings.wrappers:
+        return None
+    found = [find_wrapper(settings, index, folder) for index in range(len(settings.wrappers))]
+
+    def wrap(env: Any) -> Any:
+        for each, wrapper in zip(settings.wrappers, found, strict=True):
+            try:
+                env = wrapper(env, **each.with_)
+            except Exception as error:
+                raise StageError(
+                    f"{name}: environment wrapper {each.use!r} with {dict(each.with_)} raised {describe_error(error)}"
+                ) from error
+            if not fits(env):
+                raise StageError(
+                    f"{name}: environment wrapper {each.use!r} gave a {type(env).__name__}; expected {expected}"
+                )
+        return env
+
+    return wrap
+
+
+# Windows of environments that draw themselves on a screen (`render_mode: human` of Gymnasium and PettingZoo).
+
+
+def check_window(options: Mapping[str, Any], num_envs: int) -> None:
+    """Check that the window that an environment's options ask for can be seen.
+
+    Args:
+        options: `environment.options`.
+        num_envs: instances.
+
+    Raises:
+        StageError: if there is no screen.
+    """
+    if options.get("render_mode") != HUMAN:
+        return
+    if no_screen():
+        raise StageError(f"environment.options: render_mode human opens a window, but {no_screen()}")
+    if num_envs > 1:
+        log.warning(
+            "%d instances with render_mode human have a window each, or draw over each other in one, at the "
+            "pace of the screen; to see one game, set num_envs: 1.",
+            num_envs,
+        )
+
+
+def no_screen() -> str:
+    """Return why no window can be opened, and what to do instead; empty if one can."""
+    if sys.platform != "linux" or os.environ.get("SDL_VIDEODRIVER"):
+        return ""
+    instead = "Film the game with --inference --video DIR, or watch it in the browser with --monitor"
+    if os.environ.get("WAYLAND_DISPLAY"):
+        return ""
+    display = os.environ.get("DISPLAY", "")
+    if not display:
+        return f"this machine has no screen (neither DISPLAY nor WAYLAND_DISPLAY is set). {instead}"
+    return "" if _answers(display) else f"no screen answers at DISPLAY={display}. {instead}"
+
+
+def _answers(display: str) -> bool:
+    """Return False if nothing listens where an X server's clients look for it; SDL would draw for nobody then."""
+    found = re.fullmatch(r"(?P<host>[^:]*):(?P<number>\d+)(\.\d+)?", display)
+    if found is None:  # a form that only X itself knows
+        return True
+    host, number = found["host"], int(found["number"])
+    if host not in ("", "unix"):
+        return _connects(socket.AF_INET, (host, _X_PORT + number))
+    place = f"/tmp/.X11-unix/X{number}"
+    return any(_connects(socket.AF_UNIX, address) for address in (place, f"\0{place}"))
+
+
+def _connects(family: int, address: Any) -> bool:
+    with socket.socket(family) as trial:
+        trial.settimeout(_ANSWER_S)
+        try:
+            trial.connect(address)
+        except OSError:
+            return False
+    return True

@@ -17,10 +17,16 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
-from headrace.stages.environments.deciding import DecisionStamp, MappingRows, PlayerRows, decide_rows, players_of
+from headrace.stages.environments.deciding import (
+    DecisionStamp,
+    MappingRows,
+    PlayerMemories,
+    PlayerRows,
+    decide_rows,
+    players_of,
+)
 from headrace.stages.environments.game_tracker import GameTracker
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environments.player_memories import PlayerMemories
 from headrace.stages.environments.policy_mapping import PolicyMappings, no_behavior
 from headrace.stages.environments.protocol import (
     AgentSteps,

@@ -1,16 +1,18 @@
-"""The trial of an environment before training: remarks about what it returns, in words for people.
+"""Environments that are made and stepped before training: a trial with remarks for people, timing, and their specs.
 
-Rooms of kinds yield remarks from a function that `config/environment_kinds.py` names as their `trial`. It runs in a
-process of its own (`pipeline/main/environment_trial.py`), since it makes and steps environments.
+Rooms of kinds yield remarks from a function that `config/environment_kinds.py` names as their `trial`. Trials and
+timing run in a process of their own (`pipeline/main/subprocess_call.py`), since they make and step environments.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -18,13 +20,21 @@ import numpy as np
 from headrace.config import ConfigError, RunConfig
 from headrace.config.environment_kinds import load_entry
 from headrace.config.errors import KeyPath
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains.uniform import uniform_actions
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
-from headrace.stages.environments.protocol import settled
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import StageError
 
 STEPS = 200
 """Steps that an environment is tried for; episodes that end are followed by others."""
+_WARM_TICKS = 3
+"""Ticks that are not counted: libraries load, caches fill."""
+_LEAST_TICKS = 5
+_COUNT_S = 0.15
+"""Seconds of ticks with each number of instances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +218,80 @@ def each_once(remarks: Iterator[Remark]) -> Iterator[Remark]:
 def _short(value: Any) -> str:
     text = " ".join(repr(value).split())
     return f"{text[:77]}..." if len(text) > 80 else text
+
+
+async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec]:
+    """Return the specs of a run's environment, by behaviour name.
+
+    Raises:
+        StageError: if it can't be made or started.
+    """
+    config = request.config
+    one = {"num_envs": 1}
+    environment = config.environment and config.environment.model_copy(update=one)
+    settings = config.env_settings.model_copy(update=one)
+    alone = config.model_copy(update={"environment": environment, "env_settings": settings})
+    group = make_group(replace(request, config=alone))
+    try:
+        await settled(group.reset(request.seed))
+        return {spec.name: spec for spec in group.behavior_specs.values()}
+    finally:
+        closing = group.close()
+        if closing is not None:
+            await closing
+
+
+# The time that steps take, by the number of instances; for who chooses that number.
+
+
+def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s: float) -> list[tuple[int, float]]:
+    """Step so many instances by random actions; returns each number with the median seconds of a tick.
+
+    Args:
+        config: the run's.
+        counts: the numbers to try, in this order.
+        gain: ends with the first number whose steps per second are not this many times those of the one before.
+        budget_s: seconds after which no further number is tried.
+    """
+    began, found = time.perf_counter(), list[tuple[int, float]]()
+    for count in counts:
+        tick_s = asyncio.run(_measure(config, count))
+        found.append((count, tick_s))
+        if time.perf_counter() - began > budget_s:
+            break
+        if len(found) > 1 and count / tick_s < gain * found[-2][0] / found[-2][1]:
+            break
+    return found
+
+
+async def _measure(config: RunConfig, count: int) -> float:
+    assert config.environment is not None, "kinds without the section are not measured"
+    section = config.environment.model_copy(update={"num_envs": count})
+    request = without_windows(config.model_copy(update={"environment": section}))
+    group = make_group(request)
+    try:
+        random = np.random.default_rng(0)
+        result = await settled(group.reset(0))
+        took: list[float] = []
+        end = time.perf_counter() + _COUNT_S
+        while len(took) < _WARM_TICKS + _LEAST_TICKS or time.perf_counter() < end:
+            actions = _random_actions(group, result, random)
+            began = time.perf_counter()
+            result = await settled(group.step(actions))
+            took.append(time.perf_counter() - began)
+        return median(took[_WARM_TICKS:])
+    finally:
+        closing: Any = group.close()
+        if closing is not None:
+            await closing
+
+
+def _random_actions(
+    group: EnvironmentGroup, result: StepResult, random: np.random.Generator
+) -> Mapping[str, ActionBatch]:
+    return {
+        behavior_id: uniform_actions(
+            group.behavior_specs[behavior_id].actions, len(steps.agent_ids) - steps.ended, steps.action_masks, random
+        )
+        for behavior_id, steps in result.steps.items()
+    }

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from headrace.config import RunConfig
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
-from headrace.stages.environments.factory import EnvironmentRequest, find_factory, make_group
+from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, find_factory, make_group
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
-from headrace.stages.environments.windows import HUMAN
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.film import FilmedGroup, Rendering
 from headrace.stages.games.scene import Drawn

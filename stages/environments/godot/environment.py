@@ -24,13 +24,28 @@ import orjson
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from headrace.stages.environments.godot.announcement import (
+    CHANNELS,
+    AgentSpaces,
+    BadAnnouncement,
+    is_picture,
+    read_announcement,
+)
 from headrace.stages.environments.godot.blocking import BlockingLink, GodotEnvError
-from headrace.stages.environments.godot.build import GodotBuild, command_line
-from headrace.stages.environments.godot.columns import OF_OBSERVATIONS, not_a_number
 from headrace.stages.environments.godot.gymnasium_spaces import action_space, flat_space, observation_space, split
-from headrace.stages.environments.godot.pictures import CHANNELS, read_picture
-from headrace.stages.environments.godot.spaces import AgentSpaces, BadAnnouncement, is_picture, read_announcement
-from headrace.stages.environments.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, WireError, call_of, read_message
+from headrace.stages.environments.godot.messages import (
+    CLOSE,
+    ENV_INFO,
+    HANDSHAKE,
+    OF_OBSERVATIONS,
+    RESET,
+    WireError,
+    call_of,
+    not_a_number,
+    read_message,
+    read_picture,
+)
+from headrace.stages.environments.godot.worker import GodotBuild, command_line
 from headrace.stages.errors import StageError
 
 Step = tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]

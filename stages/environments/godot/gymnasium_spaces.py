@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from headrace.stages.environments.godot.spaces import is_picture
+from headrace.stages.environments.godot.announcement import is_picture
 
 
 def action_space(announced: Mapping[str, Any]) -> spaces.Dict:

@@ -10,22 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
-from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.episode_infos import EpisodeInfos
-from headrace.stages.environments.godot.columns import AgentColumns, WrongColumn, action_message
-from headrace.stages.environments.godot.policies import assign_agents
-from headrace.stages.environments.godot.spaces import Announcement
+from headrace.stages.environments.godot.announcement import Announcement, assign_agents
+from headrace.stages.environments.godot.messages import AgentColumns, WrongColumn, action_message
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.programs.episodes import EpisodeTracker
 from headrace.stages.environments.programs.errors import ProgramBroken
-from headrace.stages.environments.programs.program import ProgramAnswer, close_quietly
+from headrace.stages.environments.programs.program import Program, ProgramAnswer
 from headrace.stages.environments.programs.rows import InstanceRows, ProgramRows
 from headrace.stages.environments.protocol import Measured
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 3.0
-"""Time that a broken game may take to end before it is killed."""
 _LONG = 10_000
 """Decisions after which an agent that has never been done is named."""
 TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
@@ -79,7 +74,7 @@ class _Behavior:
         self.heard = _LastHeard((), 0)
 
 
-class GodotInstance:
+class GodotInstance(Program[Connection]):
     """One game, which can be started again after it broke.
 
     Agents act in each step, all of them. Where one is done, the observation that came with it is taken for the first of
@@ -104,28 +99,17 @@ class GodotInstance:
         infos: Sequence[str],
         told: ParameterCalls,
     ) -> None:
-        self.worker_id = worker_id
-        self.connected = False
-        self.specs: dict[str, BehaviorSpec] = {}
+        super().__init__(f"Godot worker {worker_id}")
         self._connect = connect
         self._roles = roles
         self._pictures = pictures
         self._infos = EpisodeInfos(infos, self.name)
         self._told = told
-        self._connection: Connection | None = None
         self._agents = 0
         self._behaviors: dict[str, _Behavior] = {}
-        self._episodes: dict[str, EpisodeTracker] = {}
         self._warned = False
 
-    @property
-    def name(self) -> str:
-        """Its name in log messages and errors."""
-        return f"Godot worker {self.worker_id}"
-
-    async def begin(self) -> ProgramAnswer:
-        """Connect or reconnect, and reset all agents; raises as `Program.begin`."""
-        await self.close(_PATIENCE_S)
+    async def _start(self) -> None:
         self._connection = self._connect(self._told.at_start(), self.connected)
         announcement = await self._connection.start()
         self._behaviors = {}
@@ -134,15 +118,9 @@ class GodotInstance:
         ).items():
             self.specs[behavior_id] = spec
             self._behaviors[behavior_id] = _Behavior(AgentColumns(spec, agents), group)
-            self._episodes.setdefault(behavior_id, EpisodeTracker())
         self._agents = len(announcement.agents)
-        self.connected = True
-        return await self.reset()
 
-    async def reset(self) -> ProgramAnswer:
-        """Reset all agents; raises as `Program.begin`."""
-        for episodes in self._episodes.values():
-            episodes.clear()
+    async def _reset(self) -> ProgramAnswer:
         connection = await self._informed()
         return self._begun(await connection.reset())
 
@@ -158,12 +136,6 @@ class GodotInstance:
                     texts[place] = text
         connection = await self._informed()
         return self._stepped(await connection.step(action_message(texts)))
-
-    async def close(self, patience_s: float | None = None) -> None:
-        """End the connection, if there is one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await close_quietly(connection, patience_s, self.name)
 
     async def _informed(self) -> Connection:
         """The connection, once the game has been told of environment parameters that have changed."""
@@ -228,9 +200,7 @@ class GodotInstance:
             group_ids=np.full(len(ids), behavior.group, np.int32),
             group_rewards=shared.astype(np.float32),
         )
-        return InstanceRows(
-            columns, self._episodes[behavior_id].track(ids.astype(np.int64), len(ended), self._told.generation)
-        )
+        return self._episodes.of(behavior_id, columns, self._told.generation)
 
     def _last(
         self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]

@@ -1,4 +1,4 @@
-"""From the YAML to a group of games made with Godot: builds, ports, seeds, roles."""
+"""From the YAML to a group of games made with Godot: the check of its build, ports, seeds, roles."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from pathlib import Path
 from headrace.config import RunConfig
 from headrace.config.godot import GodotSettings
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.godot.build import GodotBuild
+from headrace.stages.environments.godot.announcement import Announcement, behaviors_of_agents
 from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls
-from headrace.stages.environments.godot.policies import behaviors_of_agents
-from headrace.stages.environments.godot.spaces import Announcement
-from headrace.stages.environments.godot.worker import DEFAULT_PORT, GodotWorker
+from headrace.stages.environments.godot.worker import DEFAULT_PORT, ENGINE, GodotBuild, GodotWorker
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.programs.group import ProgramGroup
-from headrace.stages.restarts import RestartBudget
-
-RUN_LOGS = "run_logs"
-"""Subfolder of a run's folder for builds' logs."""
+from headrace.stages.environments.programs.group import RUN_LOGS, ProgramGroup, make_program_group
+from headrace.stages.environments.programs.process import find_executable
 
 
 def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
@@ -37,14 +32,7 @@ def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
         roles = partial(_roles, config)
         return GodotInstance(worker_id, connect, roles, settings.pictures, settings.info_keys, told)
 
-    return ProgramGroup(
-        make,
-        settings.num_envs,
-        lambda: RestartBudget(env.max_lifetime_restarts, env.restarts_rate_limit_n, env.restarts_rate_limit_period_s),
-        editor=env.env_path is None,
-        on_close="restart" if env.env_path is None else env.on_close,
-        in_step=config.pipeline.deterministic,
-    )
+    return make_program_group(config, settings.num_envs, make, "restart" if env.env_path is None else env.on_close)
 
 
 def _connect(
@@ -96,3 +84,13 @@ def _settings(config: RunConfig) -> GodotSettings:
     settings = config.environment
     assert isinstance(settings, GodotSettings), "the table of environment kinds names this model"
     return settings
+
+
+def check_build(config: RunConfig) -> None:
+    """Check that the build is there, if one is given.
+
+    Raises:
+        ProgramRefused: if it is not.
+    """
+    if config.env_settings.env_path is not None:
+        find_executable(Path(config.env_settings.env_path), ENGINE)

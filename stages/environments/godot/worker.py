@@ -1,19 +1,29 @@
-"""One game made with Godot: the order of the addon's messages.
+"""One game made with Godot: its command line, and the order of the addon's messages.
 
-`programs/worker.py` handles what can go wrong with the program; `columns` converts what messages hold.
+`programs/worker.py` handles what can go wrong with the program; `messages` converts what messages hold.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from headrace.stages.environments.godot.build import GodotBuild, command_line, log_of
-from headrace.stages.environments.godot.pictures import NO_WINDOW
-from headrace.stages.environments.godot.spaces import Announcement, BadAnnouncement, is_picture, read_announcement
-from headrace.stages.environments.godot.wire import CLOSE, ENV_INFO, HANDSHAKE, RESET, call_of, read_message
+from headrace.stages.environments.godot.announcement import Announcement, BadAnnouncement, is_picture, read_announcement
+from headrace.stages.environments.godot.messages import (
+    CLOSE,
+    ENV_INFO,
+    HANDSHAKE,
+    NO_WINDOW,
+    RESET,
+    call_of,
+    read_message,
+)
+from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.environments.programs.server import TcpServer
 from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording
 
@@ -36,6 +46,10 @@ _WORDING = Wording(
     taken_port="The editor calls this one, so end what listens there, most likely another training; or export the game "
     "and train with --env, on a port chosen by --base-port",
 )
+ENGINE = "Godot"
+_WITHOUT_WINDOW = ("--disable-render-loop", "--headless")
+_FIXED_FPS = "--fixed-fps"
+_SEED = 0x7FFFFFFF
 
 
 class GodotWorker(GameWorker):
@@ -130,3 +144,53 @@ class GodotWorker(GameWorker):
         message = await self._ask(call_of(method), "call", f"has not answered the call of {method!r}")
         returned = message.get("returns")
         return returned if isinstance(returned, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class GodotBuild:
+    """A build and its options, equal for all of a run's but for the seed and the parameters."""
+
+    path: Path
+    """As given by the user, with or without the extension of any platform."""
+    arguments: tuple[str, ...] = ()
+    """The user's arguments, after ours."""
+    headless: bool = True
+    """Without a window, and so without pictures of cameras."""
+    speedup: float | None = 1.0
+    """Times as fast as the game is meant to be: its physics' rate and its time scale; None: as its scene says."""
+    fixed_fps: int | None = None
+    """Frames per second of game time, however long they take: as fast as the machine can; None: in real time."""
+    action_repeat: int | None = None
+    """Physics frames between decisions; None: as its scene says."""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Environment parameters at its start, as arguments."""
+    log_folder: Path | None = None
+    """Folder of `Godot-<worker>.log`, with its output; None for no log."""
+    show_output: bool = False
+    """Show its output among ours, instead of writing it to a log."""
+
+
+def command_line(build: GodotBuild, port: int, seed: int) -> list[str]:
+    """The command line: the program, then what the engine and the addon read, then the user's arguments.
+
+    Raises:
+        ProgramRefused: if there is no such executable.
+    """
+    command = [str(find_executable(build.path, ENGINE)), f"--port={port}", f"--env_seed={seed & _SEED}"]
+    if build.headless:
+        command += _WITHOUT_WINDOW
+    if build.fixed_fps is not None:
+        command += [_FIXED_FPS, str(build.fixed_fps)]
+    if build.action_repeat is not None:
+        command.append(f"--action_repeat={build.action_repeat}")
+    if build.speedup is not None:
+        command.append(f"--speedup={build.speedup:g}")
+    command += [f"--{name}={value:g}" for name, value in build.parameters.items()]
+    return [*command, *build.arguments]
+
+
+def log_of(build: GodotBuild, worker_id: int) -> Path | None:
+    """The file that a build's output goes to; None without one."""
+    if build.log_folder is None or build.show_output:
+        return None
+    return build.log_folder.absolute() / f"Godot-{worker_id}.log"

@@ -20,8 +20,8 @@ from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.spaces.actions import action_mapping, action_masks
-from headrace.stages.environments.spaces.gymnasium_spaces import own_space, plain_spaces
 from headrace.stages.environments.spaces.observations import observation_parts, take_rows
+from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.stages.environments import factory
+from headrace.stages.environments.factory import chain_wrappers
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.environments.wrappers import chain_wrappers
 from headrace.stages.errors import LoadError, blaming
 from headrace.stages.loading import import_module
 

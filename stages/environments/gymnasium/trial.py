@@ -18,6 +18,7 @@ from gymnasium.utils.env_checker import check_env
 
 from headrace.config import RunConfig
 from headrace.stages.environments import factory
+from headrace.stages.environments.factory import chain_wrappers
 from headrace.stages.environments.trial import (
     STEPS,
     Observer,
@@ -30,9 +31,10 @@ from headrace.stages.environments.trial import (
     takes_seed,
     without_windows,
 )
-from headrace.stages.environments.wrappers import chain_wrappers
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import StageError
+
+_FIVE = "expected five values: observation, reward, terminated, truncated, info"
 
 
 def try_gymnasium(config: RunConfig) -> Iterator[Remark]:
@@ -175,9 +177,6 @@ def _step(env: Any, name: str, observer: Observer, action: Any) -> tuple[list[Re
         info,
         any(isinstance(flag, bool | np.bool_ | int) and bool(flag) for flag in (terminated, truncated)),
     )
-
-
-_FIVE = "expected five values: observation, reward, terminated, truncated, info"
 
 
 def _old_api(given: Any) -> str:

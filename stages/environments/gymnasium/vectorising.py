@@ -17,7 +17,7 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from headrace.stages.environments.windows import HUMAN
+from headrace.stages.environments.factory import HUMAN
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 

@@ -1,31 +1,42 @@
-"""Objects of ML-Agents' interface as one environment group: stepped one after the other, each in each tick."""
+"""Objects of ML-Agents' interface as one environment group: stepped one after the other, each in each tick.
+
+`make_low_level_group` makes it from the `environment` section.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments import factory
 from headrace.stages.environments.low_level.conversion import behavior_spec, read_steps
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.programs.episodes import EpisodeTracker
 from headrace.stages.environments.programs.program import merged_statistics
-from headrace.stages.environments.programs.rows import IndexedRows, InstanceRows, agent_steps, decision_rows
+from headrace.stages.environments.programs.rows import (
+    IndexedRows,
+    InstanceRows,
+    ProgramEpisodes,
+    agent_steps,
+    decision_rows,
+)
 from headrace.stages.environments.protocol import StepResult
 from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
 from headrace.stages.environments.unity.specs import ActionTuple
 from headrace.stages.error_text import describe_error
-from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, LoadError, StageError
 
 log = logging.getLogger(__name__)
 
 _STOPPED = "UnityCommunicatorStoppedException"
 """Name of the exception by which an environment of any package reports that it has ended normally."""
 Result = TypeVar("Result")
+_NEEDED = ("reset", "step", "get_steps", "set_actions", "close")
 
 
 class LowLevelGroup:
@@ -47,7 +58,8 @@ class LowLevelGroup:
         self._envs = envs
         self._name = name
         self._bridges = bridges or ()
-        self._episodes: list[dict[str, EpisodeTracker]] = [{} for _ in envs]
+        self._episodes = [ProgramEpisodes() for _ in envs]
+        self._announced: list[set[str]] = [set() for _ in envs]
         self._asked: dict[int, dict[str, slice]] = {}
         self._closed = False
         self._left: set[int] = set()
@@ -74,8 +86,7 @@ class LowLevelGroup:
         """
         self._send_parameters()
         for index, env in self._playing():
-            for episodes in self._episodes[index].values():
-                episodes.clear()
+            self._episodes[index].clear()
             try:
                 self._call(index, "reset()", env.reset)
             except EnvironmentEnded as end:
@@ -143,14 +154,13 @@ class LowLevelGroup:
         )
 
     def _rows(self, index: int, env: Any, behavior_id: str, spec: Any) -> InstanceRows:
-        episodes = self._episodes[index].get(behavior_id)
-        if episodes is None:
+        if behavior_id not in self._announced[index]:
             self._announce(index, behavior_id, spec)
-            episodes = self._episodes[index][behavior_id] = EpisodeTracker()
+            self._announced[index].add(behavior_id)
         decisions, endings = self._call(index, "get_steps()", env.get_steps, behavior_id)
         columns = read_steps(self._specs[behavior_id], decisions, endings, self._label(index))
         generation = self._bridges[index].generation if self._bridges else 0
-        return InstanceRows(columns, episodes.track(columns.ids.astype("int64"), columns.ended, generation))
+        return self._episodes[index].of(behavior_id, columns, generation)
 
     def _announce(self, index: int, behavior_id: str, spec: Any) -> None:
         found = behavior_spec(behavior_id, spec, self._label(index))
@@ -177,3 +187,43 @@ class LowLevelGroup:
 
 def _specs_of(env: Any) -> dict[str, Any]:
     return dict(env.behavior_specs)
+
+
+def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
+    """Make the group that the settings describe; raises as `factory.make_group`.
+
+    The factory is called once for each instance, with the options; and, if it has such parameters, with
+    `worker_id` (the instance's number over all actors, so that those on ports don't meet), `seed` (the run's +
+    worker_id) and `side_channels` (a list to pass on to Unity: without it, environment parameters and engine settings
+    have no effect).
+    """
+    settings, engine, first = request.settings, request.config.engine_settings, request.first_instance
+    assert settings.factory is not None, "the schema asks for it"
+    name = f"environment factory {settings.factory!r}"
+    make = factory.find_factory(settings.factory, request.folder)
+    taken = factory.parameter_names(make)
+    bridges = [SideChannelBridge(engine, None, first + index, request.seed) for index in range(settings.num_envs)]
+    envs: list[Any] = []
+    try:
+        for index, bridge in enumerate(bridges, first):
+            offered = {"worker_id": index, "seed": request.seed + index, "side_channels": [*bridge.all]}
+            given = {key: value for key, value in offered.items() if key in taken}
+            envs.append(_make(make, {**given, **settings.options}, name))
+    except BaseException:
+        for env in envs:
+            env.close()
+        raise
+    return LowLevelGroup(envs, name, bridges if "side_channels" in taken else None)
+
+
+def _make(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Any:
+    factory.check_arguments(make, arguments, name)
+    env = factory.call(partial(make, **arguments), name)
+    missing = [each for each in _NEEDED if not callable(getattr(env, each, None))]
+    missing += [] if hasattr(env, "behavior_specs") else ["behavior_specs"]
+    if missing:
+        raise LoadError(
+            f"{name} gave a {type(env).__name__}, which has no {', '.join(missing)}; expected an object with the "
+            "interface of ML-Agents' BaseEnv"
+        )
+    return env

@@ -1,9 +1,11 @@
-"""The agents of a state as columns, and their actions as a message's part."""
+"""A game's state: its agents as columns, and its statistics; and agents' actions as a message's part."""
 
 from __future__ import annotations
 
 import binascii
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ _WANTED = {
 _OF_BYTES = {"bool": "uint8"}
 """Types of numbers where a column comes as bytes, if not its dtype here."""
 _NO_IDS = np.zeros(0, np.int32)
+_KEYS = ("type", "number", "agents", "statistics")
 
 
 def read_rows(spec: BehaviorSpec, part: Any) -> ProgramRows:
@@ -254,3 +257,57 @@ def _flat(value: Any) -> Iterator[Any]:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class SentState:
+    """What a game has sent of its agents."""
+
+    rows: Mapping[str, ProgramRows]
+    """By behaviour id; those without a row are left out."""
+    statistics: Mapping[str, tuple[float, ...]]
+
+
+def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) -> SentState:
+    """Read a `state`.
+
+    Args:
+        message: the game's.
+        specs: what its hello has announced, by behaviour id.
+
+    Raises:
+        MessageError: if something is unknown, or does not fit what was announced.
+    """
+    unknown = [str(key) for key in message if key not in _KEYS]
+    if unknown:
+        raise MessageError(f"has sent {', '.join(unknown)} in a state: expected no keys but {', '.join(_KEYS)}")
+    agents = message.get("agents", {})
+    if not isinstance(agents, Mapping):
+        raise MessageError(f"has sent {repr(agents)[:60]} as agents: expected a map by behaviour")
+    rows = {}
+    for behavior_id, part in agents.items():
+        spec = specs.get(behavior_id)
+        if spec is None:
+            known = ", ".join(specs)
+            raise MessageError(f"has sent agents of {behavior_id!r}, which its hello did not announce ({known})")
+        columns = read_rows(spec, part)
+        if len(columns):
+            rows[behavior_id] = columns
+    return SentState(rows, _statistics(message.get("statistics", {})))
+
+
+def _statistics(given: Any) -> dict[str, tuple[float, ...]]:
+    if not isinstance(given, Mapping):
+        raise MessageError(f"has sent {repr(given)[:60]} as statistics: expected a map of numbers, or lists of numbers")
+    found = {}
+    for name, value in given.items():
+        values = value if isinstance(value, list) else [value]
+        if not all(_is_number(each) for each in values):
+            raise MessageError(f"has sent {repr(value)[:60]} as the statistic {name!r}: expected finite numbers")
+        if values:
+            found[str(name)] = tuple(map(float, values))
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

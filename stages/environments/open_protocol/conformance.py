@@ -14,9 +14,8 @@ from headrace.config.image_encoders import IMAGE_ENCODERS
 from headrace.config.network_settings import NetworkSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.open_protocol.announcement import Hello
-from headrace.stages.environments.open_protocol.columns import actions_part
-from headrace.stages.environments.open_protocol.states import read_state
+from headrace.stages.environments.open_protocol.columns import actions_part, read_state
+from headrace.stages.environments.open_protocol.messages import Hello
 from headrace.stages.environments.open_protocol.worker import OpenWorker
 from headrace.stages.environments.programs.errors import MessageError, ProgramEnded
 from headrace.stages.environments.programs.rows import ProgramRows

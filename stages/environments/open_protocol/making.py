@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.config import RunConfig
 from headrace.config.open_protocol import OpenProtocolSettings
+from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.open_protocol.instance import OpenInstance
+from headrace.stages.environments.open_protocol.columns import actions_part, read_state
 from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.programs.group import ProgramGroup
-from headrace.stages.restarts import RestartBudget
-
-RUN_LOGS = "run_logs"
-"""Subfolder of a run's folder for games' logs."""
+from headrace.stages.environments.programs.errors import MessageError
+from headrace.stages.environments.programs.group import RUN_LOGS, ProgramGroup, make_program_group
+from headrace.stages.environments.programs.program import Program, ProgramAnswer, merged_statistics
+from headrace.stages.environments.programs.rows import InstanceRows, ProgramRows
+from headrace.stages.environments.protocol import Measured
 
 
 def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
@@ -30,13 +37,8 @@ def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
         connect = partial(_connect, config, worker_id, request.seed, request.run_folder)
         return OpenInstance(worker_id, connect, index, parameters)
 
-    return ProgramGroup(
-        make,
-        request.settings.num_envs,
-        lambda: RestartBudget(env.max_lifetime_restarts, env.restarts_rate_limit_n, env.restarts_rate_limit_period_s),
-        editor=env.env_path is None,
-        on_close="restart" if env.env_path is None else env.on_close,
-        in_step=config.pipeline.deterministic,
+    return make_program_group(
+        config, request.settings.num_envs, make, "restart" if env.env_path is None else env.on_close
     )
 
 
@@ -68,3 +70,95 @@ def _transport(config: RunConfig) -> str:
     settings = config.environment
     assert isinstance(settings, OpenProtocolSettings), "the table of environment kinds names this model"
     return settings.transport
+
+
+# One game of the group: its connection, its behaviours, and its states as rows.
+
+
+log = logging.getLogger(__name__)
+
+_MANY_EMPTY = 2_000
+"""States without a row, one after the other, after which a warning tells of them."""
+_MOST_EMPTY = 100_000
+"""States without a row, one after the other, after which a game is taken for broken."""
+
+
+class OpenInstance(Program[OpenWorker]):
+    """One game, which can be started again after it broke.
+
+    Args:
+        worker_id: counts the games of the run; names it in messages.
+        connect: makes a connection, from whether there was one before.
+        index: number of the game in its group.
+        parameters: the environment parameters; None without any.
+    """
+
+    def __init__(
+        self, worker_id: int, connect: Callable[[bool], OpenWorker], index: int, parameters: EpisodeParameters | None
+    ) -> None:
+        super().__init__(f"Game {worker_id}")
+        self._connect = connect
+        self._index = index
+        self._parameters = parameters
+        self._generation = 0
+        self._deciding: dict[str, NDArray[np.int32]] = {}
+        """Agents that have asked for decisions, by behaviour id."""
+
+    async def _start(self) -> None:
+        self._connection = self._connect(self.connected)
+        self.specs = (await self._connection.start()).specs
+
+    async def _reset(self) -> ProgramAnswer:
+        assert self._connection is not None, "begin comes first"
+        return await self._answer(await self._connection.reset(self._drawn() or {}))
+
+    async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
+        """Let agents act, and wait for a state with at least one row; raises as `Program.begin`."""
+        assert self._connection is not None, "begin comes first"
+        parts = {
+            behavior_id: actions_part(self._deciding[behavior_id], batch) for behavior_id, batch in actions.items()
+        }
+        return await self._answer(await self._connection.step(parts, self._changed()))
+
+    async def _answer(self, message: Mapping[str, Any]) -> ProgramAnswer:
+        assert self._connection is not None, "begin comes first"
+        statistics = []
+        for empty in range(_MOST_EMPTY):
+            if empty == _MANY_EMPTY:
+                log.warning(
+                    "%s has sent %s states in which no agent asks for a decision or has ended, one after the other; an "
+                    "agent whose episode has ended has to ask again to begin the next one",
+                    *(self.name, f"{_MANY_EMPTY:,}"),
+                )
+            try:
+                state = read_state(message, self.specs)
+            except MessageError as error:
+                raise await self._connection.refuse(str(error)) from None
+            statistics.append({name: Measured(values) for name, values in state.statistics.items()})
+            if state.rows:
+                return ProgramAnswer(self._tracked(state.rows), merged_statistics(statistics))
+            message = await self._connection.step({}, self._changed())
+        raise await self._connection.refuse(
+            f"has sent {_MOST_EMPTY:,} states without an agent, one after the other; a state has agents that ask for a "
+            "decision or have ended"
+        )
+
+    def _tracked(self, rows: Mapping[str, ProgramRows]) -> dict[str, InstanceRows]:
+        """The rows with the numbers of their agents' episodes."""
+        self._deciding = {behavior_id: columns.ids[columns.ended :] for behavior_id, columns in rows.items()}
+        return {
+            behavior_id: self._episodes.of(behavior_id, columns, self._generation)
+            for behavior_id, columns in rows.items()
+        }
+
+    def _changed(self) -> Mapping[str, float] | None:
+        """The environment parameters, if they have changed since the game was told."""
+        if self._parameters is None or self._parameters.generation == self._generation:
+            return None
+        return self._drawn()
+
+    def _drawn(self) -> Mapping[str, float] | None:
+        if self._parameters is None:
+            return None
+        self._generation = self._parameters.generation
+        return self._parameters.options(self._index)

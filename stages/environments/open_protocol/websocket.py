@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from aiohttp import WebSocketError, WSMsgType, web
 
 from headrace.config.listen import LOCALHOST
-from headrace.stages.environments.open_protocol.formats import format_of
+from headrace.stages.environments.open_protocol.messages import format_of
 from headrace.stages.environments.programs.server import (
     ADDRESS,
     ConnectionClosed,

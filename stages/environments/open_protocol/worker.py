@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.stages.environments.open_protocol.announcement import Hello, read_hello
-from headrace.stages.environments.open_protocol.formats import VERSION, Format, decode, encode, format_of
+from headrace.stages.environments.open_protocol.messages import (
+    VERSION,
+    Format,
+    Hello,
+    decode,
+    encode,
+    format_of,
+    read_hello,
+)
 from headrace.stages.environments.programs.errors import MessageError, ProgramBroken, ProgramEnded, ProgramRefused
-from headrace.stages.environments.programs.executables import find_executable
+from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.environments.programs.server import GameServer, TcpServer
 from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording
 

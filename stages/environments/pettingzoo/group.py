@@ -26,12 +26,21 @@ from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
-from headrace.stages.environments.pettingzoo.group_rewards import GroupRewards
+from headrace.stages.environments.pettingzoo.behavior_spaces import (
+    AgentEpisode,
+    BehaviorRows,
+    BehaviorSpaces,
+    check_names,
+)
 from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, TimeStep
-from headrace.stages.environments.pettingzoo.outcomes import OutcomeRule, TeamScores, check_scores, game_outcomes
+from headrace.stages.environments.pettingzoo.outcomes import (
+    GroupRewards,
+    OutcomeRule,
+    TeamScores,
+    check_scores,
+    game_outcomes,
+)
 from headrace.stages.environments.pettingzoo.roles import Role, RoleAssignment
-from headrace.stages.environments.pettingzoo.rows import AgentEpisode, BehaviorRows
 from headrace.stages.environments.protocol import AgentSteps, GameResults, Measured, StepResult
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import BrokenEnvironmentError, StageError

@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from headrace.config.errors import suggest
 from headrace.stages.environments import factory
+from headrace.stages.environments.factory import chain_wrappers
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.environments.wrappers import chain_wrappers
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.loading import import_module
 

@@ -1,4 +1,4 @@
-"""The results of games, from the rewards of each team.
+"""What teams and groups receive in a game: the results of games, and group rewards where agents act by turns.
 
 Axis letters: g games, T teams.
 """
@@ -73,3 +73,41 @@ def game_outcomes(scores: Sequence[Sequence[float]], teams: int) -> NDArray[np.f
     top = values >= best - _TIE * np.maximum(1.0, np.abs(best))
     shared = np.count_nonzero(top, axis=1)[:, None] > 1
     return np.where(top, np.where(shared, 0.5, 1.0), 0.0).astype(np.float32)
+
+
+class GroupRewards:
+    """The rewards of the groups of one instance in its running episode, where agents act by turns.
+
+    Where all agents act at once, the mates' rewards are in their rows of the same tick. In a turn-based game no two
+    agents have a row in the same tick, so each row carries what the others received between two of its agent's turns.
+
+    An agent's reward is final when its turn comes. Many environments give a preliminary reward of an agent that still
+    waits; it counts for its mates at once, even for one that dies before that agent's turn. The final reward replaces
+    the preliminary ones, so nothing counts twice.
+    """
+
+    __slots__ = ("_counted", "_final", "_groups")
+
+    def __init__(self) -> None:
+        self._groups: dict[int, float] = {}
+        self._final: dict[str, float] = {}
+        self._counted: dict[str, float] = {}
+
+    def add(self, group_id: int, agent: str, reward: float, *, final: bool) -> None:
+        """Add an agent's reward since its last turn.
+
+        Args:
+            group_id: the agent's group.
+            agent: its name.
+            reward: the sum since its last turn.
+            final: True in its turn and at its end, False for a preliminary reward.
+        """
+        total = self._final.get(agent, 0.0) + reward
+        if final:
+            self._final[agent] = total
+        self._groups[group_id] = self._groups.get(group_id, 0.0) + total - self._counted.get(agent, 0.0)
+        self._counted[agent] = total
+
+    def of_mates(self, group_id: int, agent: str) -> float:
+        """The rewards of an agent's mates so far, including those that are gone or have yet to act."""
+        return self._groups.get(group_id, 0.0) - self._counted.get(agent, 0.0)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.config import RunConfig
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.parameters import EpisodeParameters
@@ -26,6 +27,8 @@ from headrace.stages.restarts import RestartBudget
 
 log = logging.getLogger(__name__)
 
+RUN_LOGS = "run_logs"
+"""Subfolder of a run's folder for programs' own logs."""
 _LAST_STEP_S = 1.0
 """Time that a step may still take once the run is to end."""
 _END_S = 10.0
@@ -51,7 +54,7 @@ class ProgramGroup:
 
     def __init__(
         self,
-        make: Callable[[int, EpisodeParameters | None], Program],
+        make: Callable[[int, EpisodeParameters | None], Program[Any]],
         num_envs: int,
         restarts: Callable[[], RestartBudget],
         editor: bool = False,
@@ -64,7 +67,7 @@ class ProgramGroup:
         self.behavior_specs: Mapping[str, BehaviorSpec] = self._specs
         self._make = make
         self._parameters: EpisodeParameters | None = None
-        self._instances: list[Program] = []
+        self._instances: list[Program[Any]] = []
         self._announced_by: dict[str, str] = {}
         self._budgets = [restarts() for _ in range(num_envs)]
         self._editor = editor
@@ -295,3 +298,25 @@ def _those_at(actions: Mapping[str, ActionBatch], places: Mapping[str, slice]) -
         behavior_id: ActionBatch(actions[behavior_id].continuous[place], actions[behavior_id].discrete[place])
         for behavior_id, place in places.items()
     }
+
+
+def make_program_group(
+    config: RunConfig, num_envs: int, make: Callable[[int, EpisodeParameters | None], Program[Any]], on_close: str
+) -> ProgramGroup:
+    """Make the group that `env_settings` describes; nothing is started before its first reset.
+
+    Args:
+        config: the run's.
+        num_envs: instances.
+        make: as of `ProgramGroup`.
+        on_close: as of `ProgramGroup`.
+    """
+    env = config.env_settings
+    return ProgramGroup(
+        make,
+        num_envs,
+        lambda: RestartBudget(env.max_lifetime_restarts, env.restarts_rate_limit_n, env.restarts_rate_limit_period_s),
+        editor=env.env_path is None,
+        on_close=on_close,
+        in_step=config.pipeline.deterministic,
+    )

@@ -1,4 +1,4 @@
-"""The process of a game, in a session of its own."""
+"""The process of a game, in a session of its own; which file to start, and the end of its log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from typing import Any
 from headrace.stages.environments.programs.errors import ProgramRefused
 
 _STDERR = 2
+_EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
+"""Of all platforms: a path may have any of them, or none."""
+_NOT_THE_GAME = "UnityCrashHandler"
 
 
 class ProgramProcess(asyncio.SubprocessProtocol):
@@ -131,3 +134,83 @@ def _cure(error: OSError) -> str:
         case OSError(errno=8):  # ENOEXEC, which has no class of its own
             return " It isn't a program for this machine: build for this system, or begin a script with `#!`"
     return ""
+
+
+def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Path:
+    """Find the file to start.
+
+    An existing file is used as it is. Otherwise any platform's extension is replaced by this platform's: on Linux
+    `.x86_64`, `.x86` or none; on macOS the program in `<path>.app/Contents/MacOS`; on Windows `.exe`, or the one in the
+    folder `<path>`.
+
+    Args:
+        path: as the user gives it, with or without the extension of any platform.
+        engine: the engine's name, for messages.
+        platform: as `sys.platform`.
+
+    Raises:
+        ProgramRefused: if there is none.
+    """
+    looked_at = []
+    for candidate in _candidates(path, platform):
+        if candidate.is_file():
+            return candidate.absolute()
+        looked_at.append(str(candidate))
+    looked = ", ".join(dict.fromkeys(looked_at))
+    why = _built_for_another(path, platform) or _is_a_folder(path, platform)
+    raise ProgramRefused(
+        f"no {engine} executable at {path}: none of {looked} is a file.{why} "
+        f"The path is taken from {Path.cwd()}; give it with --env or env_settings.env_path"
+    )
+
+
+def _bare(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix in _EXTENSIONS else path
+
+
+def _candidates(path: Path, platform: str) -> Iterator[Path]:
+    bare = _bare(path)
+    if platform == "darwin":
+        program = bare.with_name(f"{bare.name}.app") / "Contents" / "MacOS"
+        yield program / bare.name
+        yield from sorted(program.glob("*"))
+        yield path
+    elif platform == "win32":
+        yield bare.with_name(f"{bare.name}.exe")
+        yield from (found for found in sorted(bare.glob("*.exe")) if not found.name.startswith(_NOT_THE_GAME))
+    else:
+        if path.suffix not in (".app", ".exe"):
+            yield path
+        yield from (bare.with_name(f"{bare.name}{extension}") for extension in (".x86_64", ".x86", ""))
+
+
+def _built_for_another(path: Path, platform: str) -> str:
+    """A hint if there is a build for another platform."""
+    bare = _bare(path)
+    for extension, system in ((".app", "darwin"), (".exe", "win32"), (".x86_64", "linux")):
+        found = bare.with_name(f"{bare.name}{extension}")
+        if system != platform and found.exists():
+            return f" {found} is a build for another system than this one ({platform}): build for this one."
+    return ""
+
+
+def _is_a_folder(path: Path, platform: str) -> str:
+    """A hint if the path is a folder with the program in it."""
+    if platform == "darwin" or not path.is_dir():
+        return ""
+    kinds = ("*.exe",) if platform == "win32" else ("*.x86_64", "*.x86")
+    programs = sorted(str(found) for kind in kinds for found in path.glob(kind))
+    return f" It is a folder; meant is the program in it{': ' if programs else ''}{', '.join(programs)}."
+
+
+def tail(path: Path | None, lines: int = 15) -> str:
+    """The end of a log, indented under a line with its path; empty if there is nothing to show."""
+    if path is None:
+        return ""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16_384))
+            found = file.read().decode(errors="replace").rstrip().splitlines()[-lines:]
+    except OSError:
+        return ""
+    return "\n".join([f"\nThe end of {path}:", *(f"    {line}" for line in found)]) if found else ""

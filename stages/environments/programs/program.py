@@ -1,18 +1,22 @@
-"""What a program group needs of each of its programs, whatever the engine."""
+"""What a program group needs of each of its programs, and what programs of all engines have in common."""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.programs.rows import InstanceRows
+from headrace.stages.environments.programs.rows import InstanceRows, ProgramEpisodes
 from headrace.stages.environments.protocol import Measured
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_S = 3.0
+"""Time that a broken program may take to end before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +36,33 @@ class ProgramAnswer:
         return any(len(rows.columns) > rows.columns.ended for rows in self.rows.values())
 
 
-class Program(Protocol):
+class Closable(Protocol):
+    """A connection with a program."""
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """End it in any state; the program is killed after `patience_s`, by default the time of an exchange."""
+
+
+Connection = TypeVar("Connection", bound=Closable)
+
+
+class Program(ABC, Generic[Connection]):
     """A program that agents act in; it can be started again after it broke.
+
+    Args:
+        name: in log messages and errors.
 
     Attributes:
         connected: true once it has been connected.
         specs: its behaviours so far, by behaviour id.
     """
 
-    connected: bool
-    specs: dict[str, BehaviorSpec]
-
-    @property
-    def name(self) -> str:
-        """Its name in log messages and errors."""
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.connected = False
+        self.specs: dict[str, BehaviorSpec] = {}
+        self._connection: Connection | None = None
+        self._episodes = ProgramEpisodes()
 
     async def begin(self) -> ProgramAnswer:
         """Start it, or start it again, and reset all agents.
@@ -55,36 +72,37 @@ class Program(Protocol):
             ProgramRefused: if it can't be used as it is set up.
             ProgramEnded: if it ends in order.
         """
+        await self.close(_PATIENCE_S)
+        await self._start()
+        self.connected = True
+        return await self.reset()
 
     async def reset(self) -> ProgramAnswer:
         """Reset all agents; raises as `begin`."""
+        self._episodes.clear()
+        return await self._reset()
 
+    @abstractmethod
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
         """Let the agents act that asked for decisions, and wait for an answer; raises as `begin`."""
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End it in any state; it is killed after `patience_s`, by default the time of an exchange."""
+        """End the connection, if there is one, as `Closable.close`; what that raises is only logged."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            await connection.close(patience_s)
+        except Exception as error:  # one that can't even be closed must not hinder the others
+            log.debug("%s: closing it failed: %s", self.name, error)
 
+    @abstractmethod
+    async def _start(self) -> None:
+        """Make a connection, and start it."""
 
-class Closable(Protocol):
-    """A connection with a program."""
-
-    async def close(self, patience_s: float | None = None) -> None:
-        """End it in any state."""
-
-
-async def close_quietly(connection: Closable, patience_s: float | None, name: str) -> None:
-    """Close a connection that may be broken: one that can't even be closed must not hinder the others.
-
-    Args:
-        connection: with the program.
-        patience_s: as of its `close`.
-        name: of the program.
-    """
-    try:
-        await connection.close(patience_s)
-    except Exception as error:
-        log.debug("%s: closing it failed: %s", name, error)
+    @abstractmethod
+    async def _reset(self) -> ProgramAnswer:
+        """Reset all agents; raises as `begin`."""
 
 
 def merged_statistics(statistics: Iterable[Mapping[str, Measured]]) -> dict[str, Measured]:

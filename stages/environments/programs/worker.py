@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.stages.environments.programs.errors import MessageError, ProgramBroken, ProgramEnded
-from headrace.stages.environments.programs.logs import tail
-from headrace.stages.environments.programs.process import ProgramProcess, describe_exit
+from headrace.stages.environments.programs.process import ProgramProcess, describe_exit, tail
 from headrace.stages.environments.programs.server import ConnectionClosed, GameServer, TooLarge
 
 log = logging.getLogger(__name__)

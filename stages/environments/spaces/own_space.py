@@ -1,7 +1,6 @@
-"""The spaces of an environment as plain data, which need no environment library.
+"""The spaces of an environment as plain data, which need no environment library; `own_space` makes them of Gymnasium's.
 
-`gymnasium_spaces` makes them of Gymnasium's. A policy's file keeps them (`BehaviorSpec.spaces`), so that it can be
-asked in the environment's own terms.
+A policy's file keeps them (`BehaviorSpec.spaces`), so that it can be asked in the environment's own terms.
 """
 
 from __future__ import annotations
@@ -9,12 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import Array
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+_SHOWN = 8
+"""Different bounds of a box that are shown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,9 +116,6 @@ class OtherSpace:
 Leaf = BoxSpace | ChoiceSpace | SequenceSpace | OtherSpace
 OwnSpace = ComposedSpace | Leaf
 
-_SHOWN = 8
-"""Different bounds of a box that are shown."""
-
 
 def leaves(space: OwnSpace, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Leaf]]:
     """Return what is in a space and is no Dict and no Tuple, each with its keys from the outside."""
@@ -123,6 +124,34 @@ def leaves(space: OwnSpace, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
             yield from leaves(part, (*keys, key))
     else:
         yield keys, space
+
+
+def own_space(space: Space[Any]) -> OwnSpace:
+    """Return a space as plain data; one of a kind that can't be used is an `OtherSpace`, which its users refuse."""
+    from gymnasium import spaces
+
+    match space:
+        case spaces.Dict():
+            return ComposedSpace("Dict", {key: own_space(part) for key, part in space.spaces.items()})
+        case spaces.Tuple():
+            return ComposedSpace("Tuple", {index: own_space(part) for index, part in enumerate(space.spaces)})
+        case spaces.Box():
+            return BoxSpace(space.low, space.high)
+        case spaces.Discrete():
+            return _choices("Discrete", space, space.n, space.start)
+        case spaces.MultiDiscrete():
+            return _choices("MultiDiscrete", space, space.nvec, space.start)
+        case spaces.MultiBinary():
+            return _choices("MultiBinary", space, np.full(space.shape, 2), 0)
+        case spaces.Sequence():
+            return SequenceSpace(own_space(space.feature_space), space.stack)
+    return OtherSpace(type(space).__name__)
+
+
+def plain_spaces(observation: OwnSpace, action: OwnSpace) -> dict[str, Any] | None:
+    """Return what `BehaviorSpec.spaces` holds: both spaces as plain data; None if one has keys of other types."""
+    plain = {"observation": to_plain(observation), "action": to_plain(action)}
+    return None if None in plain.values() else plain
 
 
 def to_plain(space: OwnSpace) -> dict[str, Any] | None:
@@ -168,6 +197,11 @@ def from_plain(plain: Mapping[str, Any]) -> OwnSpace:
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"not the description of a space: {error}") from error
     raise ValueError(f"not the description of a space: its kind is {kind!r}")
+
+
+def _choices(kind: str, space: Space[Any], sizes: Any, start: Any) -> ChoiceSpace:
+    sizes = np.asarray(sizes, np.int64)
+    return ChoiceSpace(kind, sizes, np.broadcast_to(np.asarray(start, np.int64), sizes.shape), np.dtype(space.dtype))
 
 
 def _bound(bound: Array) -> Any:

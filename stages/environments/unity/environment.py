@@ -28,7 +28,7 @@ from headrace.config.listen import LOCALHOST
 from headrace.stages.environments.programs.rows import ProgramRows
 from headrace.stages.environments.unity.actions import action_protos
 from headrace.stages.environments.unity.columns import BehaviorReader
-from headrace.stages.environments.unity.exceptions import UnityActionException, UnityEnvironmentException, as_low_level
+from headrace.stages.environments.unity.errors import UnityActionException, UnityEnvironmentException, as_low_level
 from headrace.stages.environments.unity.executable import Executable
 from headrace.stages.environments.unity.messages import UnityRLCapabilitiesProto
 from headrace.stages.environments.unity.side_channels import SideChannel, SideChannels
@@ -36,11 +36,12 @@ from headrace.stages.environments.unity.specs import (
     ActionSpec,
     ActionTuple,
     BehaviorSpec,
+    DecisionSteps,
     DimensionProperty,
     ObservationSpec,
     ObservationType,
+    TerminalSteps,
 )
-from headrace.stages.environments.unity.steps import DecisionSteps, TerminalSteps
 from headrace.stages.environments.unity.worker import EDITOR_PORT, MAX_MESSAGE_MIB, UnityWorker
 
 BASE_PORT = EnvSettings().base_port

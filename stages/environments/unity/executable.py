@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.stages.environments.programs.executables import find_executable
+from headrace.stages.environments.programs.process import find_executable
 
 ENGINE = "Unity"
 _LOG_FLAG = "-logfile"

@@ -6,13 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import numpy as np
-
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.programs.episodes import EpisodeTracker
-from headrace.stages.environments.programs.program import ProgramAnswer, close_quietly, merged_statistics
+from headrace.stages.environments.programs.program import Program, ProgramAnswer, merged_statistics
 from headrace.stages.environments.programs.rows import InstanceRows
 from headrace.stages.environments.unity.actions import action_protos
 from headrace.stages.environments.unity.columns import BehaviorReader
@@ -20,9 +17,6 @@ from headrace.stages.environments.unity.errors import UnityBroken
 from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
 
 log = logging.getLogger(__name__)
-
-_PATIENCE_S = 3.0
-"""Time that a broken program may take to end before it is killed."""
 
 
 class Worker(Protocol):
@@ -41,7 +35,7 @@ class Worker(Protocol):
         """End it in any state; it is killed after `patience_s`, by default the time of an exchange."""
 
 
-class UnityInstance:
+class UnityInstance(Program[Worker]):
     """One Unity program, which can be started again after it broke.
 
     Args:
@@ -53,45 +47,20 @@ class UnityInstance:
     def __init__(
         self, worker_id: int, connect: Callable[[], tuple[Worker, SideChannelBridge]], without_graphics: bool = False
     ) -> None:
-        self.worker_id = worker_id
-        self.connected = False
-        """True once it has been connected."""
-        self.specs: dict[str, BehaviorSpec] = {}
-        """Its behaviours, by behaviour id."""
+        super().__init__(f"Unity worker {worker_id}")
         self._connect = connect
         self._without_graphics = without_graphics
-        self._worker: Worker | None = None
         self._bridge: SideChannelBridge | None = None
         self._brains: dict[str, Any] = {}
         self._readers: dict[str, BehaviorReader] = {}
-        self._episodes: dict[str, EpisodeTracker] = {}
 
-    @property
-    def name(self) -> str:
-        """Its name in log messages and errors."""
-        return f"Unity worker {self.worker_id}"
-
-    async def begin(self) -> ProgramAnswer:
-        """Connect or reconnect, and reset all agents.
-
-        Raises:
-            UnityBroken: if it breaks; another attempt may help.
-            UnityRefused: if it can't be used as it is set up.
-            UnityEnded: if it ends in order.
-        """
-        await self.close(patience_s=_PATIENCE_S)
-        self._worker, self._bridge = self._connect()
+    async def _start(self) -> None:
+        self._connection, self._bridge = self._connect()
         self._brains, self._readers = {}, {}
-        await self._worker.start()
-        self.connected = True
-        return await self.reset()
+        await self._connection.start()
 
-    async def reset(self) -> ProgramAnswer:
-        """Reset all agents; raises as `begin`."""
-        for episodes in self._episodes.values():
-            episodes.clear()
-        worker = self._updated_worker()
-        return await self._answer(await worker.reset())
+    async def _reset(self) -> ProgramAnswer:
+        return await self._answer(await self._updated_worker().reset())
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
         """Let agents act, and wait for an answer with at least one row; raises as `begin`."""
@@ -99,20 +68,13 @@ class UnityInstance:
             behavior_id: action_protos(self.specs[behavior_id], batch.continuous, batch.discrete)
             for behavior_id, batch in actions.items()
         }
-        worker = self._updated_worker()
-        return await self._answer(await worker.step(protos))
-
-    async def close(self, patience_s: float | None = None) -> None:
-        """End the connection, if there is one; see `Worker.close`."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await close_quietly(worker, patience_s, self.name)
+        return await self._answer(await self._updated_worker().step(protos))
 
     def _updated_worker(self) -> Worker:
-        assert self._worker is not None, "begin comes first"
+        assert self._connection is not None, "begin comes first"
         assert self._bridge is not None
         self._bridge.update()
-        return self._worker
+        return self._connection
 
     async def _answer(self, output: Any) -> ProgramAnswer:
         assert self._bridge is not None
@@ -140,13 +102,7 @@ class UnityInstance:
         reader = self._readers.get(behavior_id)
         if reader is None:
             reader = self._readers[behavior_id] = self._new_reader(behavior_id, infos[0])
-        columns = reader.read(infos)
-        episodes = self._episodes.get(behavior_id)
-        if episodes is None:
-            episodes = self._episodes[behavior_id] = EpisodeTracker()
-        return InstanceRows(
-            columns, episodes.track(columns.ids.astype(np.int64), columns.ended, self._bridge.generation)
-        )
+        return self._episodes.of(behavior_id, reader.read(infos), self._bridge.generation)
 
     def _new_reader(self, behavior_id: str, first: Any) -> BehaviorReader:
         brain = self._brains.get(behavior_id)

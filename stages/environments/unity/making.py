@@ -1,8 +1,8 @@
-"""From the YAML to a group of Unity programs: executables, ports, seeds, side channels."""
+"""From the YAML to a group of Unity programs: the checks before a run, executables, ports, seeds, side channels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,14 @@ from typing import Any
 from headrace.config import RunConfig
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.programs.group import ProgramGroup
+from headrace.stages.environments.programs.group import RUN_LOGS, ProgramGroup, make_program_group
+from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.environments.unity.executable import Executable
 from headrace.stages.environments.unity.instance import UnityInstance, Worker
-from headrace.stages.environments.unity.preflight import channel_maker
 from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
-from headrace.stages.environments.unity.worker import EDITOR_PORT, UnityWorker
-from headrace.stages.restarts import RestartBudget
-
-RUN_LOGS = "run_logs"
-"""Subfolder of a run's folder for Unity's own logs."""
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import LoadError, blaming
+from headrace.stages.loading import load_callable
 
 
 def make_unity_group(request: EnvironmentRequest) -> ProgramGroup:
@@ -41,16 +39,7 @@ def make_unity_group(request: EnvironmentRequest) -> ProgramGroup:
         )
         return UnityInstance(worker_id, connect, without_graphics=worker_id == first_without_graphics(config))
 
-    return ProgramGroup(
-        make,
-        settings.num_envs,
-        lambda: RestartBudget(
-            settings.max_lifetime_restarts, settings.restarts_rate_limit_n, settings.restarts_rate_limit_period_s
-        ),
-        editor=settings.env_path is None,
-        on_close=settings.on_close,
-        in_step=config.pipeline.deterministic,
-    )
+    return make_program_group(config, settings.num_envs, make, settings.on_close)
 
 
 def _connect(
@@ -61,11 +50,14 @@ def _connect(
     channels: list[Callable[[], Any]],
     parameters: EpisodeParameters | None,
 ) -> tuple[Worker, SideChannelBridge]:
+    from headrace.stages.environments.unity.worker import EDITOR_PORT, UnityWorker  # with gRPC, which no check needs
+
     settings = config.env_settings
+    port = settings.base_port + worker_id if settings.base_port else 0
     bridge = SideChannelBridge(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
     worker = UnityWorker(
         worker_id,
-        _port(config, worker_id),
+        EDITOR_PORT if settings.env_path is None else port,
         _executable(config, worker_id, run_folder),
         (seed + worker_id) & 0x7FFFFFFF,  # Unity's seeds are int32
         settings.num_areas,
@@ -84,13 +76,6 @@ def first_without_graphics(config: RunConfig) -> int | None:
     return 0 if config.engine_settings.no_graphics else 1 if config.engine_settings.no_graphics_monitor else None
 
 
-def _port(config: RunConfig, worker_id: int) -> int:
-    if config.env_settings.env_path is None:
-        return EDITOR_PORT
-    base = config.env_settings.base_port
-    return base + worker_id if base else 0
-
-
 def _executable(config: RunConfig, worker_id: int, run_folder: Path | None) -> Executable | None:
     settings, engine = config.env_settings, config.engine_settings
     if settings.env_path is None:
@@ -102,3 +87,50 @@ def _executable(config: RunConfig, worker_id: int, run_folder: Path | None) -> E
         log_folder=run_folder / RUN_LOGS if run_folder is not None else None,
         show_output=config.debug,
     )
+
+
+def check_executable(config: RunConfig) -> None:
+    """Check that the executable is there, if one is given.
+
+    Raises:
+        ProgramRefused: if it is not.
+    """
+    if config.env_settings.env_path is not None:
+        find_executable(Path(config.env_settings.env_path), "Unity")
+
+
+def named_channels(config: RunConfig) -> Iterator[Callable[[], Any]]:
+    """Yield calls that import the side channels; each raises a LoadError if it can't."""
+    for index in range(len(config.env_settings.side_channels)):
+        yield partial(_find_channel, config, index)
+
+
+def channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
+    """Return a function that makes a side channel of the user's class.
+
+    Raises:
+        LoadError: if what is named can't be found or is no class.
+    """
+    what = f"side channel {config.env_settings.side_channels[index]!r}"
+    found = _find_channel(config, index)
+
+    def make() -> Any:
+        try:
+            made = found()
+        except Exception as error:
+            raise LoadError(f"{what}: making one failed: {describe_error(error)}") from error
+        missing = [name for name in ("channel_id", "message_queue", "on_message_received") if not hasattr(made, name)]
+        if missing:
+            raise LoadError(
+                f"{what}: a {type(made).__name__} is no side channel, it has no {', '.join(missing)}; derive it from "
+                "headrace.unity.SideChannel"
+            )
+        return made
+
+    return make
+
+
+def _find_channel(config: RunConfig, index: int) -> Callable[[], Any]:
+    reference = config.env_settings.side_channels[index]
+    with blaming("env_settings", "side_channels", index):
+        return load_callable(reference, config.source_folder, "side channel", "a class")

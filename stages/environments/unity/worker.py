@@ -15,14 +15,13 @@ from google.protobuf.message import DecodeError
 
 from headrace.config.listen import LOCALHOST
 from headrace.config.unity import EnvSettings
-from headrace.stages.environments.programs.logs import tail
-from headrace.stages.environments.programs.process import ProgramProcess, describe_exit
+from headrace.stages.environments.programs.process import ProgramProcess, describe_exit, tail
 from headrace.stages.environments.unity import handshake, messages
 from headrace.stages.environments.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused
 from headrace.stages.environments.unity.executable import Executable, command_line, player_log
+from headrace.stages.environments.unity.handshake import ConnectionState, describe_timeout
 from headrace.stages.environments.unity.messages import UnityMessageProto
 from headrace.stages.environments.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
-from headrace.stages.environments.unity.timeouts import ConnectionState, describe_timeout
 
 log = logging.getLogger(__name__)
 

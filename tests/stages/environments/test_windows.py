@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from headrace.stages.environments import windows
-from headrace.stages.environments.windows import check_window, no_screen
+from headrace.stages.environments import factory
+from headrace.stages.environments.factory import check_window, no_screen
 from headrace.stages.errors import StageError
 
 HUMAN = {"render_mode": "human"}
@@ -15,7 +15,7 @@ HUMAN = {"render_mode": "human"}
 
 @pytest.fixture(autouse=True)
 def _linux_without_a_screen(monkeypatch):
-    monkeypatch.setattr(windows.sys, "platform", "linux")
+    monkeypatch.setattr(factory.sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
 
@@ -42,7 +42,7 @@ def test_what_names_a_screen_is_believed(variable, monkeypatch):
 def test_a_display_that_nothing_listens_at_is_none(monkeypatch):
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        number = server.getsockname()[1] - windows._X_PORT
+        number = server.getsockname()[1] - factory._X_PORT
         monkeypatch.setenv("DISPLAY", f"127.0.0.1:{number}.0")
         assert no_screen().startswith(f"no screen answers at DISPLAY=127.0.0.1:{number}.0. Film the game")
         server.listen()
@@ -52,7 +52,7 @@ def test_a_display_that_nothing_listens_at_is_none(monkeypatch):
 
 
 def test_other_systems_have_a_screen_without_naming_it(monkeypatch):
-    monkeypatch.setattr(windows.sys, "platform", "darwin")
+    monkeypatch.setattr(factory.sys, "platform", "darwin")
     assert not no_screen()
 
 

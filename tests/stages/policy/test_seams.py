@@ -12,8 +12,8 @@ from headrace.config import NetworkSettings, ObservationSettings
 from headrace.config.image_encoders import IMAGE_ENCODERS, ImageEncoder
 from headrace.config.observation_kinds import OBSERVATION_KINDS, ObservationKind
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
-from headrace.stages.environments.spaces.gymnasium_spaces import own_space
 from headrace.stages.environments.spaces.observations import observation_parts
+from headrace.stages.environments.spaces.own_space import own_space
 from headrace.stages.errors import StageError
 from headrace.stages.policy import ObservationLayout
 from headrace.stages.policy.design import design_of

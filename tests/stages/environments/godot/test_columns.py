@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.godot.columns import AgentColumns, WrongColumn, action_message
-from headrace.stages.environments.godot.spaces import AgentSpaces, behavior_spec
+from headrace.stages.environments.godot.announcement import AgentSpaces, behavior_spec
+from headrace.stages.environments.godot.messages import AgentColumns, WrongColumn, action_message
 
 MIXED = {
     "turn": {"size": 2, "action_type": "continuous"},

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.godot import instance as instance_module
+from headrace.stages.environments.godot.announcement import AgentSpaces, Announcement
 from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls
-from headrace.stages.environments.godot.spaces import AgentSpaces, Announcement
 from headrace.stages.environments.programs.errors import ProgramBroken
 
 SEEN = {"obs": {"space": "box", "size": [1]}}

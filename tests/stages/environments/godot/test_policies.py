@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from headrace.config import RoleSettings
-from headrace.stages.environments.godot.policies import assign_agents, behaviors_of_agents
-from headrace.stages.environments.godot.spaces import AgentSpaces, Announcement
+from headrace.stages.environments.godot.announcement import (
+    AgentSpaces,
+    Announcement,
+    assign_agents,
+    behaviors_of_agents,
+)
 from headrace.stages.environments.programs.errors import ProgramRefused
 
 SEEN = {"obs": {"space": "box", "size": [2]}}

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from headrace.queues.specs import GODOT, ObservationSpec
-from headrace.stages.environments.godot.spaces import SHARED_POLICY, BadAnnouncement, behavior_spec, read_announcement
+from headrace.stages.environments.godot.announcement import (
+    SHARED_POLICY,
+    BadAnnouncement,
+    behavior_spec,
+    read_announcement,
+)
 from headrace.stages.environments.programs.errors import ProgramRefused
 
 BOX = {"obs": {"space": "box", "size": [8]}}

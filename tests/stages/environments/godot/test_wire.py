@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.environments.godot.wire import ENV_INFO, HANDSHAKE, WireError, read_message
+from headrace.stages.environments.godot.messages import ENV_INFO, HANDSHAKE, WireError, read_message
 from headrace.stages.environments.programs.server import framed
 
 PLAIN = st.recursive(

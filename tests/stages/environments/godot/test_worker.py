@@ -9,9 +9,8 @@ import struct
 import pytest
 from godot_runs import build_in, worker_of
 
-from headrace.stages.environments.godot.build import GodotBuild, command_line
-from headrace.stages.environments.godot.columns import action_message
-from headrace.stages.environments.godot.worker import GodotWorker
+from headrace.stages.environments.godot.messages import action_message
+from headrace.stages.environments.godot.worker import GodotBuild, GodotWorker, command_line
 from headrace.stages.environments.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
 
 PRESS = action_message([b'{"press":1}'] * 4)

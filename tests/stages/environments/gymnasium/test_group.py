@@ -20,8 +20,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.environments.spaces.gymnasium_spaces import own_space
-from headrace.stages.environments.spaces.own_space import from_plain
+from headrace.stages.environments.spaces.own_space import from_plain, own_space
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 MODES = list(AutoresetMode)

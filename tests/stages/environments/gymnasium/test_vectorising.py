@@ -11,8 +11,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from headrace.config import EnvironmentSettings
+from headrace.stages.environments.factory import chain_wrappers
 from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
-from headrace.stages.environments.wrappers import chain_wrappers
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.queues.specs import ActionSpec, ObservationSpec
-from headrace.stages.environments.open_protocol.announcement import read_hello
+from headrace.stages.environments.open_protocol.messages import read_hello
 from headrace.stages.environments.programs.errors import MessageError
 
 SEEN = [{"name": "place", "shape": [3]}]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.stages.environments.open_protocol.announcement import read_hello
 from headrace.stages.environments.open_protocol.conformance import check_game
+from headrace.stages.environments.open_protocol.messages import read_hello
 from headrace.stages.environments.programs.errors import ProgramBroken, ProgramEnded
 
 SEEN = [{"name": "seen", "shape": [1]}]

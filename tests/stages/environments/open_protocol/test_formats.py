@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.environments.open_protocol.formats import decode, encode, format_of
+from headrace.stages.environments.open_protocol.messages import decode, encode, format_of
 from headrace.stages.environments.programs.errors import MessageError
 
 VALUES = st.recursive(

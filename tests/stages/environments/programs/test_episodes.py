@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.environments.programs.episodes import EpisodeTracker
+from headrace.stages.environments.programs.rows import EpisodeTracker
 
 
 def track(episodes, ended, deciding, generation=0):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.spaces import actions
 from headrace.stages.environments.spaces.actions import action_masks, flat_mask
-from headrace.stages.environments.spaces.gymnasium_spaces import own_space
+from headrace.stages.environments.spaces.own_space import own_space
 from headrace.stages.errors import StageError
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.config import ObservationSettings
 from headrace.stages.environments.spaces import observations
-from headrace.stages.environments.spaces.gymnasium_spaces import own_space
+from headrace.stages.environments.spaces.own_space import own_space
 from headrace.stages.errors import StageError
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from headrace.stages.environments.spaces.gymnasium_spaces import own_space, plain_spaces
-from headrace.stages.environments.spaces.own_space import from_plain, leaves, to_plain
+from headrace.stages.environments.spaces.own_space import from_plain, leaves, own_space, plain_spaces, to_plain
 
 SPACES = [
     spaces.Box(-1, 1, (2, 3)),

@@ -9,7 +9,7 @@ import pytest
 from unity_runs import BUILD, reports
 
 from headrace.stages.environments.unity.environment import UnityEnvironment
-from headrace.stages.environments.unity.exceptions import (
+from headrace.stages.environments.unity.errors import (
     UnityActionException,
     UnityCommunicationException,
     UnityCommunicatorStoppedException,
@@ -21,8 +21,13 @@ from headrace.stages.environments.unity.exceptions import (
     UnityWorkerInUseException,
 )
 from headrace.stages.environments.unity.side_channels import EngineConfigurationChannel, StatsSideChannel
-from headrace.stages.environments.unity.specs import ActionSpec, ActionTuple, DimensionProperty, ObservationType
-from headrace.stages.environments.unity.steps import DecisionSteps
+from headrace.stages.environments.unity.specs import (
+    ActionSpec,
+    ActionTuple,
+    DecisionSteps,
+    DimensionProperty,
+    ObservationType,
+)
 
 pytestmark = pytest.mark.lengthy
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.stages.environments.programs.errors import ProgramRefused
-from headrace.stages.environments.programs.executables import find_executable
-from headrace.stages.environments.programs.logs import tail
+from headrace.stages.environments.programs.process import find_executable, tail
 from headrace.stages.environments.unity.executable import Executable, command_line, player_log
 
 

@@ -1,4 +1,4 @@
-"""Godot's agents as columns: what a behaviour's agents observe and what they got, and their actions as JSON.
+"""Messages of Godot's addon: JSON behind its length, read as columns of agents, and agents' actions written.
 
 A message has a map for each agent. Its lists of numbers are joined and read at once; only where they do not fit are
 they looked at one by one, to name what is wrong: agent, key, place.
@@ -6,7 +6,10 @@ they looked at one by one, to name what is wrong: agent, key, place.
 
 from __future__ import annotations
 
+import binascii
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -17,14 +20,26 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
-from headrace.stages.environments.godot.pictures import NO_WINDOW, WrongPicture, read_picture
-from headrace.stages.environments.godot.spaces import is_picture
+from headrace.stages.environments.godot.announcement import CHANNELS, is_picture
+from headrace.stages.environments.programs.errors import MessageError
 
 _NUMBER_KINDS = (int, float)
 OF_OBSERVATIONS = (
     "look for a division by zero or an error in its get_obs(), which a debug export (--export-debug) names in its log"
 )
 """Where to look for what is wrong with an observation."""
+NO_WINDOW = (
+    "an engine without a window draws nothing: set engine_settings.no_graphics to false (--viz), and where there is no "
+    "display put xvfb-run before the command"
+)
+"""Why cameras may fail, and what to do."""
+HANDSHAKE = orjson.dumps({"type": "handshake", "major_version": "0", "minor_version": "7"})
+"""Sent first; the addon warns its user of another version, and never answers."""
+ENV_INFO = orjson.dumps({"type": "env_info"})
+RESET = orjson.dumps({"type": "reset"})
+CLOSE = orjson.dumps({"type": "close"})
+_NOT_FINITE = re.compile(rb"(?<=[\[,:\s])([+-]?(?:nan|inf|infinity|\d+(?:\.\d+)?e\d{4,}))(?=[\],}\s])", re.IGNORECASE)
+_SHOWN = 60
 
 
 class WrongColumn(Exception):
@@ -221,3 +236,90 @@ def _flat(value: Any) -> chain[Any] | list[Any]:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+class WrongPicture(ValueError):
+    """A text that is not the picture which was announced; the words follow "a picture" in a sentence."""
+
+
+def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDArray[np.uint8]:
+    """Read a picture of a shape: [height, width, channels], or [channels, height, width].
+
+    An engine may send transparency that the addon has not announced, as Godot 4's Compatibility renderer does of each
+    viewport, or none where it has; then it is dropped, or everything is opaque.
+
+    Raises:
+        WrongPicture: if these are no digits, or the picture is of another size.
+    """
+    try:
+        data = np.frombuffer(binascii.unhexlify(text), np.uint8)
+    except ValueError as error:
+        raise WrongPicture(f"of no such digits: {error}") from None
+    if len(data) == math.prod(shape):
+        return data.reshape(shape)
+    if channels_last and shape[2] in CHANNELS:
+        height, width, announced = shape
+        sent = sum(CHANNELS) - announced
+        if len(data) == height * width * sent:
+            picture = np.full(shape, 255, np.uint8)
+            picture[..., :3] = data.reshape(height, width, sent)[..., :3]
+            return picture
+    raise WrongPicture(
+        f"of {len(data):,} bytes, expected {math.prod(shape):,} ({'×'.join(map(str, shape))}, as announced)"
+    )
+
+
+# Bytes. The text of Godot's own writer is one byte a character where it is not UTF-8, and numbers that are not finite
+# stand there as the C library prints them (`nan`, `-nan`, `inf`), which no JSON reader takes. They are read as words,
+# so that who looks for a number can tell what was sent and where.
+
+
+class WireError(MessageError):
+    """Bytes that are no message."""
+
+
+def call_of(method: str) -> bytes:
+    """Return the message that calls a method of all agents."""
+    return orjson.dumps({"type": "call", "method": method})
+
+
+def read_message(content: bytes) -> dict[str, Any]:
+    """Read a message of the game.
+
+    Raises:
+        WireError: if it is none.
+    """
+    try:
+        message = read_json(content)
+    except WireError as error:
+        raise WireError(f"has sent what is {error}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise WireError(f"has sent JSON that is no message (a map with a 'type'): {_excerpt(content)}")
+    return message
+
+
+def read_json(content: bytes) -> Any:
+    """Read JSON as Godot writes it; numbers that are not finite are texts.
+
+    Raises:
+        WireError: if it is none.
+    """
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        content = content.decode("latin-1").encode("utf-8")
+    try:
+        return orjson.loads(_NOT_FINITE.sub(rb'"\1"', content))
+    except orjson.JSONDecodeError as error:
+        at = min(error.pos, len(content))
+        raise WireError(f"no JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
+
+
+def _excerpt(content: bytes, at: int = 0) -> str:
+    begin = max(0, at - _SHOWN // 2)
+    dots = "…" if begin + _SHOWN < len(content) else ""
+    return repr(content[begin : begin + _SHOWN].decode("latin-1")) + dots
