@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from PIL import Image
 from run_configs import INLINE, changed
-from run_folders import digest, read_whole_checkpoint
+from run_folders import read_whole_checkpoint
 from runs import run_here
 
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.run_folder import checkpoint_assembler
 
 PPO = {
     "trainer_type": "ppo",
@@ -82,29 +80,6 @@ def test_one_actor_and_learner_of_each_side_in_processes_of_their_own(tmp_path):
     result = run_here(plain, tmp_path, "run")
     assert result.behaviors["Hider"].step >= 600
     assert result.behaviors["Seeker"].step >= 900
-
-
-def test_a_resumed_run_goes_on_in_mid_turn_to_the_bit(tmp_path, monkeypatch):
-    plain = duel(pipeline__deterministic=True)
-    copies, write = [], checkpoint_assembler.write_manifest
-
-    def keeping(checkpoints, number, *arguments):
-        write(checkpoints, number, *arguments)
-        copies.append(tmp_path / f"after-{number}")
-        shutil.copytree(checkpoints.parent, copies[-1], ignore=shutil.ignore_patterns(".lock"))
-
-    monkeypatch.setattr(checkpoint_assembler, "write_manifest", keeping)
-    whole = run_here(plain, tmp_path, "whole")
-    wanted = {part: digest(state) for part, state in read_whole_checkpoint(whole.folder).items()}
-    assert len(copies) >= 5
-    monkeypatch.setattr(checkpoint_assembler, "write_manifest", write)
-    turns = set()
-    for copy in list(copies)[:-1]:
-        turns.add(read_whole_checkpoint(copy)["ghost@main"]["learning_team"])
-        run_here(plain, tmp_path, copy.name, resume=True)
-        assert {part: digest(state) for part, state in read_whole_checkpoint(copy).items()} == wanted
-        assert league(copy, "Seeker") == league(whole.folder, "Seeker")
-    assert turns == {0, 1}
 
 
 def test_a_run_that_was_done_on_one_side_goes_on_with_the_other_and_exports_each_policy_once(tmp_path, caplog):
