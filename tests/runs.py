@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole
@@ -35,6 +36,14 @@ def run_here(plain: Plain, results: Path, run_id: str, options: RunOptions | Non
     """Run a configuration in this process; `settings` go to `checkpoint_settings`."""
     whole = {**plain, "checkpoint_settings": {"results_dir": str(results), "run_id": run_id, **settings}}
     return run(RunConfig.from_plain(whole, TROUBLED_ENV), options)
+
+
+def assert_no_children() -> None:
+    """Nothing that a run in this process has started is still running, or will be soon."""
+    deadline = time.monotonic() + 15.0
+    while left := [child for child in psutil.Process().children(recursive=True) if child.is_running()]:
+        assert time.monotonic() < deadline, f"processes stayed behind: {left}"
+        time.sleep(0.02)
 
 
 def record_expert(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Whole runs of the command on the stand-in Unity: their configuration, and what tests ask of them."""
+"""Whole runs on the stand-in Unity, of the command or in this process: their configuration, and what tests ask of them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def unity(tmp_path, *arguments, num_envs=2, **changes):
 LONG = {"behaviors__Simple__max_steps": 10**7}
 
 
-def restarts(command):
-    return command.output.count("Restarting Unity worker")
+def restarts(output):
+    return output.count("Restarting Unity worker")
 
 
 def player_of(command, worker):
@@ -63,8 +63,8 @@ def player_of(command, worker):
     return found[-1]
 
 
-def assert_saved(command, at_least=1):
+def assert_saved(run_folder, at_least=1):
     """What was learned is in a whole checkpoint."""
-    states = read_whole_checkpoint(command.run_folder)
+    states = read_whole_checkpoint(run_folder)
     assert states.keys() == {"trainer@learner-Simple"}
-    assert newest_checkpoint(command.run_folder / "checkpoints").steps["Simple"] >= at_least
+    assert newest_checkpoint(run_folder / "checkpoints").steps["Simple"] >= at_least

@@ -62,8 +62,8 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
     command = start(plain)
     assert command.wait() == 0, command.output
     command.assert_left_nothing()
-    assert restarts(command) == 0
-    assert_saved(command, 1000)
+    assert restarts(command.output) == 0
+    assert_saved(command.run_folder, 1000)
     first, second = sorted(reports(tmp_path / "reports"), key=lambda report: report["port"])
     base = plain["env_settings"]["base_port"]
     assert [(report["port"], report["seed"], report["returncode"]) for report in (first, second)] == [
@@ -100,14 +100,14 @@ def test_it_resumes_and_plays_what_was_trained(start, tmp_path):
     plain["behaviors"]["Simple"]["max_steps"] = 2000
     command = start(plain, "--resume")
     assert command.wait() == 0, command.output
-    assert_saved(command, 2000)
+    assert_saved(command.run_folder, 2000)
     before = len(reports(tmp_path / "reports"))
     command = start(plain, "--inference")
     command.until(lambda: "Mean Reward" in command.output, "a summary of what is played")
     command.interrupt()
     assert command.wait() == 0, command.output
     command.until_gone()
-    assert_saved(command, 2000)
+    assert_saved(command.run_folder, 2000)
     assert len(reports(tmp_path / "reports")) == before + 2
 
 
@@ -201,9 +201,9 @@ def test_the_editor_being_stopped_ends_the_run_in_order(start, tmp_path, press_p
     assert command.wait() == 0, command.output
     assert editor.wait() == 0
     assert "The run ends." in command.output
-    assert restarts(command) == 0
+    assert restarts(command.output) == 0
     command.assert_left_nothing()
-    assert_saved(command, 400)
+    assert_saved(command.run_folder, 400)
 
 
 @needs_port_5004
@@ -213,4 +213,4 @@ def test_the_end_of_training_lets_the_editor_go_on(start, tmp_path, press_play):
     editor = press_play("--agents", 4)
     assert command.wait() == 0, command.output
     assert editor.wait() == 0
-    assert_saved(command, 1000)
+    assert_saved(command.run_folder, 1000)
