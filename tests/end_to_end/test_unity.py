@@ -11,9 +11,12 @@ import uuid
 import pytest
 from run_configs import INLINE
 from run_folders import weights_digest
-from runs import PATIENCE_S
+from runs import PATIENCE_S, assert_no_children, run_here
 from unity_command import LONG, assert_saved, restarts, unity
 from unity_runs import BUILD, is_free, reports
+
+from headrace.pipeline.run import RunOptions
+from headrace.pipeline.run_handle import StopRequest
 
 CHANNEL = '''
 import uuid
@@ -93,21 +96,21 @@ def test_two_actors_number_their_programs_one_after_the_other(start, tmp_path):
     assert sorted((report["port"] - base, report["seed"]) for report in told) == [(0, 5), (1, 6), (2, 7), (3, 8)]
 
 
-def test_it_resumes_and_plays_what_was_trained(start, tmp_path):
+def test_it_resumes_and_plays_what_was_trained(tmp_path, caplog):
+    caplog.set_level("INFO")
     plain = unity(tmp_path, "--companions", 2, **INLINE)
-    command = start(plain)
-    assert command.wait() == 0, command.output
+    run_here(plain, tmp_path, "run")
     plain["behaviors"]["Simple"]["max_steps"] = 2000
-    command = start(plain, "--resume")
-    assert command.wait() == 0, command.output
-    assert_saved(command.run_folder, 2000)
+    run_folder = run_here(plain, tmp_path, "run", resume=True).folder
+    assert_saved(run_folder, 2000)
     before = len(reports(tmp_path / "reports"))
-    command = start(plain, "--inference")
-    command.until(lambda: "Mean Reward" in command.output, "a summary of what is played")
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    command.until_gone()
-    assert_saved(command.run_folder, 2000)
+    stop = StopRequest()
+    played = RunOptions(console=True, stop=stop, on_summary=lambda summary: summary.mean_reward and stop.set())
+    caplog.clear()
+    assert run_here(plain, tmp_path, "run", played, inference=True).interrupted
+    assert "Mean Reward" in caplog.text
+    assert_no_children()
+    assert_saved(run_folder, 2000)
     assert len(reports(tmp_path / "reports")) == before + 2
 
 
@@ -123,16 +126,15 @@ def test_a_deterministic_run_gives_the_same_weights_again(start, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [("--groups",), pytest.param(("--new-ids",), marks=pytest.mark.slow)])
-def test_agents_that_come_and_go_are_trained(start, tmp_path, arguments):
+def test_agents_that_come_and_go_are_trained(tmp_path, caplog, arguments):
     plain = unity(tmp_path, "--scene", "crowd", *arguments, **INLINE)
     plain["behaviors"] = {"Crowd": {**plain["behaviors"].pop("Simple"), "trainer_type": "poca"}}
-    command = start(plain)
-    assert command.wait() == 0, command.output
-    assert "never ended" not in command.output
+    run_here(plain, tmp_path, "run")
+    assert "never ended" not in caplog.text
     assert all(report["returncode"] == 0 for report in reports(tmp_path / "reports"))
 
 
-def test_two_teams_play_each_other(start, tmp_path):
+def test_two_teams_play_each_other(tmp_path):
     plain = unity(tmp_path, "--scene", "duel", **INLINE)
     settings = plain["behaviors"].pop("Simple")
     plain["behaviors"]["Duel"] = {
@@ -145,9 +147,7 @@ def test_two_teams_play_each_other(start, tmp_path):
             "play_against_latest_model_ratio": 0,  # who plays against itself is not rated
         },
     }
-    command = start(plain)
-    assert command.wait() == 0, command.output
-    assert "ELO" in command.output
+    assert run_here(plain, tmp_path, "run").behaviors["Duel"].elo is not None
 
 
 # The Editor. ---------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_the_editor_being_stopped_ends_the_run_in_order(start, tmp_path, press_p
 
 @needs_port_5004
 def test_the_end_of_training_lets_the_editor_go_on(start, tmp_path, press_play):
-    command = start(in_editor(tmp_path))
+    command = start(in_editor(tmp_path, **INLINE))
     command.until(lambda: "Listening on port 5004" in command.output, "the word that it listens")
     editor = press_play("--agents", 4)
     assert command.wait() == 0, command.output
