@@ -1,4 +1,4 @@
-"""Stages and a trainer that hang in a way of one's choice; tests copy this file next to their configurations."""
+"""Stages that hang in a way of one's choice; tests copy this file next to their configurations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from headrace.stages import Stage, TrajectoryBatch
-from headrace.stages.trainer.ppo import PPOTrainer
 
 HANGS = Path(__file__).with_name("hangs")
 """A file beside the configuration that is there once something hangs."""
@@ -27,23 +26,6 @@ def hang(how: str) -> None:
     if how == "lock":
         ctypes.PyDLL(None).sleep(10**6)
     time.sleep(1e9)
-
-
-class ComputingTrainer(PPOTrainer):
-    """Never comes to the end of its third update."""
-
-    how = "compute"
-
-    def learn(self) -> int:
-        if self.version == 2:
-            hang(self.how)
-        return super().learn()
-
-
-class LockingTrainer(ComputingTrainer):
-    """The same, in C."""
-
-    how = "lock"
 
 
 class Hangs(Stage[TrajectoryBatch, TrajectoryBatch]):

@@ -17,6 +17,9 @@ from run_folders import read_whole_checkpoint, streams
 from runs import Command, run_here
 
 from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.run import RunOptions
+from headrace.pipeline.run_handle import StopRequest
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_reader import StreamReader
 from headrace.stages import StageContext
@@ -149,7 +152,7 @@ def test_the_csv_is_cut_back_to_the_checkpoint_on_a_resume(tmp_path: Path):
         pytest.param(PROCESSES, 1, "main", id="processes lag 1"),
         pytest.param(PROCESSES, 0, None, id="processes lag 0", marks=pytest.mark.slow),
         pytest.param(INLINE, 1, None, id="inline lag 1", marks=pytest.mark.slow),
-        pytest.param(INLINE, 0, "main", id="inline lag 0"),
+        pytest.param(INLINE, 0, "main", id="inline lag 0", marks=pytest.mark.slow),
     ],
 )
 def test_the_yaml_places_stages(folder: Path, hosts: Plain, lag: int, csv_host: str | None):
@@ -158,7 +161,7 @@ def test_the_yaml_places_stages(folder: Path, hosts: Plain, lag: int, csv_host: 
     assert command.wait() == 0, command.output
     command.assert_left_nothing()
 
-    batches = recorded(command)
+    batches = recorded(command.run_folder)
     assert {float(reward) for batch in batches for reward in np.unique(batch.rewards)} == {0.5}
     ended = [batch.lengths[batch.terminated | batch.truncated] for batch in batches]
     assert np.concatenate(ended).min() >= 9
@@ -168,27 +171,28 @@ def test_the_yaml_places_stages(folder: Path, hosts: Plain, lag: int, csv_host: 
     assert all(float(row["return"]) == int(row["length"]) for row in episodes(command.run_folder))  # before clipping
 
 
-def test_the_example_runs_as_it_is(folder: Path):
+def test_the_example_runs_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(folder)
     example = yaml.safe_load((EXAMPLE / "config.yaml").read_text())
-    short = ["--set", "behaviors.CartPole.max_steps=6000", "--set", "behaviors.CartPole.summary_freq=3000"]
-    command = Command(folder, example, *short)
-    assert command.wait() == 0, command.output
-    assert len(episodes(command.run_folder)) > 0
-    lines = [json.loads(line) for line in (command.run_folder / "summaries.jsonl").read_text().splitlines()]
+    short = {"behaviors__CartPole__max_steps": 6000, "behaviors__CartPole__summary_freq": 3000}
+    run_folder = run_here(changed(example, {**INLINE, **short}), folder, "run").folder
+    assert len(episodes(run_folder)) > 0
+    lines = [json.loads(line) for line in (run_folder / "summaries.jsonl").read_text().splitlines()]
     own = [line for line in lines if line["category"] == "CartPole"]
     assert [line["step"] for line in own] == [3000, 6000]
     assert all("Environment/Cumulative Reward" in line for line in own)
 
 
-def test_what_the_page_shows_first_works(tmp_path: Path):
+def test_what_the_page_shows_first_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
     page = PAGE.read_text()
     code, _, alone = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (config,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "my_stages.py").write_text(code)
-    scaled = changed(yaml.safe_load(config), {**INLINE, "behaviors__CartPole__max_steps": 2000})
-    command = Command(tmp_path, scaled, "--record")
-    assert command.wait() == 0, command.output
-    assert {float(reward) for batch in recorded(command) for reward in batch.rewards} == {float(np.float32(0.1))}
+    (tmp_path / "my_stages_of_the_page.py").write_text(code)
+    scaled = yaml.safe_load(config.replace("my_stages:", "my_stages_of_the_page:"))
+    scaled = changed(scaled, {**INLINE, "behaviors__CartPole__max_steps": 2000, "record__edges": ["trainer"]})
+    run_folder = run_here(scaled, tmp_path, "run").folder
+    assert {float(reward) for batch in recorded(run_folder) for reward in batch.rewards} == {float(np.float32(0.1))}
 
     names: dict[str, Any] = {"np": np}
     exec(compile(code + alone, str(PAGE), "exec"), names)
@@ -230,31 +234,29 @@ def test_what_follows_the_ghost_stage_sees_the_learning_team_only(folder: Path, 
     assert result.behaviors["Volley"].step >= 2500
 
 
-def test_an_installed_package_offers_stages_by_a_short_name(folder: Path):
+def test_an_installed_package_offers_stages_by_a_short_name(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(folder)
     info = folder / "clipper-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: clipper\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[headrace.stages]\nclip = my_stages:ClipReward\n")
-    placed = with_stages({"use": "clip", "with": {"limit": 0.5}}, **INLINE)
-    command = Command(folder / "elsewhere", placed, "--record", environment={"PYTHONPATH": str(folder)})
-    assert command.wait() == 0, command.output
-    assert set(recorded(command)[0].rewards.tolist()) == {0.5}
+    placed = with_stages({"use": "clip", "with": {"limit": 0.5}}, record__edges=["trainer"], **INLINE)
+    assert set(recorded(run_here(placed, folder, "run").folder)[0].rewards.tolist()) == {0.5}
 
 
 # Misbehaviour. ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("hosts", "host", "name"),
-    [(PROCESSES, None, "Raises"), pytest.param(PROCESSES, "main", "Raises-CartPole", marks=pytest.mark.slow)],
-    ids=["actor process", "main"],
+    ("host", "name"), [(None, "Raises"), pytest.param("main", "Raises-CartPole", marks=pytest.mark.slow)]
 )
 def test_a_stage_that_raises_ends_the_run_with_a_checkpoint_to_go_on_from(
-    folder: Path, hosts: Plain, host: str | None, name: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, host: str | None, name: str
 ):
+    monkeypatch.syspath_prepend(folder)
     never = {"behaviors__CartPole__checkpoint_interval": 500000}  # so that the only checkpoint is that of the failure
     bad = {"use": BAD + "Raises", "host": host, "with": {"on_item": 8}}
-    command = Command(folder, with_stages(bad, **never, **hosts))
+    command = Command(folder, with_stages(bad, **never))
     assert command.wait() == 1
     command.assert_left_nothing()
     told = command.output.splitlines()[-3:]
@@ -270,9 +272,8 @@ def test_a_stage_that_raises_ends_the_run_with_a_checkpoint_to_go_on_from(
     reached = read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"]
     assert reached > 0
 
-    mended = Command(folder, with_stages({**bad, "with": {"on_item": 0}}, **never, **hosts), "--resume")
-    assert mended.wait() == 0, mended.output
-    assert read_whole_checkpoint(mended.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 3000 > reached
+    mended = with_stages({**bad, "with": {"on_item": 0}}, **never, **INLINE)
+    assert run_here(mended, command.results, "run", resume=True).behaviors["CartPole"].step >= 3000 > reached
 
 
 @pytest.mark.parametrize("host", [None, "main"])
@@ -308,48 +309,54 @@ def test_a_trajectory_that_is_delivered_twice_ends_a_run_that_is_checked_for_it(
     assert "Traceback" not in command.output
 
 
-def test_a_stage_that_blocks_is_named_with_how_long(folder: Path):
+def test_a_stage_that_blocks_is_named_with_how_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.syspath_prepend(folder)
     in_main = {"use": BAD + "Blocks", "name": "B", "host": "main"}
-    command = Command(folder, with_stages({"use": BAD + "Blocks"}, in_main, **INLINE))
-    assert command.wait() == 0, command.output
+    run_here(with_stages({"use": BAD + "Blocks"}, in_main, **INLINE), folder, "run")
     for stage in ("Blocks", "B-CartPole"):
-        (blocked,) = re.findall(rf"stage {stage} blocked its event loop for ([\d.]+) s on item 2 ", command.output)
+        (blocked,) = re.findall(rf"stage {stage} blocked its event loop for ([\d.]+) s on item 2 ", caplog.text)
         assert float(blocked) >= 1.0
 
 
-@pytest.mark.parametrize(("host", "hosts"), [pytest.param(None, PROCESSES, marks=pytest.mark.slow), ("main", INLINE)])
+@pytest.mark.parametrize("host", [pytest.param(None, marks=pytest.mark.slow), "main"])
 def test_a_stage_that_lets_nothing_through_is_named_and_the_run_can_be_stopped(
-    folder: Path, host: str | None, hosts: Plain
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str | None
 ):
-    command = Command(folder, with_stages({"use": BAD + "Swallows", "host": host}, **hosts))
-    command.until(lambda: "The trainer of CartPole has got nothing since step 0" in command.output, "the warning")
-    assert f"(Swallows{'@actor-0' if host is None else '-CartPole@main'}: " in command.output
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    command.assert_left_nothing()
+    monkeypatch.syspath_prepend(folder)
+    stop = StopRequest()
+
+    def stop_once_warned(snapshot: ProgressSnapshot) -> None:
+        if "The trainer of CartPole has got nothing since step 0" in caplog.text:
+            stop.set()
+
+    plain = with_stages({"use": BAD + "Swallows", "host": host}, **INLINE)
+    assert run_here(plain, folder, "run", RunOptions(stop=stop, on_progress=stop_once_warned)).interrupted
+    assert f"(Swallows{'@actor-0' if host is None else '-CartPole@main'}: " in caplog.text
 
 
 def test_batches_that_a_stage_keeps_stay_intact(folder: Path):
     in_main = {"use": BAD + "Keeps", "name": "KeepsSharedMemory", "host": "main"}
-    command = Command(folder, with_stages({"use": BAD + "Keeps"}, in_main))
+    short = {"behaviors__CartPole__max_steps": 2000}
+    command = Command(folder, with_stages({"use": BAD + "Keeps"}, in_main, **short))
     assert command.wait() == 0, command.output
 
 
-def test_every_wrong_name_is_reported_before_anything_starts(folder: Path):
-    command = Command(
-        folder,
-        with_stages(
-            {"use": BAD + "Raise"},
-            {"use": "misbehaving:Raises", "name": "module"},
-            {"use": BAD + "Raises", "name": "argument", "with": {"on_itm": 2}},
-            {"use": "my_stages:DropShortTrajectories"},
-            {"use": BAD + "NoStage"},
-            {"use": "nowhere-offered"},
-        ),
+def test_every_wrong_name_is_reported_before_anything_starts(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(folder)
+    wrong = with_stages(
+        {"use": BAD + "Raise"},
+        {"use": "misbehaving:Raises", "name": "module"},
+        {"use": BAD + "Raises", "name": "argument", "with": {"on_itm": 2}},
+        {"use": "my_stages:DropShortTrajectories"},
+        {"use": BAD + "NoStage"},
+        {"use": "nowhere-offered"},
+        **INLINE,
     )
-    assert command.wait() == 2
-    assert not command.run_folder.exists()
-    assert "Traceback" not in command.output
+    with pytest.raises(RunError) as caught:
+        run_here(wrong, folder, "run")
+    assert not (folder / "run").exists()
     for words in (
         "has no attribute 'Raise'; did you mean 'Raises'?",
         "no module named 'misbehaving' lies in",
@@ -359,16 +366,19 @@ def test_every_wrong_name_is_reported_before_anything_starts(folder: Path):
         "NoStage is not a class derived from headrace.Stage",
         "'nowhere-offered' (entry-point group 'headrace.stages'): no installed package offers it",
     ):
-        assert words in command.output
+        assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("host", [None, "main"])
-def test_a_constructor_that_raises_is_reported_before_training(folder: Path, host: str | None):
-    command = Command(folder, with_stages({"use": "my_stages:ClipReward", "host": host, "with": {"limit": -1}}))
-    assert command.wait() == 1
-    command.assert_left_nothing()
-    assert "making my_stages:ClipReward raised ValueError: limit: expected more than 0, got -1" in command.output
-    assert "Traceback" not in command.output
+def test_a_constructor_that_raises_is_reported_before_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, host: str | None
+):
+    monkeypatch.syspath_prepend(folder)
+    expected = "making my_stages:ClipReward raised ValueError: limit: expected more than 0, got -1"
+    with pytest.raises(RunFailed, match=expected):
+        run_here(
+            with_stages({"use": "my_stages:ClipReward", "host": host, "with": {"limit": -1}}, **INLINE), folder, "run"
+        )
 
 
 def test_statistics_writers_are_checked_before_anything_starts(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -384,9 +394,9 @@ def one_stream(run_folder: Path, edge: str) -> str:
     return stream
 
 
-def recorded(command: Command) -> list[TrajectoryBatch]:
+def recorded(run_folder: Path) -> list[TrajectoryBatch]:
     """What reached the trainer."""
-    stream = one_stream(command.run_folder, "trainer")
+    stream = one_stream(run_folder, "trainer")
     return [frame.message for frame in StreamReader(stream) if isinstance(frame.message, TrajectoryBatch)]
 
 

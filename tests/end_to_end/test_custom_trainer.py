@@ -27,7 +27,7 @@ from headrace.stages.trainer import TrainerContext
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
 CONFIG = EXAMPLE / "trainer.yaml"
-MISBEHAVING = Path(__file__).with_name("misbehaving_stages.py")
+MISBEHAVING = Path(__file__).with_name("misbehaving_trainers.py")
 SPEC = BehaviorSpec("LongPole", (ObservationSpec("vector", (4,)),), ActionSpec(discrete_branches=(2,)))
 
 
@@ -149,7 +149,7 @@ def test_it_learns(tmp_path: Path):
             {"learning_rate": 0.1},
             "behaviors.LongPole.hyperparameters: 'buffer_size' is missing",
         ),
-        ("misbehaving_stages:StrangePolicies", {}, r"policy version 0 does not fit this network: .*expected tensor"),
+        ("misbehaving_trainers:StrangePolicies", {}, r"policy version 0 does not fit this network: .*expected tensor"),
     ],
 )
 def test_what_is_wrong_with_a_trainer_is_said_before_training(

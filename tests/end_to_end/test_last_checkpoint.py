@@ -14,7 +14,7 @@ from runs import Command, run_here
 
 pytestmark = pytest.mark.lengthy
 
-BESIDE = [TROUBLED_ENV, TROUBLED_ENV.with_name("misbehaving_stages.py")]
+BESIDE = [TROUBLED_ENV, TROUBLED_ENV.with_name("misbehaving_trainers.py")]
 LONG = {"behaviors__CartPole__max_steps": 10**7, "behaviors__CartPole__checkpoint_interval": 10**7}
 """A run that makes no checkpoint of its own accord."""
 
@@ -22,7 +22,7 @@ LONG = {"behaviors__CartPole__max_steps": 10**7, "behaviors__CartPole__checkpoin
 def slow(grace_s: float, **changes: Any) -> Plain:
     """CartPole with a trainer that takes its time, as its environment variables say."""
     return cartpole(
-        behaviors__CartPole__trainer_type="misbehaving_stages:SlowTrainer",
+        behaviors__CartPole__trainer_type="misbehaving_trainers:SlowTrainer",
         pipeline__supervision__grace_s=grace_s,
         **changes,
     )

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from run_configs import cartpole
 
-HANGING = Path(__file__).with_name("hanging_stages.py")
+HANGING = [Path(__file__).with_name(f"hanging_{what}.py") for what in ("stages", "trainers")]
 
 
 @pytest.mark.parametrize("trainer", [pytest.param("ComputingTrainer", marks=pytest.mark.slow), "LockingTrainer"])
 def test_a_learner_that_hangs_dies_with_main_and_so_does_its_actor(start, tmp_path, trainer):
-    command = start(cartpole(behaviors__CartPole__trainer_type=f"hanging_stages:{trainer}"), beside=[HANGING])
+    command = start(cartpole(behaviors__CartPole__trainer_type=f"hanging_trainers:{trainer}"), beside=HANGING)
     command.until((tmp_path / "hangs").exists, "a learner that hangs")
     command.process.kill()
     command.wait()
@@ -58,8 +58,8 @@ def test_a_learner_that_is_stopped_and_may_not_be_replaced_is_named_and_ends_the
 @pytest.mark.parametrize("trainer", ["ComputingTrainer", "LockingTrainer"])
 def test_a_learner_that_hangs_is_named_with_its_stack_and_ends_the_run(start, trainer):
     limits = {**LIMITS, "env_settings__restarts_rate_limit_n": 0}
-    plain = cartpole(behaviors__CartPole__trainer_type=f"hanging_stages:{trainer}", **limits)
-    command = start(plain, beside=[HANGING])
+    plain = cartpole(behaviors__CartPole__trainer_type=f"hanging_trainers:{trainer}", **limits)
+    command = start(plain, beside=HANGING)
     assert command.wait() == 1, command.output
     assert "(pipeline.supervision.learners.warn_s)" in command.output
     assert "hanging_stages.py" in command.output
@@ -86,9 +86,7 @@ def test_an_evaluation_that_is_stopped_is_named_and_started_again_and_the_run_go
 )
 def test_a_stage_that_awaits_for_ever_is_named_and_ended(start, host, key):
     stage = {"use": "hanging_stages:Awaits", **({"host": host} if host else {})}
-    command = start(
-        cartpole(pipeline__stages=[stage], env_settings__restarts_rate_limit_n=0, **LIMITS), beside=[HANGING]
-    )
+    command = start(cartpole(pipeline__stages=[stage], env_settings__restarts_rate_limit_n=0, **LIMITS), beside=HANGING)
     assert command.wait() == 1, command.output
     assert f"(pipeline.supervision.{key}.warn_s): stage Awaits" in command.output
     assert "in _answer" in command.output
@@ -100,7 +98,7 @@ def test_a_stage_that_awaits_for_ever_is_named_and_ended(start, host, key):
 @pytest.mark.parametrize("how", ["compute", "sleep"])
 def test_a_stage_that_holds_mains_event_loop_is_named_and_fails_by_name(start, how):
     stage = {"use": "hanging_stages:Hangs", "host": "main", "with": {"how": how}}
-    command = start(cartpole(pipeline__stages=[stage], **LIMITS), beside=[HANGING])
+    command = start(cartpole(pipeline__stages=[stage], **LIMITS), beside=HANGING)
     assert command.wait() == 1, command.output
     assert "main has been silent for" in command.output
     assert "stage Hangs" in command.output
@@ -111,7 +109,7 @@ def test_a_stage_that_holds_mains_event_loop_is_named_and_fails_by_name(start, h
 
 def test_a_second_signal_ends_a_run_whose_event_loop_is_held(start, tmp_path):
     stage = {"use": "hanging_stages:Hangs", "host": "main", "with": {"how": "sleep"}}
-    command = start(cartpole(pipeline__stages=[stage]), beside=[HANGING])
+    command = start(cartpole(pipeline__stages=[stage]), beside=HANGING)
     command.until((tmp_path / "hangs").exists, "a stage that hangs")
     command.interrupt()
     command.until(lambda: "A second signal ends it at once." in command.output, "the first signal's answer")

@@ -1,0 +1,24 @@
+"""Trainers that hang; apart from `hanging_stages.py`, as stages need no torch."""
+
+from __future__ import annotations
+
+from hanging_stages import hang
+
+from headrace.stages.trainer.ppo import PPOTrainer
+
+
+class ComputingTrainer(PPOTrainer):
+    """Never comes to the end of its third update."""
+
+    how = "compute"
+
+    def learn(self) -> int:
+        if self.version == 2:
+            hang(self.how)
+        return super().learn()
+
+
+class LockingTrainer(ComputingTrainer):
+    """The same, in C."""
+
+    how = "lock"
