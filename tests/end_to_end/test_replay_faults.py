@@ -12,24 +12,21 @@ from pathlib import Path
 import pytest
 from run_configs import INLINE, late
 from run_folders import streams, weights_digest
-from runs import Command, run_here
+from runs import run_here
 
 from headrace.pipeline.common.errors import RunFailed
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.stream_reader import StreamReader
 from headrace.queues.stream_writer import StreamWriter
 
-LATE_ENV = Path(__file__).with_name("late_env.py")
 ENDLESS = {"behaviors__Early__max_steps": 10**6, "behaviors__Late__max_steps": 10**6}
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """The folder of a run that was recorded at both edges."""
-    folder = tmp_path_factory.mktemp("recorded")
-    command = Command(folder, late(record__edges=["agent_processor", "trainer"]), beside=[LATE_ENV])
-    assert command.wait() == 0, command.output
-    return command.run_folder
+    plain = late(record__edges=["agent_processor", "trainer"], **INLINE)
+    return run_here(plain, tmp_path_factory.mktemp("recorded"), "run").folder
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +65,8 @@ def test_a_yaml_without_the_late_behavior_is_told_its_name(behind_processor, tmp
 
 
 def test_a_replay_host_that_is_killed_ends_the_run_by_name(behind_processor, start):
-    replay = start(late(replay__speed=0.01), "--replay", behind_processor)
+    plain = late(replay__speed=0.01, pipeline__hosts__learners__kind="inline")
+    replay = start(plain, "--replay", behind_processor)
     replay.until(lambda: "Connected new brain" in replay.output, "a behaviour of the recording")
     os.kill(replay.pid_of("actor-0"), signal.SIGKILL)
     assert replay.wait() == 1
