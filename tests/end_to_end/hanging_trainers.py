@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hanging_stages import hang
+from hanging_stages import hang  # type: ignore[import-not-found]  # beside the YAML
 
 from headrace.stages.trainer.ppo import PPOTrainer
 

@@ -105,8 +105,13 @@ def test_it_resumes_and_plays_what_was_trained(tmp_path, caplog):
     assert_saved(run_folder, 2000)
     before = len(reports(tmp_path / "reports"))
     stop = StopRequest()
-    played = RunOptions(console=True, stop=stop, on_summary=lambda summary: summary.mean_reward and stop.set())
+
+    def stop_when_episodes_have_ended(summary):
+        if summary.mean_reward is not None:
+            stop.set()
+
     caplog.clear()
+    played = RunOptions(console=True, stop=stop, on_summary=stop_when_episodes_have_ended)
     assert run_here(plain, tmp_path, "run", played, inference=True).interrupted
     assert "Mean Reward" in caplog.text
     assert_no_children()
