@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headrace.pipeline.hosts.runtime import describe_failure
 from headrace.pipeline.main.coordinator import Coordinator
-from headrace.pipeline.reporting.statistics import PIPELINE, Summary
+from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 from headrace.stages.errors import is_failure
 
 Notified = TypeVar("Notified")
@@ -21,21 +21,21 @@ class StopRequest:
     """Asks a run to stop: it drains, saves a checkpoint and returns. From any thread, and from callbacks."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self._calls: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def set(self) -> None:
         """Ask; also before the run has begun, and more than once."""
         with self._lock:
-            self._asked.set()
+            self._requested.set()
             calls, self._calls = self._calls, []
         for call in calls:
             call()
 
     def is_set(self) -> bool:
         """Return True if it was asked."""
-        return self._asked.is_set()
+        return self._requested.is_set()
 
     def event(self) -> asyncio.Event:
         """Return an event of the running loop that is set with this."""
@@ -46,7 +46,7 @@ class StopRequest:
                 loop.call_soon_threadsafe(event.set)
 
         with self._lock:
-            if not self._asked.is_set():
+            if not self._requested.is_set():
                 self._calls.append(tell)
                 return event
         event.set()
@@ -101,7 +101,7 @@ class Callbacks:
             coordinator.checkpoint_written = written
 
 
-class _SummaryCalls:
+class _SummaryCalls(StatisticsWriter):
     """A statistics writer that calls a function."""
 
     def __init__(self, tell: Callable[[SummaryWritten], None]) -> None:
@@ -111,23 +111,17 @@ class _SummaryCalls:
         if category != PIPELINE:
             self._tell(SummaryWritten(category, step, {name: each.value for name, each in summaries.items()}))
 
-    def add_property(self, category: str, name: str, value: Any) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
 
 def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordinator) -> Callable[[Notified], None]:
     """Return a caller's function as one whose error ends the run by its name, after which it is called no more."""
     broken = False
 
-    def called(told: Notified) -> None:
+    def called(value: Notified) -> None:
         nonlocal broken
         if broken:
             return
         try:
-            call(told)
+            call(value)
         except BaseException as error:
             if not is_failure(error):
                 raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.reporting.statistics import PIPELINE, Summary
+from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 
 log = logging.getLogger(__name__)
 
@@ -144,8 +144,8 @@ def hyperparameters_text(value: object, depth: int = 0) -> str:
     return ("\n" if depth else "") + "\n".join(lines)
 
 
-class ConsoleWriter:
-    """A `StatisticsWriter` that logs the line of each behaviour's summary.
+class ConsoleWriter(StatisticsWriter):
+    """A writer that logs the line of each behaviour's summary.
 
     Args:
         elapsed: returns the seconds since the process started.
@@ -164,9 +164,6 @@ class ConsoleWriter:
         if name == "hyperparameters":
             text = "Hyperparameters for behavior name %s:\n%s"
             log.info(text, category, hyperparameters_text(value), extra={DETAIL: True})
-
-    def close(self) -> None:
-        """Do nothing: no line is buffered."""
 
 
 FILE = "run.log"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 
-from headrace.pipeline.reporting.statistics import HIDDEN, Summary
+from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.folder import folder_name
 
@@ -19,8 +19,8 @@ FILE = "statistics.csv"
 _FIRST = ("step", "time")
 
 
-class CsvWriter:
-    """A `StatisticsWriter`: a file `statistics.csv` in the folder of each category, a row for each summary.
+class CsvWriter(StatisticsWriter):
+    """A writer of tables: a file `statistics.csv` in the folder of each category, a row for each summary.
 
     The columns are `step`, `time` (seconds since 1970) and the statistics, each as the one number that TensorBoard
     shows; a cell is empty where a statistic had no value. A row is passed to the operating system when `write` returns.
@@ -60,15 +60,9 @@ class CsvWriter:
         else:
             _append(path, _table(known, [row], header=False))
 
-    def add_property(self, category: str, name: str, value: object) -> None:
-        """Do nothing: the settings are in `configuration.yaml`."""
-
     def rewind(self, category: str, step: int) -> None:
         """Remove the rows beyond a step: what follows goes on from there."""
         self._cut(category, step)
-
-    def close(self) -> None:
-        """Do nothing: no row is buffered, no file open."""
 
     def _path(self, category: str) -> Path:
         return self._run_folder / folder_name(category) / FILE

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.reporting.statistics import HIDDEN, Summary
+from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 
 MOST_POINTS = 1024
 """Of a curve. One that has as many is halved."""
@@ -112,8 +112,8 @@ class History:
             }
 
 
-class HistoryWriter:
-    """A `StatisticsWriter` that adds to a history.
+class HistoryWriter(StatisticsWriter):
+    """A writer that adds to a history.
 
     Args:
         history: the history.
@@ -137,15 +137,9 @@ class HistoryWriter:
             if name not in HIDDEN:
                 self._history.add(category, name, (step, now, summary.value))
 
-    def add_property(self, category: str, name: str, value: object) -> None:
-        """Properties are no curves."""
-
     def rewind(self, category: str, step: int) -> None:
         """Go back to an earlier step."""
         self._history.rewind(category, step)
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def _mean(points: list[Point]) -> Point:

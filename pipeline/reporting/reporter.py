@@ -9,10 +9,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from headrace.pipeline.control.messages import EpochEnded, Evaluated
-from headrace.pipeline.reporting.console import EPISODE_LENGTH, REWARD, ConsoleWriter
+from headrace.pipeline.reporting.console import ELO, EPISODE_LENGTH, REWARD, ConsoleWriter
 from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
 from headrace.stages.trainer.report import TrainerReport
@@ -142,7 +143,7 @@ class Reporter:
         """Return the present progress of the run."""
         return ProgressSnapshot(
             self.elapsed_s,
-            tuple(behavior.progress() for behavior in self._behaviors.values()),
+            tuple(behavior.progress for behavior in self._behaviors.values()),
             tuple(watch.progress() for watch in self._queues.values()),
         )
 
@@ -153,8 +154,9 @@ class Reporter:
         point of noise at the end of every curve.
         """
         for behavior in self._behaviors.values():
-            if self._training and behavior.summarized < min(behavior.step, behavior.max_steps):
-                self._summarize(behavior, behavior.step)
+            steps = behavior.progress.steps
+            if self._training and behavior.summarized < min(steps, behavior.progress.max_steps):
+                self._summarize(behavior, steps)
 
     def close(self) -> None:
         """Close the writers."""
@@ -174,18 +176,19 @@ class Reporter:
             writer.write(behavior, summaries, step)
 
     def _summarize(self, behavior: _BehaviorWatch, step: int) -> None:
-        self._collector.add(behavior.name, "Is Training", float(self._training and behavior.learns), "last")
-        self._collector.add(behavior.name, "Step", float(behavior.step), "last")
-        self._collector.add(behavior.name, "Pipeline/Steps per Second", behavior.steps_per_s, "last")
-        summaries = self._collector.summaries(behavior.name)
+        present = behavior.progress
+        self._collector.add(present.name, "Is Training", float(self._training and behavior.learns), "last")
+        self._collector.add(present.name, "Step", float(present.steps), "last")
+        self._collector.add(present.name, "Pipeline/Steps per Second", present.steps_per_s, "last")
+        summaries = self._collector.summaries(present.name)
         behavior.record_summaries(summaries)
         for watch in self._queues.values():
             watch.report(self._collector)
         pipeline = self._rates.replace_counts(self._collector.summaries(PIPELINE), self._clock())
         for writer in (*self._writers, *self._console):
-            writer.write(behavior.name, summaries, step)
+            writer.write(present.name, summaries, step)
             writer.write(PIPELINE, pipeline, step)
-        behavior.summarized = behavior.step
+        behavior.summarized = present.steps
 
 
 class _StageRates:
@@ -221,53 +224,40 @@ class _BehaviorWatch:
 
     def __init__(self, name: str, max_steps: int, summary_freq: int, step: int, now_s: float, learns: bool) -> None:
         self.learns = learns
-        self.name = name
-        self.max_steps = max_steps
         self.summary_freq = summary_freq
-        self.steps_per_s = 0.0
-        self._updates = 0
+        self.progress = BehaviorProgress(name, step, max_steps, 0.0)
         self.rewind(step, now_s)
-        self._reward: float | None = None
-        self._elo: float | None = None
-        self._lag: float | None = None
-        self._reward_std: float | None = None
-        self._length: float | None = None
 
     def rewind(self, step: int, now_s: float) -> None:
         self.next_summary = step + self.summary_freq - step % self.summary_freq
-        self.step = self.summarized = step
+        self.summarized = step
+        self.progress = replace(self.progress, steps=step)
         self._mark = (now_s, step)
 
     def record(self, report: TrainerReport, now_s: float) -> None:
-        self.step, self._updates, self._reward = report.step, report.version, report.recent_return
-        since, at = self._mark
+        speed, (since, at) = self.progress.steps_per_s, self._mark
         if now_s - since >= 1.0:
-            self.steps_per_s = (report.step - at) / (now_s - since)
+            speed = (report.step - at) / (now_s - since)
             self._mark = (now_s, report.step)
+        self.progress = replace(
+            self.progress,
+            steps=report.step,
+            steps_per_s=speed,
+            updates=report.version,
+            mean_reward=report.recent_return,
+        )
 
     def record_summaries(self, summaries: Mapping[str, Summary]) -> None:
+        newest: dict[str, Any] = {}
         if REWARD in summaries:
-            self._reward_std = summaries[REWARD].std
+            newest["reward_std"] = summaries[REWARD].std
         if EPISODE_LENGTH in summaries:
-            self._length = summaries[EPISODE_LENGTH].mean
-        if "Self-play/ELO" in summaries:
-            self._elo = summaries["Self-play/ELO"].last
+            newest["episode_length"] = summaries[EPISODE_LENGTH].mean
+        if ELO in summaries:
+            newest["elo"] = summaries[ELO].last
         if "Policy/Lag" in summaries:
-            self._lag = summaries["Policy/Lag"].mean
-
-    def progress(self) -> BehaviorProgress:
-        return BehaviorProgress(
-            self.name,
-            self.step,
-            self.max_steps,
-            self.steps_per_s,
-            self._reward,
-            self._elo,
-            self._lag,
-            self._updates,
-            self._reward_std,
-            self._length,
-        )
+            newest["policy_lag"] = summaries["Policy/Lag"].mean
+        self.progress = replace(self.progress, **newest)
 
 
 class _QueueWatch:
@@ -275,21 +265,20 @@ class _QueueWatch:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._last: Mapping[str, Any] | None = None
-        self._last_s = 0.0
+        self._counts: Mapping[str, Any] = {}
+        self._counted_s = 0.0
         self._shares = (0.0, 0.0)
         self._rate = 0.0
-        self._counts: Mapping[str, Any] = {}
 
     def update(self, counts: Mapping[str, Any], now_s: float) -> None:
-        if self._last is not None and now_s > self._last_s:
-            span = now_s - self._last_s
-            self._rate = max(0.0, *(counts[side] - self._last[side] for side in ("items_in", "items_out"))) / span
+        before, span = self._counts, now_s - self._counted_s
+        if before and span > 0:
+            self._rate = max(0.0, *(counts[side] - before[side] for side in ("items_in", "items_out"))) / span
             self._shares = (
-                min(1.0, (counts["put_wait_s"] - self._last["put_wait_s"]) / span),
-                min(1.0, (counts["get_wait_s"] - self._last["get_wait_s"]) / span),
+                min(1.0, (counts["put_wait_s"] - before["put_wait_s"]) / span),
+                min(1.0, (counts["get_wait_s"] - before["get_wait_s"]) / span),
             )
-        self._last, self._last_s, self._counts = counts, now_s, counts
+        self._counts, self._counted_s = counts, now_s
 
     def report(self, collector: StatisticsCollector) -> None:
         collector.add(PIPELINE, f"Queue Depth/{self._name}", float(self._counts["size"]), "last")
@@ -299,11 +288,5 @@ class _QueueWatch:
     def progress(self) -> QueueProgress:
         counts = self._counts
         return QueueProgress(
-            self._name,
-            counts["size"],
-            counts["maxlen"],
-            counts["high_water"],
-            self._shares[0],
-            self._shares[1],
-            self._rate,
+            self._name, counts["size"], counts["maxlen"], counts["high_water"], *self._shares, self._rate
         )

@@ -60,7 +60,7 @@ class Summary:
 
 
 class StatisticsWriter(Protocol):
-    """Receives summaries; implement it to send them somewhere else."""
+    """Receives summaries; implement it to send them somewhere else. Who derives from it inherits what does nothing."""
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write the summaries of one period.
@@ -73,9 +73,11 @@ class StatisticsWriter(Protocol):
 
     def add_property(self, category: str, name: str, value: object) -> None:
         """Write a property that is stated once, such as a behaviour's `hyperparameters` (a nested dict)."""
+        return
 
     def close(self) -> None:
         """Write out what is buffered and release files. Allowed more than once."""
+        return
 
 
 class _Accumulator:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.pipeline.common.process import version_of
-from headrace.pipeline.reporting.statistics import Summary
+from headrace.pipeline.reporting.statistics import StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION
 from headrace.stages.timings import ACTING, LEARNING, STEPPING
@@ -178,8 +178,8 @@ def gauge_name(category: str, name: str, what: str) -> str:
     return f"{category}.{name}.{what}".replace("/", ".").replace(" ", "")
 
 
-class GaugeWriter:
-    """A `StatisticsWriter` that keeps each statistic's mean and sum as gauges of `timers`."""
+class GaugeWriter(StatisticsWriter):
+    """A writer that keeps each statistic's mean and sum as gauges of `timers`."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
@@ -191,9 +191,3 @@ class GaugeWriter:
             only = summary.how == "last"
             self._timers.set_gauge(gauge_name(category, name, "mean"), summary.last if only else summary.mean)
             self._timers.set_gauge(gauge_name(category, name, "sum"), summary.last if only else summary.sum)
-
-    def add_property(self, category: str, name: str, value: object) -> None:
-        """Do nothing: properties are no gauges."""
-
-    def close(self) -> None:
-        """Do nothing: gauges are not buffered."""
