@@ -179,10 +179,10 @@ def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None
 async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
     """Run to the end; returns why the run can't start: raised here, the coordinator would make a group of it."""
     stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
-    told = None if options.on_progress is None else guarded("on_progress", options.on_progress, coordinator)
+    on_progress = None if options.on_progress is None else guarded("on_progress", options.on_progress, coordinator)
     Callbacks(options.on_summary, options.on_checkpoint).join(coordinator)
     if plan.config.monitor is None:
-        await coordinator.run(stop, told)
+        await coordinator.run(stop, on_progress)
         return None
     from headrace.pipeline.monitor.monitor import monitored
 
@@ -191,8 +191,8 @@ async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptio
 
             def tell(snapshot: ProgressSnapshot) -> None:
                 show(snapshot)
-                if told is not None:
-                    told(snapshot)
+                if on_progress is not None:
+                    on_progress(snapshot)
 
             await coordinator.run(stop, tell)
     except RunError as error:
@@ -249,8 +249,8 @@ def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
     What is only played may begin elsewhere than the training: there the configured one comes first.
     """
     configured = config.env_settings.seed
-    asked = config.checkpoint_settings.inference and configured >= 0
-    if checkpoint is not None and "seed" in checkpoint.progress and not asked:
+    own_seed = config.checkpoint_settings.inference and configured >= 0
+    if checkpoint is not None and "seed" in checkpoint.progress and not own_seed:
         return int(checkpoint.progress["seed"])
     if configured < 0 and config.replay is not None:
         from headrace.stages.replay.recording import recorded_seed

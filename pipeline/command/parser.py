@@ -52,14 +52,14 @@ def program() -> str:
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser; use `parse`, which lets the file stand anywhere among the options."""
     name = program()
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog=name,
         usage=f"{name} [CONFIG] [options]",
         description=DESCRIPTION,
         epilog=EPILOG.format(name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    parser.add_argument(
         "paths",
         metavar="CONFIG",
         nargs="*",
@@ -67,15 +67,15 @@ def parser() -> argparse.ArgumentParser:
         "environment has learn with the defaults",
     )
     for title, options in OPTIONS.items():
-        group = made.add_argument_group(title)
+        group = parser.add_argument_group(title)
         for option in options:
             option.add_to(group)
-    _add_file_options(made.add_argument_group("the file"))
-    runs = made.add_argument_group("runs and models that are there")
+    _add_file_options(parser.add_argument_group("the file"))
+    runs = parser.add_argument_group("runs and models that are there")
     _add_run_options(runs)
     _add_serving_options(runs)
-    add_old_options(made.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
-    return made
+    add_old_options(parser.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
+    return parser
 
 
 def _add_file_options(files: argparse._ArgumentGroup) -> None:
@@ -176,12 +176,12 @@ def _add_serving_options(files: argparse._ArgumentGroup) -> None:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; a mistake ends the program, as with argparse."""
-    given = sys.argv[1:] if arguments is None else [*arguments]
-    ours = given.index(LAST) if LAST in given else len(given)
-    for at, word in enumerate(given[:ours]):
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    ours = words.index(LAST) if LAST in words else len(words)
+    for at, word in enumerate(words[:ours]):
         if word == ATTACHED:  # what follows is the file, or another option
-            given[at] = f"{ATTACHED}="
-    return parser().parse_intermixed_args(given)
+            words[at] = f"{ATTACHED}="
+    return parser().parse_intermixed_args(words)
 
 
 @dataclass(frozen=True, slots=True)

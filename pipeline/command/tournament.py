@@ -47,8 +47,8 @@ def tournament(players: Sequence[str], request: Request, say: Callable[[str], No
     asyncio.run(_until_stopped(table, config))
     if not table.results:
         raise CommandError("--tournament: ended before a game was")
-    given = [each for each in request.overrides if isinstance(each, Override)]
-    named = any(each.path == ("checkpoint_settings", "run_id") for each in given)
+    overrides = [each for each in request.overrides if isinstance(each, Override)]
+    named = any(each.path == ("checkpoint_settings", "run_id") for each in overrides)
     say(standings_table(table.standings()))
     folder = Path(settings.results_dir) / (settings.run_id if named else NAME)
     try:

@@ -50,14 +50,14 @@ def read_flags(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, lis
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="gdrl",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("--trainer", choices=TRAINERS, default="sb3", help="whose settings: sb3's example (default), sf, rllib's file")
     add("--env_path", metavar="PATH", help="the exported game; without it, the editor is waited for")
     add("--config_file", metavar="FILE", help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)")
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--export", action="store_true", help="no effect: models are exported with each checkpoint")
     add("--num_gpus", type=int, metavar="N", help="0: learn on the CPU")
-    return made
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

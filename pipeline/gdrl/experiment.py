@@ -130,20 +130,20 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
             f"--inference: nothing was trained yet in {folder_of(args)}; name the experiment by --experiment_dir and "
             "--experiment_name, or a saved model by --resume_model_path"
         )
-    given = _flags(args, passed)
-    given["checkpoint_settings.run_id"] = args.experiment_name
-    given["checkpoint_settings.results_dir"] = args.experiment_dir
-    given["checkpoint_settings.inference"] = bool(args.inference)
+    overrides = _flags(args, passed)
+    overrides["checkpoint_settings.run_id"] = args.experiment_name
+    overrides["checkpoint_settings.results_dir"] = args.experiment_dir
+    overrides["checkpoint_settings.inference"] = bool(args.inference)
     if done is not None:
-        given["checkpoint_settings.resume"] = not args.inference
+        overrides["checkpoint_settings.resume"] = not args.inference
     elif folder_of(args).exists():
-        given["checkpoint_settings.force"] = True  # without a checkpoint there is nothing to go on from
+        overrides["checkpoint_settings.force"] = True  # without a checkpoint there is nothing to go on from
     source = _source(args)
     learns = load_config(source).default_settings
     assert learns is not None, "both kinds of source have them"
     steps = learns.max_steps if args.timesteps is None else args.timesteps
-    given["default_settings.max_steps"] = _goal(steps, done, more=args.resume_model_path is not None)
-    return load_config(source, [f"{key}={json.dumps(value)}" for key, value in given.items()])
+    overrides["default_settings.max_steps"] = _goal(steps, done, more=args.resume_model_path is not None)
+    return load_config(source, [f"{key}={json.dumps(value)}" for key, value in overrides.items()])
 
 
 def _goal(steps: int, done: int | None, more: bool) -> int:
@@ -188,26 +188,26 @@ def _source(args: Namespace) -> Path | Mapping[str, Any]:
 def _flags(args: Namespace, passed: Sequence[str]) -> dict[str, Any]:
     """The values that flags give, by key; of RLlib's file only those that were given take precedence."""
     ours = args.trainer != "rllib"
-    given: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     if args.env_path is not None:
-        given["env_settings.env_path"] = args.env_path
+        overrides["env_settings.env_path"] = args.env_path
     if args.base_port is not None:
-        given["env_settings.base_port"] = args.base_port
+        overrides["env_settings.base_port"] = args.base_port
     if passed:
-        given["env_settings.env_args"] = list(passed)
+        overrides["env_settings.env_args"] = list(passed)
     if ours or args.n_parallel > 1:
-        given["env_settings.num_envs"] = args.n_parallel
+        overrides["env_settings.num_envs"] = args.n_parallel
     if ours or args.seed:
-        given["env_settings.seed"] = args.seed
+        overrides["env_settings.seed"] = args.seed
     if ours or args.speedup != 1:
-        given["engine_settings.time_scale"] = args.speedup
+        overrides["engine_settings.time_scale"] = args.speedup
     if ours or args.viz:
-        given["engine_settings.no_graphics"] = not args.viz
+        overrides["engine_settings.no_graphics"] = not args.viz
     if args.save_checkpoint_frequency is not None:
-        given["default_settings.checkpoint_interval"] = args.save_checkpoint_frequency
+        overrides["default_settings.checkpoint_interval"] = args.save_checkpoint_frequency
     if args.num_gpus == 0:
-        given["torch_settings.device"] = "cpu"
-    return given
+        overrides["torch_settings.device"] = "cpu"
+    return overrides
 
 
 def _steps_done(folder: Path) -> int | None:

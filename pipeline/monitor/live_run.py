@@ -43,7 +43,7 @@ class LiveRun:
         self._processes = Processes()
         self._leagues: list[dict[str, Any]] = []
         self._at = time.monotonic()
-        self._told = 0
+        self._last_line = 0
 
     def receive(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
         """Take a state from main, and the reports of leagues if they are new."""
@@ -54,8 +54,8 @@ class LiveRun:
 
     def event(self) -> dict[str, Any]:
         """The newest state, with what has come since the last call: points of curves, lines of the log."""
-        lines = self.tail.since(self._told)
-        self._told = lines[-1]["number"] if lines else self._told
+        lines = self.tail.since(self._last_line)
+        self._last_line = lines[-1]["number"] if lines else self._last_line
         points: dict[str, dict[str, list[list[float]]]] = {}
         for category, name, (step, at, value) in self.history.take_fresh():
             points.setdefault(category, {}).setdefault(name, []).append([step, round(at, 1), float(f"{value:.6g}")])
@@ -123,29 +123,29 @@ class Processes:
         found = []
         seen: set[int] = set()
         for host in hosts:
-            told, pid = host.pop("told", None), host["pid"]
-            found.append({**host, "usage": None if pid in seen else self._usage(host, told)})
+            reported, pid = host.pop("told", None), host["pid"]
+            found.append({**host, "usage": None if pid in seen else self._usage(host, reported)})
             if pid is not None:
                 seen.add(pid)
         return found
 
-    def _usage(self, host: dict[str, Any], told: ProcessUsage | None) -> Usage | None:
+    def _usage(self, host: dict[str, Any], reported: ProcessUsage | None) -> Usage | None:
         if host["pid"] is not None:
-            told = read_usage(host["pid"])
+            reported = read_usage(host["pid"])
         elif host["ended"] or HOST_KINDS[host["kind"]].in_main:
-            told = None
-        if told is None:
+            reported = None
+        if reported is None:
             self._before.pop(host["name"], None)
             return None
-        before, cores = self._before.get(host["name"], (told, 0.0))
-        if told.cpu_s < before.cpu_s:  # a replacement has its name
-            before = told
-        passed = told.at - before.at
+        before, cores = self._before.get(host["name"], (reported, 0.0))
+        if reported.cpu_s < before.cpu_s:  # a replacement has its name
+            before = reported
+        passed = reported.at - before.at
         if passed > _SHORT_S:
-            cores = (told.cpu_s - before.cpu_s) / passed
-        if passed > _SHORT_S or before is told:
-            self._before[host["name"]] = told, cores
-        return Usage(cpu=round(cores, 3), cpu_s=told.cpu_s, memory=told.memory)
+            cores = (reported.cpu_s - before.cpu_s) / passed
+        if passed > _SHORT_S or before is reported:
+            self._before[host["name"]] = reported, cores
+        return Usage(cpu=round(cores, 3), cpu_s=reported.cpu_s, memory=reported.memory)
 
 
 # The newest lines of the log, as the console shows them.

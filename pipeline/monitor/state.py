@@ -119,11 +119,11 @@ def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
 def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
     """Return the edges that a queue is, by its name; none for one that joins no stages."""
     kind, _, what = queue.partition("/")
-    publisher, made = StagePlace(MAIN, PUBLISHER), _last_of_actor(config)
+    publisher, last = StagePlace(MAIN, PUBLISHER), _last_of_actor(config)
     match kind:
         case "trajectories":
             target = _entry(config, what)
-            return [Edge(queue, kind, what, StagePlace(actor, made), target) for actor in actors]
+            return [Edge(queue, kind, what, StagePlace(actor, last), target) for actor in actors]
         case "learn":
             passed = [*_of_main(config, what)]
             source = StagePlace(MAIN, passed[-1] if passed else PUBLISHER)

@@ -94,16 +94,16 @@ def asked_policies(config: RunConfig, run_folder: Path) -> RemotePolicies:
 def _acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
     """Return the design of a policy that acts while it is trained: at first at random, if its trainer wants that."""
     settings = config.behavior_settings(spec.name)
-    design, given = design_of(spec, settings, config.source_folder), settings.hyperparameters
+    design, values = design_of(spec, settings, config.source_folder), settings.hyperparameters
     # A trainer derived from SAC has its hyperparameters as the YAML has them.
-    steps = given.get("random_steps", 0) if isinstance(given, Mapping) else getattr(given, "random_steps", 0)
+    steps = values.get("random_steps", 0) if isinstance(values, Mapping) else getattr(values, "random_steps", 0)
     return replace(design, random_steps=steps) if design.squashed and isinstance(steps, int) else design
 
 
 def plays_given_models(config: RunConfig) -> bool:
     """Return True if no run is needed: `--inference` with an `.onnx` file as `init_path` of each listed behaviour."""
-    given = [settings.init_path or "" for settings in config.behaviors.values()]
-    return config.checkpoint_settings.inference and bool(given) and all(map(is_onnx, given))
+    init_paths = [settings.init_path or "" for settings in config.behaviors.values()]
+    return config.checkpoint_settings.inference and bool(init_paths) and all(map(is_onnx, init_paths))
 
 
 def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
@@ -112,10 +112,10 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
     Raises:
         RunError: if there is none.
     """
-    given = config.behavior_settings(behavior).init_path
-    if given is not None and is_onnx(given):
-        beside = None if config.source_folder is None else config.source_folder / given
-        path = beside if beside is not None and beside.is_file() else Path(given)
+    init_path = config.behavior_settings(behavior).init_path
+    if init_path is not None and is_onnx(init_path):
+        beside = None if config.source_folder is None else config.source_folder / init_path
+        path = beside if beside is not None and beside.is_file() else Path(init_path)
         if not path.is_file():
             raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}")
         return path

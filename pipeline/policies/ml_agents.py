@@ -209,8 +209,8 @@ class MLAgentsCheckpoint:
         moments = {"first_moment": self._moments("exp_avg"), "second_moment": self._moments("exp_avg_sq")}
         state = {**own, "step": self.step, "normalizer": self._normalizer}
         if self.trainer_type == "ppo":
-            made = {name: as_ppo(each, signals, own["weights"]) for name, each in moments.items()}
-            optimizer = {"steps": self._updates("Optimizer:value_optimizer"), **made}
+            adapted = {name: as_ppo(each, signals, own["weights"]) for name, each in moments.items()}
+            optimizer = {"steps": self._updates("Optimizer:value_optimizer"), **adapted}
             return {**state, "weights": as_ppo(self._weights, signals, own["weights"]), "optimizer": optimizer}
         weights = own["update"]["weights"]
         taken = {name: as_sac(each, signals, weights) for name, each in moments.items()}

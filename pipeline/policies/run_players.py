@@ -81,20 +81,20 @@ class RunPlayers:
 
     def _brains(self, spec: BehaviorSpec) -> dict[str, BrainRequest]:
         """Those that do not learn, by name; exported policies are the newest first."""
-        config, asked = self._config, BrainRequest("random", folder=self._config.source_folder, seed=SEED, spec=spec)
-        asked = replace(asked, key=("monitor",), game=config.builtin_game)
-        found = {} if config.builtin_game is None else {"scripted": replace(asked, use="scripted")}
+        config, request = self._config, BrainRequest("random", folder=self._config.source_folder, seed=SEED, spec=spec)
+        request = replace(request, key=("monitor",), game=config.builtin_game)
+        found = {} if config.builtin_game is None else {"scripted": replace(request, use="scripted")}
         found |= named_brains(config, SEED, spec)
         settings = config.evaluation
         if settings is not None and kind_of(settings.opponents) is not None:
-            use, given = settings.opponents, settings.opponents_with
-            found[use] = replace(asked, use=use, given=given, key=("evaluation", "opponents"))
-        found["random"] = asked
+            use, arguments = settings.opponents, settings.opponents_with
+            found[use] = replace(request, use=use, given=arguments, key=("evaluation", "opponents"))
+        found["random"] = request
         name = folder_name(spec.name)
         exported = {_STEP + str(step_in_name(path)): path for path in exports_by_step(self._folder / name, spec.name)}
         named = {label: self._folder / name / f"{name}-{label}.pt" for label in _NAMED}
         files = {label: path for label, path in named.items() if path.is_file()} | dict(reversed(exported.items()))
-        return found | {label: replace(asked, use=str(path)) for label, path in files.items()}
+        return found | {label: replace(request, use=str(path)) for label, path in files.items()}
 
 
 class _Follower:

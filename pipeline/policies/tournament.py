@@ -259,9 +259,9 @@ def standings_table(standings: Sequence[Standing]) -> str:
     for each in standings:
         games = each.won + each.drawn + each.lost
         points = f"{100 * (each.won + each.drawn / 2) / games:.1f} %" if games else ""
-        shown = ["" if each.skill is None else f"{each.skill:.1f}"] * rated
+        rating_by_skill = ["" if each.skill is None else f"{each.skill:.1f}"] * rated
         rating = f"{each.rating:.0f} ± {each.margin:.0f}"
-        rows.append([each.name, rating, *shown, *map(str, (games, points, each.won, each.drawn, each.lost))])
+        rows.append([each.name, rating, *rating_by_skill, *map(str, (games, points, each.won, each.drawn, each.lost))])
     return aligned(rows)
 
 

@@ -44,16 +44,16 @@ class ObservationReader:
         self._alone = self._space if isinstance(self._space, BoxSpace | ChoiceSpace) else None
         self._floats = [part.spec.dtype == "float32" for part in terms.parts]
 
-    def read(self, given: Any) -> tuple[tuple[Array, ...], bool]:
+    def read(self, value: Any) -> tuple[tuple[Array, ...], bool]:
         """Return the columns [n, …] of an observation or a batch, and True if it was a single one (n = 1).
 
         Raises:
             PredictError: if it does not fit the space; the message names the place and what was expected.
         """
         if self._alone is not None:
-            batch, single = _batch_of(self._alone, given, "")
+            batch, single = _batch_of(self._alone, value, "")
         else:
-            batch, single = self._composed(given)
+            batch, single = self._composed(value)
         try:
             with np.errstate(over="ignore"):  # what is too large becomes infinite
                 columns = tuple([extract(batch) for extract in self._extract])
@@ -64,8 +64,8 @@ class ObservationReader:
                 self._name_infinite(columns)
         return columns, single
 
-    def _composed(self, given: Any) -> tuple[Any, bool]:
-        found = [(keys, leaf, _at(self._space, given, keys)) for keys, leaf in leaves(self._space)]
+    def _composed(self, value: Any) -> tuple[Any, bool]:
+        found = [(keys, leaf, _at(self._space, value, keys)) for keys, leaf in leaves(self._space)]
         single: bool | None = None
         first, of_first, batches = "", 0, {}
         for keys, leaf, value in sorted(found, key=lambda each: isinstance(each[1], SequenceSpace)):
@@ -92,7 +92,7 @@ class ObservationReader:
                 )
 
 
-def read_masks(given: Any, mapping: ActionMapping, n: int, single: bool) -> NDArray[np.bool_]:
+def read_masks(masks: Any, mapping: ActionMapping, n: int, single: bool) -> NDArray[np.bool_]:
     """Return masks [n, choices] in any of the forms that environments give them in.
 
     Raises:
@@ -104,7 +104,7 @@ def read_masks(given: Any, mapping: ActionMapping, n: int, single: bool) -> NDAr
     if not width:
         raise PredictError("mask: the action space has no choices that could be forbidden")
     try:
-        flat = flat_mask(given, mapping)[None] if single else action_masks({MASK: _arrays(given)}, n, mapping)
+        flat = flat_mask(masks, mapping)[None] if single else action_masks({MASK: _arrays(masks)}, n, mapping)
     except (TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
         raise PredictError(f"mask: {wanted} (choices: {' + '.join(map(str, branches))}); {error}") from error
     if flat.shape != (n, width):
@@ -117,34 +117,36 @@ def read_masks(given: Any, mapping: ActionMapping, n: int, single: bool) -> NDAr
     return flat
 
 
-def read_state(given: Any, size: int, n: int, single: bool) -> Floats:
+def read_state(state: Any, size: int, n: int, single: bool) -> Floats:
     """Return memories [n, size] that `predict` returned.
 
     Raises:
         PredictError: if they are no such array.
     """
     try:
-        state: Floats = np.asarray(given, np.float32)
+        memories: Floats = np.asarray(state, np.float32)
     except (TypeError, ValueError):
-        state = np.empty(0, np.float32)
-    if state.shape != ((size,) if single else (n, size)):
+        memories = np.empty(0, np.float32)
+    if memories.shape != ((size,) if single else (n, size)):
         wanted = f"[{size}], of one observation" if single else f"[{n}, {size}], a row for each observation"
         raise PredictError(
             f"state: expected what predict returned with the observation before, {wanted}, or None where an episode "
-            f"begins; got {_kind(given)}"
+            f"begins; got {_kind(state)}"
         )
-    return state.reshape(n, size)
+    return memories.reshape(n, size)
 
 
-def read_starts(given: Any, n: int, single: bool) -> NDArray[np.bool_]:
+def read_starts(episode_start: Any, n: int, single: bool) -> NDArray[np.bool_]:
     """Return [n] true where an episode begins.
 
     Raises:
         PredictError: if it is no such array.
     """
-    starts = np.asarray(given)
+    starts = np.asarray(episode_start)
     if starts.shape not in ((n,), *([()] if single else [])) or starts.dtype.kind not in "bui":
-        raise PredictError(f"episode_start: expected true or false for each of {n} observations, got {_kind(given)}")
+        raise PredictError(
+            f"episode_start: expected true or false for each of {n} observations, got {_kind(episode_start)}"
+        )
     return starts.reshape(n).astype(np.bool_)
 
 
@@ -185,7 +187,7 @@ def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
     else:
         outside = (array < leaf.start) | (array >= leaf.start + leaf.sizes)
     if outside.any():
-        raise PredictError(f"obs{where}: {_shown(array)} is outside of {leaf}")
+        raise PredictError(f"obs{where}: {_numbers(array)} is outside of {leaf}")
 
 
 def _sequences(leaf: SequenceSpace, value: Any, where: str, single: bool | None) -> tuple[list[Any], bool]:
@@ -262,11 +264,11 @@ def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tu
     return found[keys]
 
 
-def _arrays(given: Any) -> Any:
+def _arrays(masks: Any) -> Any:
     """Return masks of a batch as arrays, in a tuple where they are one for each branch."""
-    if isinstance(given, Mapping):
-        return given
-    return tuple(map(np.asarray, given)) if isinstance(given, tuple) else np.asarray(given)
+    if isinstance(masks, Mapping):
+        return masks
+    return tuple(map(np.asarray, masks)) if isinstance(masks, tuple) else np.asarray(masks)
 
 
 def _unfit(space: OwnSpace, value: Any, where: str) -> PredictError:
@@ -296,7 +298,7 @@ def _kind(value: Any) -> str:
     return f"{type(value).__name__} {value!r:.40}"
 
 
-def _shown(array: Array) -> str:
+def _numbers(array: Array) -> str:
     return str(array.tolist()) if array.size <= 8 else f"an array with numbers from {array.min()} to {array.max()}"
 
 

@@ -116,12 +116,12 @@ class LoadedPolicy:
         memory = np.concatenate((after.memories, after.previous_actions), axis=1)
         return Prediction(_first_of(action), memory[0]) if single else Prediction(action, memory)
 
-    def _masks(self, given: Any, obs: Any, n: int, single: bool) -> NDArray[np.bool_] | None:
-        if given is None and self._masked_beside and isinstance(obs, Mapping):
-            given = obs.get(MASK)
-        if given is None:
+    def _masks(self, mask: Any, obs: Any, n: int, single: bool) -> NDArray[np.bool_] | None:
+        if mask is None and self._masked_beside and isinstance(obs, Mapping):
+            mask = obs.get(MASK)
+        if mask is None:
             return None
-        masks = read_masks(given, self._mapping(n), n, single)
+        masks = read_masks(mask, self._mapping(n), n, single)
         if not self._chooses_held:
             return masks
         free = np.ones((n, self._actions.discrete_branches[-1]), np.bool_)

@@ -55,31 +55,28 @@ def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
     """
     chooses = spec.action_repeat == "learned"
     decided = _without_held(spec.actions) if chooses else spec.actions
-    said = spec.spaces or {}
+    stated = spec.spaces or {}
     try:
-        held = spec.actions.discrete_branches[-1] if chooses else _held(spec, said)
-        if "observation" not in said and "action" not in said:
+        held = spec.actions.discrete_branches[-1] if chooses else _held(spec, stated)
+        if "observation" not in stated and "action" not in stated:
             return _columns(spec, decided, held, chooses)
-        seen, done = (from_plain(said[key]) for key in ("observation", "action"))
+        seen, done = (from_plain(stated[key]) for key in ("observation", "action"))
         _check_sizes(seen, done, spec)
         parts = observation_parts(seen, where, _settings(seen, spec.observations))
         actions = action_mapping(done, 1, where).spec
     except (StageError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{where}: what it says of the environment's spaces can't be read: {error}") from error
     theirs = (actions.continuous_size, actions.discrete_branches, actions.unbounded)
-    if tuple(part.spec for part in parts) != spec.observations or theirs != (
-        decided.continuous_size,
-        decided.discrete_branches,
-        decided.unbounded,
-    ):
+    ours = (decided.continuous_size, decided.discrete_branches, decided.unbounded)
+    if tuple(part.spec for part in parts) != spec.observations or theirs != ours:
         raise RunError(f"{where}: the environment's spaces in it, {seen} and {done}, are not those of its policy")
     return OwnTerms(seen, done, parts, held, chooses)
 
 
-def _held(spec: BehaviorSpec, said: Mapping[str, Any]) -> int | None:
+def _held(spec: BehaviorSpec, stated: Mapping[str, Any]) -> int | None:
     if spec.action_repeat is None:
         return 1
-    return int(said["action_repeat"]) if "action_repeat" in said else None  # not in older files
+    return int(stated["action_repeat"]) if "action_repeat" in stated else None  # not in older files
 
 
 def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses: bool) -> OwnTerms:

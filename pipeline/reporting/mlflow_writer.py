@@ -118,15 +118,15 @@ class MlflowWriter:
         from mlflow.tracking import MlflowClient
 
         results = run_folder.resolve().parent
-        given = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        self._client: Any = MlflowClient(tracking_uri=given or f"sqlite:///{results / 'mlflow.db'}")
+        uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        self._client: Any = MlflowClient(tracking_uri=uri or f"sqlite:///{results / 'mlflow.db'}")
         found = self._client.get_experiment_by_name(experiment)
-        where = None if given else (results / "mlruns").as_uri()
+        where = None if uri else (results / "mlruns").as_uri()
         number = found.experiment_id if found else self._client.create_experiment(experiment, artifact_location=where)
 
         def begin() -> str:
-            made: str = self._client.create_run(number, run_name=run_folder.name, tags=dict(tags or {})).info.run_id
-            return made
+            run_id: str = self._client.create_run(number, run_name=run_folder.name, tags=dict(tags or {})).info.run_id
+            return run_id
 
         self._run, self._resumed = tracked_id(run_folder, "mlflow", resume, begin)
         if self._resumed:

@@ -74,7 +74,7 @@ def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
     from matplotlib.figure import Figure
 
     groups = _grouped(runs)
-    panels = [(behavior, name) for behavior, names in _shown(runs).items() for name in names]
+    panels = [(behavior, name) for behavior, names in _panels(runs).items() for name in names]
     if not panels:
         return None
     rows = -(-len(panels) // _PANELS_A_ROW)
@@ -117,7 +117,7 @@ def _behaviors(run: PlottedRun) -> Iterable[tuple[str, Mapping[str, Mapping[str,
     return ((name, curves) for name, curves in run.curves.items() if name != PIPELINE)
 
 
-def _shown(runs: Iterable[PlottedRun]) -> dict[str, list[str]]:
+def _panels(runs: Iterable[PlottedRun]) -> dict[str, list[str]]:
     """The statistics with a panel, by behaviour, in their order."""
     there: dict[str, set[str]] = {}
     for run in runs:

@@ -111,7 +111,7 @@ class Progress:
     ) -> None:
         self._detailed = detailed
         self._waited: dict[str, float] = {}
-        self._shown: tuple[int, list[int]] = (0, [])
+        self._drawn: tuple[int, list[int]] = (0, [])
         self._clock = clock
         self._next = clock()
         self._console = console or Console()
@@ -150,16 +150,16 @@ class Progress:
         assert self._live is not None
         started = self._clock()
         self._draw(snapshot, refresh=True)
-        shown = self._clock()
-        pause = (shown - started) / COST_SHARE
-        self._next = shown + min(max(pause, SHORTEST_INTERVAL_S), LONGEST_INTERVAL_S)
+        finished = self._clock()
+        pause = (finished - started) / COST_SHARE
+        self._next = finished + min(max(pause, SHORTEST_INTERVAL_S), LONGEST_INTERVAL_S)
 
     def _draw(self, snapshot: ProgressSnapshot, refresh: bool) -> None:
         assert self._live is not None
         self._erase_what_was_wrapped()
         text = render(snapshot, self._detailed, self._queues_of(snapshot))
         width = self._console.width
-        self._shown = width, [min(cell_len(line), width) for line in text.plain.split("\n")]
+        self._drawn = width, [min(cell_len(line), width) for line in text.plain.split("\n")]
         self._live.update(text, refresh=refresh)
 
     def _erase_what_was_wrapped(self) -> None:
@@ -167,7 +167,7 @@ class Progress:
 
         Rich goes up by as many lines as it has written, and would leave the first ones as a ghost.
         """
-        width, lengths = self._shown
+        width, lengths = self._drawn
         now = self._console.width
         if now < width:
             added = sum(-(-length // now) - 1 for length in lengths if length)

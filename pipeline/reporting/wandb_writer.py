@@ -46,9 +46,9 @@ class WandbWriter:
         import wandb
 
         self._wandb: Any = wandb
-        asked = {} if mode is None else {"mode": mode}
+        mode_setting = {} if mode is None else {"mode": mode}
         settings = wandb.Settings(
-            console="off", silent=True, init_timeout=_INIT_S, finish_timeout=_FINISH_S, disable_git=True, **asked
+            console="off", silent=True, init_timeout=_INIT_S, finish_timeout=_FINISH_S, disable_git=True, **mode_setting
         )
         effective = mode or wandb.setup().settings.mode
         if effective == "online" and not wandb.api.api_key:
@@ -70,9 +70,9 @@ class WandbWriter:
             self._defined.add(category)
             self._run.define_metric(x, hidden=True)
             self._run.define_metric(f"{category}/*", step_metric=x)
-        shown = {name: summary for name, summary in summaries.items() if name not in HIDDEN}
-        values: dict[str, object] = {f"{category}/{name}": summary.value for name, summary in shown.items()}
-        for name, summary in shown.items():
+        curves = {name: summary for name, summary in summaries.items() if name not in HIDDEN}
+        values: dict[str, object] = {f"{category}/{name}": summary.value for name, summary in curves.items()}
+        for name, summary in curves.items():
             if summary.values:
                 values[f"{category}/{name}_hist"] = self._wandb.Histogram(summary.values)
         self._run.log({**values, x: step})

@@ -57,8 +57,8 @@ def make_writers(config: RunConfig, run_folder: Path, resume: bool = False) -> l
     writers: list[StatisticsWriter] = []
     for index, settings in enumerate(config.pipeline.statistics_writers):
         try:
-            made, arguments = _find(config, index, run_folder, resume)
-            writer = construct(_where(index), settings.use, made, arguments)
+            writer_class, arguments = _find(config, index, run_folder, resume)
+            writer = construct(_where(index), settings.use, writer_class, arguments)
         except LoadError as error:
             raise RunError(str(error)) from error
         kind = STATISTICS_WRITERS.get(settings.use)
@@ -147,16 +147,16 @@ def _find(config: RunConfig, index: int, run_folder: Path, resume: bool) -> tupl
     where = _where(index)
     key = ("pipeline", "statistics_writers", index)
     with blaming(*key, "use"):
-        made = _find_named(where, settings.use) or find_class(where, settings.use, config.source_folder)
-        missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
+        writer_class = _find_named(where, settings.use) or find_class(where, settings.use, config.source_folder)
+        missing = [name for name in _METHODS if not callable(getattr(writer_class, name, None))]
         if missing:
             raise LoadError(
                 f"{where}: {settings.use} is no statistics writer: it has no {', '.join(missing)}; "
                 "see headrace.StatisticsWriter"
             )
     with blaming(*key, "with"):
-        return made, check_arguments(
-            where, settings.use, made, settings.with_, {"run_folder": run_folder, "resume": resume}
+        return writer_class, check_arguments(
+            where, settings.use, writer_class, settings.with_, {"run_folder": run_folder, "resume": resume}
         )
 
 
@@ -183,6 +183,6 @@ def tracked_id(run_folder: Path, service: str, resume: bool, make: Callable[[], 
     kept = run_folder / f"{service}_run_id.txt"
     if resume and kept.is_file() and (known := kept.read_text(encoding="utf-8").strip()):
         return known, True
-    made = make()
-    write_atomic(kept, f"{made}\n".encode())
-    return made, False
+    new = make()
+    write_atomic(kept, f"{new}\n".encode())
+    return new, False

@@ -105,7 +105,7 @@ def changed_settings(before: str, config: RunConfig) -> str:
     except (ConfigError, yaml.YAMLError, TypeError, AttributeError):  # of another version, or written by somebody else
         return ""
     changes = [
-        f"{dotted(path)} {_shown(was)} → {_shown(now)}"
+        f"{dotted(path)} {_text(was)} → {_text(now)}"
         for path, was, now in _differences(old, config.to_plain(), ())
         if path[0] not in _PASSING
     ]
@@ -140,7 +140,7 @@ def _differences(was: Any, now: Any, path: KeyPath) -> Iterator[tuple[KeyPath, A
         yield path, was, now
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is _ABSENT or value is None:
         return "none"
     text = str(value)

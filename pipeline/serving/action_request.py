@@ -97,9 +97,9 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
     if plain.get("observations") is None:
         raise unfit(f"observations: missing; expected {spec.seen}")
     arrays = by_spec(spec, plain["observations"])
-    return make_asked(
+    return make_action_request(
         spec,
-        [observation_array(each, given) for each, given in arrays],
+        [observation_array(each, value) for each, value in arrays],
         masks=_flags(plain.get("masks"), "masks"),
         deterministic=_flag(plain.get("deterministic")),
         session=_text(plain.get("session")),
@@ -107,7 +107,7 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
     )
 
 
-def make_asked(
+def make_action_request(
     spec: BehaviorSpec,
     observations: Sequence[Array],
     masks: NDArray[np.bool_] | None,
@@ -137,38 +137,38 @@ def make_asked(
     return ActionRequest(tuple(observations), masks, deterministic, session, episode_start)
 
 
-def observation_array(spec: ObservationSpec, given: object) -> Array:
+def observation_array(spec: ObservationSpec, value: object) -> Array:
     """Return an observation of n agents [n, *shape].
 
     Args:
         spec: of the observation.
-        given: nested lists, or the array's bytes in its dtype (little-endian, row by row), in JSON as base64.
+        value: nested lists, or the array's bytes in its dtype (little-endian, row by row), in JSON as base64.
 
     Raises:
         RequestRefused: if it is no such array.
     """
-    if isinstance(given, str):
+    if isinstance(value, str):
         try:
-            given = b64decode(given, validate=True)
+            value = b64decode(value, validate=True)
         except (binascii.Error, ValueError):
             raise unfit(f"observations.{spec.name}: a text has to be base64 of the array's bytes") from None
-    if isinstance(given, bytes):
-        return _from_bytes(spec, given)
+    if isinstance(value, bytes):
+        return _from_bytes(spec, value)
     try:
-        array = np.asarray(given)
+        array = np.asarray(value)
     except (ValueError, OverflowError):  # ragged
         raise _misshapen(spec, "lists of different lengths") from None
     if array.dtype.kind not in "biuf":
-        raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(given)} with something else in it")
+        raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(value)} with something else in it")
     return _of_spec(spec, array)
 
 
-def _from_bytes(spec: ObservationSpec, given: bytes) -> Array:
+def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:
     dtype = np.dtype(spec.dtype).newbyteorder("<")
     one = spec.size * dtype.itemsize
-    if not one or len(given) % one:
-        raise unfit(f"observations.{spec.name}: {len(given)} bytes are no whole number of {spec}, {one} bytes an agent")
-    return _of_spec(spec, np.frombuffer(given, dtype).reshape(-1, *spec.shape))
+    if not one or len(data) % one:
+        raise unfit(f"observations.{spec.name}: {len(data)} bytes are no whole number of {spec}, {one} bytes an agent")
+    return _of_spec(spec, np.frombuffer(data, dtype).reshape(-1, *spec.shape))
 
 
 def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
@@ -200,26 +200,26 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
     return array
 
 
-def by_spec(spec: BehaviorSpec, given: object) -> list[tuple[ObservationSpec, Any]]:
+def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationSpec, Any]]:
     """Return each observation with what is given for it, by name or by place."""
     specs = spec.observations
     names = [each.name for each in specs]
-    if isinstance(given, Mapping):
-        for name in given:
+    if isinstance(observations, Mapping):
+        for name in observations:
             if name not in names:
                 raise unfit(f"observations.{name}: there is none{suggest(str(name), names)}; there are: {spec.seen}")
-        lacking = [name for name in names if name not in given]
+        lacking = [name for name in names if name not in observations]
         if lacking:
             raise unfit(f"observations.{lacking[0]}: missing; expected {spec.seen}")
         if len(set(names)) < len(names):
             raise unfit(f"observations: some have one name; give a list of {len(names)} in this order: {spec.seen}")
-        return [(each, given[each.name]) for each in specs]
-    if not isinstance(given, list | tuple) or len(given) != len(specs):
+        return [(each, observations[each.name]) for each in specs]
+    if not isinstance(observations, list | tuple) or len(observations) != len(specs):
         raise unfit(
             f"observations: expected an object by name, or a list of {len(specs)} in this order, each an array with a "
-            f"row per agent: {spec.seen}; got {_kind(given)}"
+            f"row per agent: {spec.seen}; got {_kind(observations)}"
         )
-    return [*zip(specs, given, strict=True)]
+    return [*zip(specs, observations, strict=True)]
 
 
 def _check_masks(spec: BehaviorSpec, masks: NDArray[np.bool_], n: int) -> None:
@@ -237,28 +237,28 @@ def _check_masks(spec: BehaviorSpec, masks: NDArray[np.bool_], n: int) -> None:
         at += size
 
 
-def _flags(given: object, key: str) -> NDArray[np.bool_] | None:
-    if given is None:
+def _flags(value: object, key: str) -> NDArray[np.bool_] | None:
+    if value is None:
         return None
     try:
-        array = np.asarray(given)
+        array = np.asarray(value)
     except (ValueError, OverflowError):
         raise unfit(f"{key}: expected true or false, got lists of different lengths") from None
     if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
-        raise unfit(f"{key}: expected true or false (or 1 or 0), got {_kind(given)} with something else in it")
+        raise unfit(f"{key}: expected true or false (or 1 or 0), got {_kind(value)} with something else in it")
     return array.astype(np.bool_)
 
 
-def _flag(given: object) -> bool | None:
-    if given is None or isinstance(given, bool):
-        return given
-    raise unfit(f"deterministic: expected true or false, got {_kind(given)}")
+def _flag(value: object) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise unfit(f"deterministic: expected true or false, got {_kind(value)}")
 
 
-def _text(given: object) -> str:
-    if given is None or isinstance(given, str):
-        return given or ""
-    raise unfit(f"session: expected the id of a session, got {_kind(given)}")
+def _text(value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise unfit(f"session: expected the id of a session, got {_kind(value)}")
 
 
 def unfit(message: str) -> RequestRefused:
@@ -271,6 +271,6 @@ def _misshapen(spec: ObservationSpec, got: str) -> RequestRefused:
     return unfit(f"observations.{spec.name}: expected {spec.dtype}[{wanted}], a row per agent, got {got}")
 
 
-def _kind(given: object) -> str:
+def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}
-    return names.get(type(given), "a number" if isinstance(given, int | float) else type(given).__name__)
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)

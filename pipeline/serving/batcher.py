@@ -51,7 +51,7 @@ class ActionAnswer:
 
 @dataclass(eq=False, slots=True)
 class _WaitingRequest:
-    asked: ActionRequest
+    request: ActionRequest
     recall: Recall | None
     answer: asyncio.Future[ActionAnswer]
 
@@ -89,11 +89,11 @@ class Batcher:
         """Requests that wait."""
         return len(self._waiting)
 
-    async def ask(self, asked: ActionRequest, recall: Recall | None) -> ActionAnswer:
+    async def ask(self, request: ActionRequest, recall: Recall | None) -> ActionAnswer:
         """Answer a request; one that is cancelled is dropped.
 
         Args:
-            asked: the request.
+            request: the request.
             recall: the agents' memories; None without memory.
 
         Raises:
@@ -101,7 +101,7 @@ class Batcher:
         """
         if len(self._waiting) >= self._limits.waiting:
             raise RequestRefused(ErrorKind.OVERLOADED, f"{self._limits.waiting} requests wait already; try again later")
-        each = _WaitingRequest(asked, recall, asyncio.get_running_loop().create_future())
+        each = _WaitingRequest(request, recall, asyncio.get_running_loop().create_future())
         self._waiting.append(each)
         self._news.set()
         try:
@@ -129,10 +129,10 @@ class Batcher:
         """Decide for those that wait now, in one call for each of sampled and most likely actions."""
         loaded, agents = self._model.newest, 0
         groups: dict[bool, list[_WaitingRequest]] = {}
-        while self._waiting and (not agents or agents + self._waiting[0].asked.agents <= self._limits.agents):
+        while self._waiting and (not agents or agents + self._waiting[0].request.agents <= self._limits.agents):
             each = self._waiting.popleft()
-            agents += each.asked.agents
-            wanted = each.asked.deterministic
+            agents += each.request.agents
+            wanted = each.request.deterministic
             groups.setdefault(self._deterministic if wanted is None else wanted, []).append(each)
         for deterministic, group in groups.items():
             await self._decide(loaded, group, deterministic)
@@ -150,7 +150,7 @@ class Batcher:
             return
         at = 0
         for each in group:
-            rows = slice(at, at + each.asked.agents)
+            rows = slice(at, at + each.request.agents)
             at = rows.stop
             _settle(each, ActionAnswer(_of_rows(decision.actions, rows), _recalled(decision.recall, rows), loaded))
 
@@ -158,13 +158,13 @@ class Batcher:
         self.decisions += 1
         call = partial(
             loaded.policy.act,
-            tuple(_joined(arrays) for arrays in zip(*(each.asked.observations for each in group), strict=True)),
+            tuple(_joined(arrays) for arrays in zip(*(each.request.observations for each in group), strict=True)),
             _masks(group),
             self._random,
             deterministic,
             _recall(group),
         )
-        if loaded.is_quick(sum(each.asked.agents for each in group)):
+        if loaded.is_quick(sum(each.request.agents for each in group)):
             return call()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "decisions")
@@ -176,14 +176,14 @@ def _joined(arrays: tuple[Array, ...]) -> Array:
 
 
 def _masks(group: list[_WaitingRequest]) -> Array | None:
-    found = [each.asked.masks for each in group]
-    given = next((masks for masks in found if masks is not None), None)
-    if given is None:
+    found = [each.request.masks for each in group]
+    first = next((masks for masks in found if masks is not None), None)
+    if first is None:
         return None
-    width = given.shape[1]
+    width = first.shape[1]
     return _joined(
         tuple(
-            np.ones((each.asked.agents, width), np.bool_) if masks is None else masks
+            np.ones((each.request.agents, width), np.bool_) if masks is None else masks
             for each, masks in zip(group, found, strict=True)
         )
     )
@@ -218,7 +218,7 @@ def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> Non
 def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
     if isinstance(error, NotFiniteError):  # it has decided on zeros, so it is these observations
         return RequestRefused(ErrorKind.UNFIT, f"the model has no finite answer to these observations: {error}")
-    said = describe_error(error)
-    log.error("%s could not decide: %s", loaded.path, said)
+    reason = describe_error(error)
+    log.error("%s could not decide: %s", loaded.path, reason)
     log.debug("where it was raised:", exc_info=error)
-    return RequestRefused(ErrorKind.FAULT, f"this is a fault of the model or the server: {said}")
+    return RequestRefused(ErrorKind.FAULT, f"this is a fault of the model or the server: {reason}")

@@ -22,7 +22,7 @@ from headrace.pipeline.serving.action_request import (
     ErrorKind,
     RequestRefused,
     by_spec,
-    make_asked,
+    make_action_request,
     observation_array,
     observation_from_values,
     unfit,
@@ -132,12 +132,12 @@ class GrpcServer:
     def _answering(self, kind: Any, method: Method) -> Callable[[bytes, _Context], Awaitable[bytes]]:
         """Return the handler of a method: it checks the token, reads the message and answers refusals."""
 
-        async def answer(given: bytes, context: _Context) -> bytes:
+        async def answer(body: bytes, context: _Context) -> bytes:
             self._news.set()
             if self._token and not self._is_authorized(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
             try:
-                response = await method(_parsed(kind, given))
+                response = await method(_parsed(kind, body))
             except RequestRefused as refused:
                 await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
             found: bytes = response.SerializeToString()
@@ -162,7 +162,7 @@ class GrpcServer:
         return response
 
     async def _act(self, request: Any) -> Any:
-        answer = await self._service.act(request.model, lambda spec: _asked(spec, request))
+        answer = await self._service.act(request.model, lambda spec: _action_request(spec, request))
         actions, loaded = answer.actions, answer.loaded
         return ActResponse(
             agents=len(actions.continuous),
@@ -180,29 +180,29 @@ class GrpcServer:
         return CloseSessionResponse()
 
 
-def _parsed(kind: Any, given: bytes) -> Any:
+def _parsed(kind: Any, body: bytes) -> Any:
     try:
-        return kind.FromString(given)
+        return kind.FromString(body)
     except DecodeError as error:
         raise RequestRefused(ErrorKind.MALFORMED, f"the message is no {kind.DESCRIPTOR.name}: {error}") from None
 
 
-def _asked(spec: BehaviorSpec, request: Any) -> ActionRequest:
+def _action_request(spec: BehaviorSpec, request: Any) -> ActionRequest:
     """Read a request.
 
     Raises:
         RequestRefused: if it does not fit.
     """
-    given = request.observations
-    named = {each.name: each for each in given}
-    if ("" in named and len(named) > 1) or ("" not in named and len(named) < len(given)):
+    parts = request.observations
+    named = {each.name: each for each in parts}
+    if ("" in named and len(named) > 1) or ("" not in named and len(named) < len(parts)):
         raise unfit("observations: name each of them once, or none of them")
-    observations = [_observation(each, one) for each, one in by_spec(spec, [*given] if "" in named else named)]
+    observations = [_observation(each, one) for each, one in by_spec(spec, [*parts] if "" in named else named)]
     width, n = spec.actions.mask_size, len(observations[0])
     masks = np.asarray(request.masks, np.bool_) if request.masks else None
     if masks is not None and width and len(masks) % width == 0:
         masks = masks.reshape(-1, width)
-    return make_asked(
+    return make_action_request(
         spec,
         observations,
         masks=masks,
@@ -212,12 +212,12 @@ def _asked(spec: BehaviorSpec, request: Any) -> ActionRequest:
     )
 
 
-def _observation(spec: ObservationSpec, given: Any) -> Array:
-    if given.data:
-        if given.values:
+def _observation(spec: ObservationSpec, part: Any) -> Array:
+    if part.data:
+        if part.values:
             raise unfit(f"observations.{spec.name}: has both values and data; expected one of them")
-        return observation_array(spec, given.data)
-    return observation_from_values(spec, np.asarray(given.values, np.float32))
+        return observation_array(spec, part.data)
+    return observation_from_values(spec, np.asarray(part.values, np.float32))
 
 
 SERVICE = "headrace.v1.PolicyServer"

@@ -52,7 +52,7 @@ class LoadedModel:
     """True if it was trained to act by the mean and the most likely action."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Its file, and its step if that is known."""
         return f"{self.path}, step {self.step}" if self.step else str(self.path)
 
@@ -103,13 +103,13 @@ class ServedModel:
             check_spec(loaded.spec, self.newest.spec, "those who ask know")
             _check_memory(loaded.policy, self.newest.policy)
         except (RunError, StageError, OSError) as error:
-            told = signature or str(error)
-            if told != self._refused:
-                self._refused = told
+            complaint = signature or str(error)
+            if complaint != self._refused:
+                self._refused = complaint
                 log.warning("%s: a newer model can't be served, the one before stays: %s", self.name, error)
             return
         self.newest, self._refused = loaded, None
-        log.info("%s: serves %s now", self.name, loaded.told)
+        log.info("%s: serves %s now", self.name, loaded.description)
 
     def _find(self) -> tuple[ModelFile, Signature]:
         file = find_model(self._reference, self._behavior)
@@ -143,8 +143,8 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
         CommandError: if one can't be read, or two have one name.
     """
     found: dict[str, ServedModel] = {}
-    for given in references:
-        name, reference = _named(given)
+    for argument in references:
+        name, reference = _named(argument)
         try:
             files = find_models(reference)
             if name and len(files) > 1:
@@ -152,22 +152,22 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
                 raise RunError(f"{reference} holds several behaviours ({names}), and one name was given")
             models = [ServedModel(name, reference, file.behavior) for file in files]
         except (RunError, OSError) as error:
-            raise CommandError(f"--serve {given}: {error}") from error
+            raise CommandError(f"--serve {argument}: {error}") from error
         for model in models:
             model.name = model.name or model.newest.spec.name
             if model.name in found:
                 raise CommandError(
-                    f"--serve {given}: there is a model '{model.name}' already; name one of them, such as "
+                    f"--serve {argument}: there is a model '{model.name}' already; name one of them, such as "
                     f"other={reference}"
                 )
             found[model.name] = model
     return [*found.values()]
 
 
-def _named(given: str) -> tuple[str, str]:
-    name, sign, reference = given.partition("=")
-    if not sign or "/" in name or Path(given).exists():
-        return "", given
+def _named(argument: str) -> tuple[str, str]:
+    name, sign, reference = argument.partition("=")
+    if not sign or "/" in name or Path(argument).exists():
+        return "", argument
     return name, reference
 
 

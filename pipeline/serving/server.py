@@ -120,13 +120,13 @@ def _site_options(options: ServingOptions, token: str) -> SiteOptions:
     )
 
 
-def _grpc_ports(taken: int, asked: int | None) -> Sequence[int]:
+def _grpc_ports(taken: int, port: int | None) -> Sequence[int]:
     """Return where the gRPC server may listen: beside the HTTP server, or anywhere if that may be anywhere."""
-    if asked is None:
+    if port is None:
         return range(taken + 1, taken + 1 + TRIED_PORTS)
-    if asked == LAST_PORT:
-        raise CommandError(f"--listen: gRPC has the next port, and {asked} is the last one")
-    return (0,) if asked == 0 else (asked + 1,)
+    if port == LAST_PORT:
+        raise CommandError(f"--listen: gRPC has the next port, and {port} is the last one")
+    return (0,) if port == 0 else (port + 1,)
 
 
 async def _drain(
@@ -146,7 +146,7 @@ async def _drain(
 
 def _words(models: Sequence[ServedModel], site: Site, grpc_port: int, token: str) -> str:
     """Say what is served, where."""
-    lines = [f"{model.name}: {model.newest.told}" for model in models]
+    lines = [f"{model.name}: {model.newest.description}" for model in models]
     lines += [f"HTTP: {site.url}", f"gRPC: port {grpc_port}"]
     if token:
         lines += [f"token: {token}"]

@@ -117,19 +117,19 @@ class Sessions:
                 self._remove(key)
 
     @contextmanager
-    def turn(self, asked: ActionRequest) -> Iterator[Turn]:
+    def turn(self, request: ActionRequest) -> Iterator[Turn]:
         """Use a session for a request; what it remembers changes only if there was a decision.
 
         Raises:
             RequestRefused: if there is no such session, another request uses it, or it is of other agents.
         """
-        key = asked.session
+        key = request.session
         session = self._get(key)
         if session.busy:
             raise RequestRefused(ErrorKind.BUSY, f"session {key}: another request of this session is not answered yet")
-        if asked.agents != session.agents:
-            raise unfit(f"session {key} is of {session.agents} agents, and the observations of {asked.agents}")
-        turn = Turn(self._begun(session, asked.episode_start))
+        if request.agents != session.agents:
+            raise unfit(f"session {key} is of {session.agents} agents, and the observations of {request.agents}")
+        turn = Turn(self._begun(session, request.episode_start))
         session.busy = True
         try:
             yield turn
@@ -272,9 +272,9 @@ class PolicyService:
         self._none_under_way.clear()
         try:
             self._check_open()
-            asked = read(desk.model.newest.spec)
-            with desk.sessions.turn(asked) if asked.session else nullcontext(_alone(desk.model)) as turn:
-                answer = await desk.batcher.ask(asked, turn.before)
+            request = read(desk.model.newest.spec)
+            with desk.sessions.turn(request) if request.session else nullcontext(_alone(desk.model)) as turn:
+                answer = await desk.batcher.ask(request, turn.before)
                 turn.after, turn.decided = answer.recall, True
         except RequestRefused as refusal:
             self.tally.refused(name, refusal)
@@ -283,7 +283,7 @@ class PolicyService:
             self._under_way -= 1
             if not self._under_way:
                 self._none_under_way.set()
-        self.tally.answered(name, asked.agents, self._clock() - since)
+        self.tally.answered(name, request.agents, self._clock() - since)
         return answer
 
     def open_session(self, name: str, agents: int) -> str:

@@ -142,8 +142,8 @@ def carries_token(request: web.Request, token: str) -> bool:
 
 def has_token(header: str, token: str) -> bool:
     """Compare what is given in an `authorization` header with the token, in a time that tells nothing of it."""
-    scheme, _, given = header.partition(" ")
-    same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
+    scheme, _, secret = header.partition(" ")
+    same = hmac.compare_digest(secret.strip().encode("utf-8", "surrogateescape"), token.encode())
     return same and scheme.lower() == "bearer"
 
 

@@ -167,8 +167,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        said = (error.text or "").removeprefix(f"{error.status}: ") or error.reason
-        answer = refusal(error.status, said)
+        message = (error.text or "").removeprefix(f"{error.status}: ") or error.reason
+        answer = refusal(error.status, message)
         for name in _KEPT & error.headers.keys():
             answer.headers[name] = error.headers[name]
         return answer

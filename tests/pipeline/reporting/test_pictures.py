@@ -52,7 +52,7 @@ def size(png: bytes) -> tuple[int, int]:
 
 def test_reward_and_rating_come_first_then_the_losses_and_nothing_of_the_pipeline(tmp_path: Path):
     folder = run_folder(tmp_path, "a", statistics={"Losses/Value Loss": 1.0, ELO: 1200.0, "Policy/Lag": 1.0})
-    assert pictures._shown([read_run(folder)]) == {"Ball": [REWARD, ELO, "Losses/Value Loss"]}
+    assert pictures._panels([read_run(folder)]) == {"Ball": [REWARD, ELO, "Losses/Value Loss"]}
 
 
 def test_runs_that_differ_in_their_seeds_alone_are_one_curve(tmp_path: Path):
