@@ -23,8 +23,8 @@ class Option:
     """An option of the command line."""
 
     flag: str
-    keys: tuple[str, ...]
-    """Dotted keys of the file that it sets; all of them get its value."""
+    keys: str
+    """Dotted keys of the file that it sets, with spaces between; a dot at the end is followed by the option's name."""
     text: str
     """Its purpose, for `--help`."""
     metavar: str = ""
@@ -50,165 +50,131 @@ class Option:
         else:
             group.add_argument(self.flag, metavar=self.metavar, nargs=self.nargs, help=self.text)
 
-    def overrides(self, given: Any) -> Iterator[Override]:
+    def overrides(self, value: Any) -> Iterator[Override]:
         """Return the overrides that the option with this value means."""
         named = self.flag
         if self.metavar:
-            named += f" {' '.join(given) if isinstance(given, list) else given}".rstrip()
-        for key in self.keys:
-            path = tuple(key.split("."))
-            yield Override(named, path, given if self.metavar else self.value, optional=path[0] in _OPTIONAL)
+            named += f" {' '.join(value) if isinstance(value, list) else value}".rstrip()
+        for key in self.keys.split():
+            path = tuple((key + self.name if key.endswith(".") else key).split("."))
+            yield Override(named, path, value if self.metavar else self.value, optional=path[0] in _OPTIONAL)
 
 
-def each_behavior(key: str) -> tuple[str, ...]:
+def each_behavior(key: str) -> str:
     """Return the keys that set a value of all behaviours, listed or not."""
-    return (f"behaviors.{EACH}.{key}", f"default_settings.{key}")
+    return f"behaviors.{EACH}.{key} default_settings.{key}"
 
 
 OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "the run": (
         Option(
             "--run-id",
-            ("checkpoint_settings.run_id",),
+            "checkpoint_settings.",
             "name of the run and of its folder in the results (default: the file's, or ppo)",
             "ID",
         ),
-        Option("--resume", ("checkpoint_settings.resume",), "resume from the run's last checkpoint"),
-        Option("--force", ("checkpoint_settings.force",), "archive a run of the same name and start over"),
+        Option("--resume", "checkpoint_settings.", "resume from the run's last checkpoint"),
+        Option("--force", "checkpoint_settings.", "archive a run of the same name and start over"),
         Option(
-            "--initialize-from",
-            ("checkpoint_settings.initialize_from",),
-            "start, at step 0, with what another run has learned",
-            "ID",
+            "--initialize-from", "checkpoint_settings.", "start, at step 0, with what another run has learned", "ID"
         ),
         Option(
             "--inference",
-            ("checkpoint_settings.inference",),
+            "checkpoint_settings.",
             "play with the run's trained policies, until Ctrl-C or --episodes, and print their scores",
         ),
         Option(
             "--episodes",
-            ("inference.episodes",),
+            "inference.",
             "end --inference after N of each behaviour and team; games a pair of --tournament",
             "N",
             int,
         ),
-        Option("--video", ("inference.video",), "with --inference: film each episode (3 unless --episodes)", "DIR"),
-        Option("--watch", ("inference.watch",), "with --inference: open the environment's own window"),
+        Option("--video", "inference.", "with --inference: film each episode (3 unless --episodes)", "DIR"),
+        Option("--watch", "inference.", "with --inference: open the environment's own window"),
         Option(
             "--deterministic",
             each_behavior("network_settings.deterministic"),
             "act by the mean or the most likely action instead of drawing one",
         ),
-        Option(
-            "--seed",
-            ("env_settings.seed",),
-            "seed of all chance in the run (default: the file's; -1: random)",
-            "N",
-            int,
-        ),
-        Option("--torch-device", ("torch_settings.device",), "where trainers compute: cpu, cuda, cuda:1, …", "DEVICE"),
-        Option("--results-dir", ("checkpoint_settings.results_dir",), "where runs are kept (default: results)", "DIR"),
-        Option("--debug", ("debug",), "log in detail, and show what Unity executables print"),
+        Option("--seed", "env_settings.", "seed of all chance in the run (default: the file's; -1: random)", "N", int),
+        Option("--torch-device", "torch_settings.device", "where trainers compute: cpu, cuda, cuda:1, …", "DEVICE"),
+        Option("--results-dir", "checkpoint_settings.", "where runs are kept (default: results)", "DIR"),
+        Option("--debug", "debug", "log in detail, and show what Unity executables print"),
     ),
     "environments": (
         Option(
             "--env",
-            ("env_settings.env_path",),
+            "env_settings.env_path",
             "executable of a game of Unity or Godot; without it, the editor is waited for",
             "PATH",
         ),
         Option(
             "--num-envs",
-            ("env_settings.num_envs", "environment.num_envs"),
+            "env_settings.num_envs environment.num_envs",
             "Unity executables, or environment instances per actor",
             "N",
             int,
         ),
-        Option("--num-areas", ("env_settings.num_areas",), "training areas in each Unity environment", "N", int),
-        Option("--base-port", ("env_settings.base_port",), "first port towards executables", "PORT", int),
-        Option(
-            "--timeout-wait",
-            ("env_settings.timeout_wait",),
-            "seconds that an environment may take to start or answer",
-            "S",
-            int,
-        ),
+        Option("--num-areas", "env_settings.", "training areas in each Unity environment", "N", int),
+        Option("--base-port", "env_settings.", "first port towards executables", "PORT", int),
+        Option("--timeout-wait", "env_settings.", "seconds that an environment may take to start or answer", "S", int),
         Option(
             "--max-lifetime-restarts",
-            ("env_settings.max_lifetime_restarts",),
+            "env_settings.",
             "restarts of a crashed environment in all; -1: without limit",
             "N",
             int,
         ),
         Option(
             "--restarts-rate-limit-n",
-            ("env_settings.restarts_rate_limit_n",),
+            "env_settings.",
             "restarts within the period of that limit; -1: without limit",
             "N",
             int,
         ),
-        Option(
-            "--restarts-rate-limit-period-s",
-            ("env_settings.restarts_rate_limit_period_s",),
-            "that period, in seconds",
-            "S",
-            int,
-        ),
+        Option("--restarts-rate-limit-period-s", "env_settings.", "that period, in seconds", "S", int),
         Option(
             "--env-args",
-            ("env_settings.env_args",),
+            "env_settings.",
             "everything behind it goes to the Unity executable, so it comes last",
             "…",
             nargs=argparse.REMAINDER,
         ),
     ),
     "the Unity engine": (
-        Option("--width", ("engine_settings.width",), "width of the window, in pixels", "N", int),
-        Option("--height", ("engine_settings.height",), "its height", "N", int),
-        Option("--quality-level", ("engine_settings.quality_level",), "quality level of the Unity project", "N", int),
-        Option("--time-scale", ("engine_settings.time_scale",), "speed of the game; 1 is real time", "X", float),
+        Option("--width", "engine_settings.", "width of the window, in pixels", "N", int),
+        Option("--height", "engine_settings.", "its height", "N", int),
+        Option("--quality-level", "engine_settings.", "quality level of the Unity project", "N", int),
+        Option("--time-scale", "engine_settings.", "speed of the game; 1 is real time", "X", float),
         Option(
-            "--target-frame-rate",
-            ("engine_settings.target_frame_rate",),
-            "frames per second to aim at; -1: as many as can be",
-            "N",
-            int,
+            "--target-frame-rate", "engine_settings.", "frames per second to aim at; -1: as many as can be", "N", int
         ),
-        Option(
-            "--capture-frame-rate", ("engine_settings.capture_frame_rate",), "frames per second of game time", "N", int
-        ),
-        Option("--no-graphics", ("engine_settings.no_graphics",), "run executables without a window"),
-        Option(
-            "--no-graphics-monitor", ("engine_settings.no_graphics_monitor",), "run all but the first without a window"
-        ),
+        Option("--capture-frame-rate", "engine_settings.", "frames per second of game time", "N", int),
+        Option("--no-graphics", "engine_settings.", "run executables without a window"),
+        Option("--no-graphics-monitor", "engine_settings.", "run all but the first without a window"),
     ),
     "the pipeline": (
-        Option(
-            "--record",
-            ("record.edges",),
-            "record what reaches the trainers, under <run>/streams/",
-            value=["trainer"],
-        ),
+        Option("--record", "record.edges", "record what reaches the trainers, under <run>/streams/", value=["trainer"]),
         Option(
             "--monitor",
-            ("monitor.listen",),
+            "monitor.listen",
             "serve a live page of the run (default: this machine alone, from port 8470 on)",
             "HOST:PORT",
             nargs="?",
         ),
-        Option("--monitor-control", ("monitor.control",), "the page may pause, save, stop and change hyperparameters"),
-        Option("--replay", ("replay.streams",), "learn from recorded streams instead of acting", "STREAM", nargs="+"),
+        Option("--monitor-control", "monitor.control", "the page may pause, save, stop and change hyperparameters"),
+        Option("--replay", "replay.streams", "learn from recorded streams instead of acting", "STREAM", nargs="+"),
     ),
 }
 """The options by their heading in `--help`."""
 
 
-def current_overrides(asked: argparse.Namespace) -> list[Override]:
+def current_overrides(args: argparse.Namespace) -> list[Override]:
     """Return the overrides that the given options mean."""
     options = [option for group in OPTIONS.values() for option in group]
-    given = [(option, getattr(asked, option.name)) for option in options]
-    return [each for option, value in given if value is not None for each in option.overrides(value)]
+    values = [(option, getattr(args, option.name)) for option in options]
+    return [each for option, value in values if value is not None for each in option.overrides(value)]
 
 
 _OLD = "is an option of older versions of ML-Agents"
@@ -236,7 +202,7 @@ def _refuse(text: str) -> Translation:
     return Translation(refusals=(text,))
 
 
-def _set_keys(flag: str, keys: tuple[str, ...], value: object, instead: str) -> Translation:
+def _set_keys(flag: str, keys: str, value: object, instead: str) -> Translation:
     """Translate an option that sets these keys; `instead` is its present spelling."""
     option = Option(flag, keys, "", metavar="VALUE" if not isinstance(value, bool) else "", value=value)
     warning = f"{flag}: {_OLD}; it was read as {instead}"
@@ -247,119 +213,111 @@ def _superseded(flag: str, today: str) -> Translation:
     return _warn(f"{flag}: {_OLD} and has no effect beside {today}")
 
 
-def _train(args: argparse.Namespace, given: Any) -> Translation:
-    return _warn(f"--train: {_OLD} and not needed any more; --inference plays without learning")
+Translate = Callable[[argparse.Namespace, Any], Translation]
+"""Translates the value of an old option, given with all others."""
 
 
-def _load(args: argparse.Namespace, given: Any) -> Translation:
+def _needless(text: str) -> Translate:
+    return lambda args, value: _warn(text)
+
+
+def _load(args: argparse.Namespace, value: Any) -> Translation:
     instead = "--resume"
     if not args.train and not args.inference:
         instead += " (older versions only played without --train: add --inference for that)"
-    return _set_keys("--load", ("checkpoint_settings.resume",), True, instead)
+    return _set_keys("--load", "checkpoint_settings.resume", True, instead)
 
 
-def _slow(args: argparse.Namespace, given: Any) -> Translation:
+def _slow(args: argparse.Namespace, value: Any) -> Translation:
     if args.time_scale is not None:
         return _superseded("--slow", f"--time-scale {args.time_scale:g}")
-    return _set_keys("--slow", ("engine_settings.time_scale",), 1.0, "--time-scale 1")
+    return _set_keys("--slow", "engine_settings.time_scale", 1.0, "--time-scale 1")
 
 
-def _keep_checkpoints(args: argparse.Namespace, given: int) -> Translation:
-    return _set_keys(
-        "--keep-checkpoints", each_behavior("keep_checkpoints"), given, f"'keep_checkpoints: {given}' in each behaviour"
-    )
+def _key_of_behaviors(flag: str, key: str) -> Translate:
+    return lambda args, value: _set_keys(flag, each_behavior(key), value, f"'{key}: {value}' in each behaviour")
 
 
-def _save_freq(args: argparse.Namespace, given: int) -> Translation:
-    return _set_keys(
-        "--save-freq",
-        each_behavior("checkpoint_interval"),
-        given,
-        f"'checkpoint_interval: {given}' in each behaviour",
-    )
-
-
-def _worker_id(args: argparse.Namespace, given: int) -> Translation:
-    port = given + (args.base_port if args.base_port is not None else EnvSettings().base_port)
+def _worker_id(args: argparse.Namespace, value: int) -> Translation:
+    port = value + (args.base_port if args.base_port is not None else EnvSettings().base_port)
     warning = f"--worker-id: {_OLD}; it was read as --base-port {port}"
     return Translation(warnings=(warning,), replaced={"base_port": port})
 
 
-def _cpu(args: argparse.Namespace, given: Any) -> Translation:
+def _cpu(args: argparse.Namespace, value: Any) -> Translation:
     if args.torch_device is not None:
         return _superseded("--cpu", f"--torch-device {args.torch_device}")
-    return _set_keys("--cpu", ("torch_settings.device",), "cpu", "--torch-device cpu")
+    return _set_keys("--cpu", "torch_settings.device", "cpu", "--torch-device cpu")
 
 
-def _multi_gpu(args: argparse.Namespace, given: Any) -> Translation:
+def _multi_gpu(args: argparse.Namespace, value: Any) -> Translation:
     return _refuse("--multi-gpu: a trainer computes on one device; leave it out, or name one: --torch-device cuda:1")
 
 
-def _num_runs(args: argparse.Namespace, given: int) -> Translation:
-    if given == 1:
+def _num_runs(args: argparse.Namespace, value: int) -> Translation:
+    if value == 1:
         return _warn(f"--num-runs: {_OLD} and not needed any more: a command makes one run")
     run = args.run_id or "ppo"
     apart = EnvSettings().base_port + (args.num_envs or 1)
     return _refuse(
-        f"--num-runs {given}: a command makes one run. Start each by itself, with ports of its own: "
+        f"--num-runs {value}: a command makes one run. Start each by itself, with ports of its own: "
         f"--run-id {run}-0, --run-id {run}-1 --base-port {apart}, and so on"
     )
 
 
-def _docker_target_name(args: argparse.Namespace, given: str) -> Translation:
-    paths = [f"/{given}/{path}" for path in args.paths] or ["the configuration file"]
+def _docker_target_name(args: argparse.Namespace, value: str) -> Translation:
+    paths = [f"/{value}/{path}" for path in args.paths] or ["the configuration file"]
     return _refuse(
-        f"--docker-target-name {given}: paths are used as they are given. Write them in full: "
-        f"{' '.join(paths)} --results-dir /{given}/results"
+        f"--docker-target-name {value}: paths are used as they are given. Write them in full: "
+        f"{' '.join(paths)} --results-dir /{value}/results"
     )
 
 
-def _old_file(flag: str, key: str) -> Callable[[argparse.Namespace, Any], Translation]:
-    def translate(args: argparse.Namespace, given: Any) -> Translation:
+def _old_file(flag: str, key: str) -> Translate:
+    def translate(args: argparse.Namespace, value: Any) -> Translation:
         warning = (
             f"{flag}: {_OLD}; its content belongs into the configuration file now, under "
-            f"environment_parameters ('{flag} {given} --convert FILE' writes it so)"
+            f"environment_parameters ('{flag} {value} --convert FILE' writes it so)"
         )
-        return Translation(warnings=(warning,), old_files={key: given})
+        return Translation(warnings=(warning,), old_files={key: value})
 
     return translate
 
 
-def _lesson(args: argparse.Namespace, given: int) -> Translation:
-    if given < 0:
-        return _refuse(f"--lesson {given}: expected the number of a lesson, from 0")
+def _lesson(args: argparse.Namespace, value: int) -> Translation:
+    if value < 0:
+        return _refuse(f"--lesson {value}: expected the number of a lesson, from 0")
     warning = (
         f"--lesson: {_OLD}; leave the lessons before it out of environment_parameters.<parameter>.curriculum instead"
     )
-    return Translation(warnings=(warning,), old_files={"lesson": given})
+    return Translation(warnings=(warning,), old_files={"lesson": value})
 
 
-def _framework(flag: str) -> Callable[[argparse.Namespace, Any], Translation]:
-    def translate(args: argparse.Namespace, given: Any) -> Translation:
-        return _warn(f"{flag}: {_OLD} and has no effect; trainers compute with PyTorch")
-
-    return translate
-
-
-Translate = Callable[[argparse.Namespace, Any], Translation]
-"""Translates the value of an old option, given with all others."""
+_NO_TRAIN = f"--train: {_OLD} and not needed any more; --inference plays without learning"
+_NO_FRAMEWORK = f"{{}}: {_OLD} and has no effect; trainers compute with PyTorch"
 
 OLD_OPTIONS: tuple[tuple[Option, Translate], ...] = (
-    (Option("--train", (), "no effect: training is the default"), _train),
-    (Option("--load", (), "--resume"), _load),
-    (Option("--slow", (), "--time-scale 1"), _slow),
-    (Option("--keep-checkpoints", (), "keep_checkpoints in each behaviour", "N", int), _keep_checkpoints),
-    (Option("--save-freq", (), "checkpoint_interval in each behaviour", "N", int), _save_freq),
-    (Option("--worker-id", (), "--base-port, N higher", "N", int), _worker_id),
-    (Option("--cpu", (), "--torch-device cpu"), _cpu),
-    (Option("--torch", (), "no effect"), _framework("--torch")),
-    (Option("--tensorflow", (), "no effect"), _framework("--tensorflow")),
-    (Option("--curriculum", (), "environment_parameters", "PATH"), _old_file("--curriculum", "curriculum")),
-    (Option("--sampler", (), "environment_parameters", "FILE"), _old_file("--sampler", "sampler")),
-    (Option("--lesson", (), "environment_parameters, without the lessons before it", "N", int), _lesson),
-    (Option("--num-runs", (), "refused, unless 1", "N", int), _num_runs),
-    (Option("--multi-gpu", (), "refused"), _multi_gpu),
-    (Option("--docker-target-name", (), "refused", "NAME"), _docker_target_name),
+    (Option("--train", "", "no effect: training is the default"), _needless(_NO_TRAIN)),
+    (Option("--load", "", "--resume"), _load),
+    (Option("--slow", "", "--time-scale 1"), _slow),
+    (
+        Option("--keep-checkpoints", "", "keep_checkpoints in each behaviour", "N", int),
+        _key_of_behaviors("--keep-checkpoints", "keep_checkpoints"),
+    ),
+    (
+        Option("--save-freq", "", "checkpoint_interval in each behaviour", "N", int),
+        _key_of_behaviors("--save-freq", "checkpoint_interval"),
+    ),
+    (Option("--worker-id", "", "--base-port, N higher", "N", int), _worker_id),
+    (Option("--cpu", "", "--torch-device cpu"), _cpu),
+    (Option("--torch", "", "no effect"), _needless(_NO_FRAMEWORK.format("--torch"))),
+    (Option("--tensorflow", "", "no effect"), _needless(_NO_FRAMEWORK.format("--tensorflow"))),
+    (Option("--curriculum", "", "environment_parameters", "PATH"), _old_file("--curriculum", "curriculum")),
+    (Option("--sampler", "", "environment_parameters", "FILE"), _old_file("--sampler", "sampler")),
+    (Option("--lesson", "", "environment_parameters, without the lessons before it", "N", int), _lesson),
+    (Option("--num-runs", "", "refused, unless 1", "N", int), _num_runs),
+    (Option("--multi-gpu", "", "refused"), _multi_gpu),
+    (Option("--docker-target-name", "", "refused", "NAME"), _docker_target_name),
 )
 
 
@@ -372,6 +330,6 @@ def add_old_options(group: argparse._ArgumentGroup) -> None:
 def translations(args: argparse.Namespace) -> Iterator[Translation]:
     """Yield the translation of each old option that was given."""
     for option, translate in OLD_OPTIONS:
-        given = getattr(args, option.name)
-        if given is not None:
-            yield translate(args, given)
+        value = getattr(args, option.name)
+        if value is not None:
+            yield translate(args, value)

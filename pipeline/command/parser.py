@@ -78,73 +78,65 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_file_options(files: argparse._ArgumentGroup) -> None:
-    files.add_argument(
-        "--set",
-        metavar="PATH=VALUE",
-        action="append",
-        default=[],
-        help="override one key of the file; repeatable",
-    )
-    files.add_argument(
+def _add_file_options(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--set", metavar="PATH=VALUE", action="append", default=[], help="override one key of the file; repeatable")
+    add(
         "--validate",
         action="store_true",
         help="print the pipeline that would be built, or every mistake; train nothing. An environment of Gymnasium or "
         "PettingZoo is tried for some steps, in a process of its own",
     )
-    files.add_argument(
+    add(
         "--no-env-check",
         action="store_true",
         help="with --validate: check the file alone, without trying an environment or "
         "looking for what it names on the disk",
     )
-    files.add_argument(
-        "--convert",
-        metavar="OLD",
-        help="print a file of an older version of ML-Agents in today's form; run nothing",
-    )
-    files.add_argument(
+    add("--convert", metavar="OLD", help="print a file of an older version of ML-Agents in today's form; run nothing")
+    add(
         "-v",
         "--verbose",
         action="store_true",
         help="print the settings of each behaviour, which run_logs/run.log has in any case",
     )
-    files.add_argument("--version", action="version", version=f"headrace {version_of('headrace')}")
+    add("--version", action="version", version=f"headrace {version_of('headrace')}")
 
 
-def _add_run_options(files: argparse._ArgumentGroup) -> None:
-    files.add_argument(
+def _add_run_options(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
         "--to-demo",
         metavar=("FROM", "TO"),
         nargs=2,
         help="write recorded streams as Unity's .demo files: FROM is what a demo_path may be, TO a file or a folder",
     )
-    files.add_argument(
+    add(
         "--export-onnx",
         metavar="RUN_FOLDER",
         type=Path,
         help="write the .onnx files of a run, such as results/ppo, anew from its .pt files",
     )
-    files.add_argument(
+    add(
         "--plot",
         metavar="RUN",
         nargs="+",
         help="draw reward, rating and losses of runs into a picture; of several seeds mean and spread",
     )
-    files.add_argument(
+    add(
         "--plot-file",
         metavar="PNG",
         type=Path,
         help="where --plot draws (default: curves.png, of one run in its folder, of several here)",
     )
-    files.add_argument(
+    add(
         "--tournament",
         metavar="PLAYER",
         nargs="+",
         help="let policies of runs, models and scripts play each other, --episodes N games a pair (default: 20), and "
         "print a rated table; one run alone: its policies and the game's scripted player",
     )
-    files.add_argument(
+    add(
         "--view",
         metavar="RUN",
         nargs="+",
@@ -152,20 +144,21 @@ def _add_run_options(files: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_serving_options(files: argparse._ArgumentGroup) -> None:
-    files.add_argument(
+def _add_serving_options(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
         "--serve",
         metavar="MODEL",
         nargs="+",
         help="answer observations with actions over HTTP and gRPC: .pt and .onnx files, folders of runs, or "
         "NAME=one of these; with --deterministic and --seed",
     )
-    files.add_argument(
+    add(
         "--listen",
         metavar="HOST:PORT",
         help="where --serve listens (default: this machine alone, from port 8480 on; all:PORT for other machines)",
     )
-    files.add_argument(
+    add(
         "--allow-origin",
         metavar="ORIGIN",
         action="append",
