@@ -152,7 +152,8 @@ class Batcher:
         for each in group:
             rows = slice(at, at + each.request.agents)
             at = rows.stop
-            _settle(each, ActionAnswer(_of_rows(decision.actions, rows), _recalled(decision.recall, rows), loaded))
+            actions = ActionBatch(decision.actions.continuous[rows], decision.actions.discrete[rows])
+            _settle(each, ActionAnswer(actions, _recalled(decision.recall, rows), loaded))
 
     async def _act(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> Decision:
         self.decisions += 1
@@ -196,10 +197,6 @@ def _recall(group: list[_WaitingRequest]) -> Recall | None:
     return Recall(
         _joined(tuple(each.memories for each in found)), _joined(tuple(each.previous_actions for each in found))
     )
-
-
-def _of_rows(actions: ActionBatch, rows: slice) -> ActionBatch:
-    return ActionBatch(actions.continuous[rows], actions.discrete[rows])
 
 
 def _recalled(recall: Recall | None, rows: slice) -> Recall | None:

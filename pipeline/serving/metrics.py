@@ -36,7 +36,6 @@ class Tally:
     """
 
     def __init__(self, models: Mapping[str, Counted]) -> None:
-        self._models = models
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "headrace_serving_requests", "Requests for actions", ["model", "outcome"], registry=self._registry

@@ -60,10 +60,6 @@ class LoadedModel:
         """Return True if it decides for so many in about the time that a change of threads costs."""
         return isinstance(self.policy, NumpyPolicy) and agents * self.weights <= QUICK_PRODUCTS
 
-    def nothing_recalled(self, agents: int) -> Recall | None:
-        """Return the memories of agents before their first decision; None if it has no memory."""
-        return nothing_recalled(self.policy, self.spec.actions, agents)
-
 
 class ServedModel:
     """A model under its name: what was read last, and where newer ones appear.
@@ -87,7 +83,7 @@ class ServedModel:
 
     def nothing_recalled(self, agents: int) -> Recall | None:
         """Return the memories of agents before their first decision; None without memory."""
-        return self.newest.nothing_recalled(agents)
+        return nothing_recalled(self.newest.policy, self.newest.spec.actions, agents)
 
     def refresh(self) -> None:
         """Read the newest file, if it is another one than before.
@@ -101,7 +97,9 @@ class ServedModel:
                 return
             loaded = _load(file, signature, self.newest.version + 1)
             check_spec(loaded.spec, self.newest.spec, "those who ask know")
-            _check_memory(loaded.policy, self.newest.policy)
+            theirs, ours = loaded.policy.memory_size, self.newest.policy.memory_size
+            if theirs != ours:
+                raise StageError(f"it remembers {theirs} numbers, and sessions hold {ours}")
         except (RunError, StageError, OSError) as error:
             complaint = signature or str(error)
             if complaint != self._refused:
@@ -182,11 +180,6 @@ def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
     check_decides(file.path, policy, spec)
     step, weights = max(0, model.update.step), model.update.weights.size
     return LoadedModel(file.path, signature, spec, policy, version, step, weights, settings.deterministic)
-
-
-def _check_memory(theirs: ActingPolicy, ours: ActingPolicy) -> None:
-    if theirs.memory_size != ours.memory_size:
-        raise StageError(f"it remembers {theirs.memory_size} numbers, and sessions hold {ours.memory_size}")
 
 
 async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:

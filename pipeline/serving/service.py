@@ -171,13 +171,13 @@ LOOK_S = 1.0
 """Seconds between two looks for newer models."""
 
 
+@dataclass(frozen=True)
 class _Desk:
     """A model with those who ask it."""
 
-    def __init__(self, model: ServedModel, sessions: Sessions, batcher: Batcher) -> None:
-        self.model = model
-        self.sessions = sessions
-        self.batcher = batcher
+    model: ServedModel
+    sessions: Sessions
+    batcher: Batcher
 
     @property
     def decisions(self) -> int:
@@ -226,12 +226,8 @@ class PolicyService:
         self._under_way = 0
         self._none_under_way = asyncio.Event()
         self._none_under_way.set()
-        self._ending = False
-
-    @property
-    def ending(self) -> bool:
+        self.ending = False
         """True if further requests are refused."""
-        return self._ending
 
     async def run(self) -> None:
         """Answer requests, and look for newer models, until cancelled."""
@@ -242,7 +238,7 @@ class PolicyService:
 
     async def end(self) -> None:
         """Refuse further requests, and wait until those under way are answered."""
-        self._ending = True
+        self.ending = True
         await self._none_under_way.wait()
 
     def models(self) -> list[dict[str, Any]]:
@@ -305,7 +301,7 @@ class PolicyService:
         self._desk(name).sessions.close(key)
 
     def _check_open(self) -> None:
-        if self._ending:
+        if self.ending:
             raise RequestRefused(ErrorKind.ENDING, "the server ends")
 
     def _desk(self, name: str) -> _Desk:
