@@ -168,14 +168,13 @@ def _tournament(players: Sequence[str], request: Request) -> int:
 
 def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
     """Serve the page over runs in their folders."""
-    from headrace.pipeline.monitor.monitor import USUAL_PORT
     from headrace.pipeline.monitor.view import view
 
     try:
         check_endpoint(endpoint)
     except ValueError as error:
         return _refuse(f"--monitor={endpoint}: {error}")
-    view(runs, results, endpoint, USUAL_PORT, lambda words: print(words, flush=True))
+    view(runs, results, endpoint, lambda words: print(words, flush=True))
     return 0
 
 

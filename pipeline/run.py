@@ -38,7 +38,7 @@ from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
 from headrace.pipeline.run_folder.resuming import changed_settings, choose_checkpoint, other_run
-from headrace.pipeline.run_handle import Callbacks, CheckpointWritten, StopRequest, SummaryWritten, guarded
+from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, SummaryWritten, guarded, join_callbacks
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import is_failure
 from headrace.stages.evaluation.scores import Score
@@ -180,7 +180,7 @@ async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptio
     """Run to the end; returns why the run can't start: raised here, the coordinator would make a group of it."""
     stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
     on_progress = None if options.on_progress is None else guarded("on_progress", options.on_progress, coordinator)
-    Callbacks(options.on_summary, options.on_checkpoint).join(coordinator)
+    join_callbacks(coordinator, options.on_summary, options.on_checkpoint)
     if plan.config.monitor is None:
         await coordinator.run(stop, on_progress)
         return None

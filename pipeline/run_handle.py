@@ -79,26 +79,26 @@ class CheckpointWritten:
     """By behaviour."""
 
 
-@dataclass(frozen=True)
-class Callbacks:
-    """What a run calls, in its event loop, between all its other work: so callbacks should be quick."""
+def join_callbacks(
+    coordinator: Coordinator,
+    on_summary: Callable[[SummaryWritten], object] | None,
+    on_checkpoint: Callable[[CheckpointWritten], object] | None,
+) -> None:
+    """Have a run call back, in its event loop, between all its other work: so callbacks should be quick.
 
-    on_summary: Callable[[SummaryWritten], object] | None = None
-    on_checkpoint: Callable[[CheckpointWritten], object] | None = None
+    The first that raises ends the run by its name, with a checkpoint.
+    """
+    if on_summary is not None:
+        coordinator.reporter.add_writer(_SummaryCalls(guarded("on_summary", on_summary, coordinator)))
+    if on_checkpoint is not None:
+        tell = guarded("on_checkpoint", on_checkpoint, coordinator)
 
-    def join(self, coordinator: Coordinator) -> None:
-        """Have a run call them; the first that raises ends the run by its name, with a checkpoint."""
-        if self.on_summary is not None:
-            coordinator.reporter.add_writer(_SummaryCalls(guarded("on_summary", self.on_summary, coordinator)))
-        if self.on_checkpoint is not None:
-            tell = guarded("on_checkpoint", self.on_checkpoint, coordinator)
+        def written() -> None:
+            steps = {name: state.step for name, state in coordinator.starter.behaviors.items()}
+            checkpointing = coordinator.checkpointing
+            tell(CheckpointWritten(checkpointing.newest, checkpointing.folder, steps))
 
-            def written() -> None:
-                steps = {name: state.step for name, state in coordinator.starter.behaviors.items()}
-                checkpointing = coordinator.checkpointing
-                tell(CheckpointWritten(checkpointing.newest, checkpointing.folder, steps))
-
-            coordinator.checkpoint_written = written
+        coordinator.checkpoint_written = written
 
 
 class _SummaryCalls(StatisticsWriter):

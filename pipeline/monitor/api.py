@@ -32,13 +32,9 @@ class StateFeed:
         self._state: dict[str, Any] = {}
         self._event: bytes | None = None
         self._changed = asyncio.Event()
-        self._viewers = 0
-        self._over = False
-
-    @property
-    def viewers(self) -> int:
+        self.viewers = 0
         """The number of those who look."""
-        return self._viewers
+        self._over = False
 
     def publish(self, state: dict[str, Any]) -> None:
         """Put a state in the place of the one before."""
@@ -54,11 +50,11 @@ class StateFeed:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Answer a viewer: the newest state at once, then each that is the newest when the viewer has read."""
-        if self._viewers >= MOST_VIEWERS:
+        if self.viewers >= MOST_VIEWERS:
             raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} look already")
         response = web.StreamResponse(headers={hdrs.CACHE_CONTROL: "no-store", "X-Accel-Buffering": "no"})
         response.content_type = "text/event-stream"
-        self._viewers += 1
+        self.viewers += 1
         try:
             await response.prepare(request)
             if request.transport is not None:
@@ -68,7 +64,7 @@ class StateFeed:
             if request.transport is not None:
                 request.transport.abort()
         finally:
-            self._viewers -= 1
+            self.viewers -= 1
         return response
 
     def _newest(self) -> bytes:
@@ -110,6 +106,8 @@ def _finite(plain: Any) -> Any:
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
+USUAL_PORT = 8470
+"""Of the page, where the endpoint names none."""
 PAGE = {
     "/": "index.html",
     "/style.css": "style.css",

@@ -25,7 +25,7 @@ from headrace.pipeline.control.messages import DirectShow, KeysHeld
 from headrace.pipeline.hosts.process import ProcessHosts
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.monitor.api import OPEN, StateFeed, health_routes, page_routes, run_routes
+from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, StateFeed, health_routes, page_routes, run_routes
 from headrace.pipeline.monitor.control import Control
 from headrace.pipeline.monitor.exhibition import exhibition_of
 from headrace.pipeline.monitor.live_run import LiveRun, LogTail
@@ -35,7 +35,6 @@ from headrace.pipeline.monitor.state import leagues_of, state_of
 from headrace.pipeline.monitor.watching import watching
 from headrace.pipeline.reporting.history import History, HistoryWriter, read_events
 from headrace.pipeline.reporting.progress import ProgressSnapshot
-from headrace.pipeline.run_folder.folder import folder_name
 from headrace.pipeline.web.guards import carries_token, make_token
 from headrace.pipeline.web.site import Site, SiteOptions
 
@@ -117,7 +116,6 @@ class PageServer:
             log.error("The page can't show the run's state (training goes on): %r", error)
 
 
-USUAL_PORT = 8470
 LEAGUE_EVERY_S = 5.0
 """Between two reports of leagues, which grow."""
 RUN = "live"
@@ -143,8 +141,7 @@ async def monitored(
     """
     history, tail = History(), LogTail()
     if plan.resumes:
-        names = {folder_name(name): name for name in plan.config.behaviors}
-        await asyncio.to_thread(read_events, plan.folder.path, names, history)
+        await asyncio.to_thread(read_events, plan.folder.path, plan.config.behaviors, history)
     coordinator.reporter.add_writer(HistoryWriter(history, plan.resumes))
     control = Control(coordinator.controls, stop, asyncio.get_running_loop(), settings.control)
     show = _shown_game(plan, coordinator)

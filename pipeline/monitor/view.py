@@ -9,18 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.monitor.api import OPEN, page_routes, run_routes
+from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, page_routes, run_routes
 from headrace.pipeline.monitor.live_run import league_for_page
+from headrace.pipeline.reporting.console import ELO, REWARD
 from headrace.pipeline.reporting.history import History, read_events
-from headrace.pipeline.run_folder.folder import CONFIGURATION, find_run, folder_name
+from headrace.pipeline.run_folder.folder import CONFIGURATION, find_run, read_configuration
 from headrace.pipeline.web.guards import make_token
 from headrace.pipeline.web.site import Site, SiteOptions
-
-_REWARD = "Environment/Cumulative Reward"
 
 
 class RunInFolder:
@@ -40,10 +37,8 @@ class RunInFolder:
 
     def state(self) -> dict[str, Any]:
         """How far its behaviours have come."""
-        history, settings = self._read(), self._settings()
-        named = settings.get("behaviors") or {}
-        found = []
-        for name, curves in history.plain().items():
+        named, found = self._behaviors(), []
+        for name, curves in self._read().plain().items():
             if name == "Pipeline":
                 continue
             newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, named.get(name) or {}
@@ -55,8 +50,8 @@ class RunInFolder:
                     "step": max(curve["steps"][-1] for curve in curves.values()),
                     "max_steps": block.get("max_steps"),
                     "steps_per_s": newest.get("Pipeline/Steps per Second"),
-                    "reward": newest.get(_REWARD),
-                    "elo": newest.get("Self-play/ELO"),
+                    "reward": newest.get(REWARD),
+                    "elo": newest.get(ELO),
                     "lag": newest.get("Policy/Lag"),
                     "updates": None,
                     "seconds_left": None,
@@ -94,41 +89,35 @@ class RunInFolder:
         files = sorted(self._folder.glob("*/events.out.tfevents.*"))
         signature = [(path, path.stat().st_size) for path in files]
         if signature != self._signature:
-            behaviors = self._settings().get("behaviors") or {}
             self._history, self._signature = History(), signature
-            read_events(self._folder, {folder_name(name): name for name in behaviors}, self._history)
+            read_events(self._folder, self._behaviors(), self._history)
         return self._history
 
-    def _settings(self) -> Mapping[str, Any]:
-        try:
-            plain = yaml.safe_load(self.configuration())
-        except yaml.YAMLError:
-            return {}
-        return plain if isinstance(plain, dict) else {}
+    def _behaviors(self) -> Mapping[str, Any]:
+        return read_configuration(self._folder).get("behaviors") or {}
 
 
-def view(names: Sequence[str], results: str, endpoint: str, usual_port: int, tell: Callable[[str], None]) -> None:
+def view(names: Sequence[str], results: str, endpoint: str, tell: Callable[[str], None]) -> None:
     """Serve the page over runs until Ctrl-C.
 
     Args:
         names: folders of runs, or ids of runs below `results`.
         results: the folder of all runs.
         endpoint: where to listen.
-        usual_port: where the endpoint names none.
         tell: called with the address.
 
     Raises:
         CommandError: if there is no such run, or it can't listen.
     """
     runs = {str(number): RunInFolder(find_run(name, results, "--view")) for number, name in enumerate(names)}
-    asyncio.run(_serve(runs, endpoint, usual_port, tell))
+    asyncio.run(_serve(runs, endpoint, tell))
 
 
-async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, usual_port: int, tell: Callable[[str], None]) -> None:
+async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, tell: Callable[[str], None]) -> None:
     wide = reaches_others(endpoint_of(endpoint)[0])
     token = make_token() if wide else ""
     routes = [*page_routes(), *run_routes(runs, {"control": False})]
-    site = Site(routes, SiteOptions(endpoint, usual_port, token, lambda request: request.path not in OPEN))
+    site = Site(routes, SiteOptions(endpoint, USUAL_PORT, token, lambda request: request.path not in OPEN))
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
+from headrace.pipeline.run_folder.folder import folder_name
 
 MOST_POINTS = 1024
 """Of a curve. One that has as many is halved."""
@@ -156,14 +157,15 @@ _RESTART = 1
 """`SessionLog.START`: what was written before, from this step on, does not count."""
 
 
-def read_events(run_folder: Path, names: Mapping[str, str], history: History) -> None:
+def read_events(run_folder: Path, behaviors: Iterable[str], history: History) -> None:
     """Add to a history what a run's event files hold; damaged ones up to the damage.
 
     Args:
         run_folder: `results/<run-id>`.
-        names: by the folder's name, the behaviour's, where it is another one.
+        behaviors: names of the run's behaviours, some of which their folders can't have.
         history: where the points go.
     """
+    names = {folder_name(name): name for name in behaviors}
     for path in sorted(run_folder.glob("*/events.out.tfevents.*")):
         category = names.get(path.parent.name, path.parent.name)
         for event in _events(path):

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from headrace.pipeline.reporting.console import ELO, GROUP_REWARD, HELD_OUT, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.run_folder.atomic_files import write_atomic
-from headrace.pipeline.run_folder.folder import CONFIGURATION, folder_name
+from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.stages.error_text import describe_error
 
 log = logging.getLogger(__name__)
@@ -49,13 +48,8 @@ class PlottedRun:
 
 def read_run(folder: Path) -> PlottedRun:
     """Read a run from its folder."""
-    try:
-        plain = yaml.safe_load((folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace"))
-    except (OSError, yaml.YAMLError):
-        plain = None
-    settings: dict[str, Any] = plain if isinstance(plain, dict) else {}
-    history = History()
-    read_events(folder, {folder_name(name): name for name in settings.get("behaviors") or {}}, history)
+    settings, history = read_configuration(folder), History()
+    read_events(folder, settings.get("behaviors") or {}, history)
     for key in _OWN_TO_EACH_RUN:
         section, _, inner = key.partition(".")
         if inner:

@@ -30,7 +30,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
 from headrace.config.errors import suggest
@@ -51,6 +53,15 @@ def folder_name(category: str) -> str:
     """Return the name of a behaviour's folder, valid on every platform: what is not allowed becomes `_`."""
     name = _NOT_IN_FILE_NAMES.sub("_", category)
     return name if name.strip(" .") else "_"
+
+
+def read_configuration(run_folder: Path) -> dict[str, Any]:
+    """Return what a run's `configuration.yaml` holds; empty if it can't be read."""
+    try:
+        plain = yaml.safe_load((run_folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace"))
+    except (OSError, yaml.YAMLError):
+        return {}
+    return plain if isinstance(plain, dict) else {}
 
 
 @dataclass

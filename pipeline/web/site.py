@@ -40,7 +40,7 @@ TRIED_PORTS = 20
 class SiteOptions:
     """What a site allows."""
 
-    endpoint: str = ""
+    endpoint: str
     """`headrace.config.listen.Endpoint`; empty: localhost, at the usual port."""
     usual_port: int = 8470
     """Where the endpoint names none: the first that is free from it on."""

@@ -68,7 +68,7 @@ def test_a_resumed_run_has_the_curves_from_its_start(tmp_path):
     second.write("Ball_1", {"reward": of(-20.0)}, 20)
     second.close()
     history = History()
-    read_events(tmp_path, {"Ball_1": "Ball/1"}, history)
+    read_events(tmp_path, ["Ball/1"], history)
     assert history.plain()["Ball/1"]["reward"]["steps"] == [10, 20]
     assert history.take_fresh() == []
     writer = HistoryWriter(history, resumed=True)
@@ -85,5 +85,5 @@ def test_a_damaged_event_file_counts_up_to_the_damage(tmp_path):
     path.write_bytes(path.read_bytes()[:-3])
     (tmp_path / "Ball" / "events.out.tfevents.1.x").write_bytes(b"\xff" * 100)
     history = History()
-    read_events(tmp_path, {}, history)
+    read_events(tmp_path, [], history)
     assert history.plain()["Ball"]["reward"]["steps"] == [10]
