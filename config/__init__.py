@@ -1,8 +1,14 @@
 """The YAML of a run: its schema, and the code that reads and checks it. Imports nothing heavy."""
 
-from headrace.config.behavioral_cloning import BehavioralCloningSettings
 from headrace.config.behaviors import BehaviorSettings
-from headrace.config.environment import ActionRepeatSettings, EnvironmentSettings, ObservationSettings, RoleSettings
+from headrace.config.environment import (
+    ActionRepeatSettings,
+    EnvironmentSettings,
+    KeyMapSettings,
+    KeySettings,
+    ObservationSettings,
+    RoleSettings,
+)
 from headrace.config.environment_parameters import (
     CompletionCriteria,
     ConstantSampler,
@@ -21,12 +27,12 @@ from headrace.config.hyperparameters import (
     PPOHyperparameters,
     SACHyperparameters,
 )
-from headrace.config.keys import KeyMapSettings, KeySettings
 from headrace.config.load import load_config
 from headrace.config.network_settings import MemorySettings, NetworkSettings
 from headrace.config.overrides import EACH, Override
 from headrace.config.pipeline import STAGE_GROUP, StagePlacement
 from headrace.config.reward_signals import (
+    BehavioralCloningSettings,
     CuriositySettings,
     GAILSettings,
     LearnedSignalSettings,

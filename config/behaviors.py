@@ -14,14 +14,19 @@ from pydantic import (
     model_validator,
 )
 
-from headrace.config.behavioral_cloning import BehavioralCloningSettings
 from headrace.config.brains import OwnBrainSettings, as_brains, check_brains, leave_nobody_to_learn, meanings
 from headrace.config.error_messages import explain
 from headrace.config.errors import Finding, FindingsError, suggest
 from headrace.config.fields import Flag, Float, Int, PlainMap, Settings, Text, is_reference, report
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.network_settings import NetworkSettings
-from headrace.config.reward_signals import ExtrinsicSettings, LearnedSignalSettings, RewardSignals, RewardSignalSettings
+from headrace.config.reward_signals import (
+    BehavioralCloningSettings,
+    ExtrinsicSettings,
+    LearnedSignalSettings,
+    RewardSignals,
+    RewardSignalSettings,
+)
 from headrace.config.self_play import SelfPlaySettings
 from headrace.config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind
 

@@ -1,16 +1,16 @@
-"""The `environment` section: environments other than Unity."""
+"""The `environment` section: environments other than Unity; its models for kinds with keys of their own come last."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from headrace.config.choosing import ChoosingSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS
 from headrace.config.errors import Finding
 from headrace.config.fields import (
+    ChoosingSettings,
     Flag,
     Float,
     Int,
@@ -24,8 +24,49 @@ from headrace.config.fields import (
     report,
     to_number,
 )
-from headrace.config.keys import KeyMapSettings
 from headrace.config.observation_kinds import OBSERVATION_KINDS
+
+# `keys`: which action a person's key is, as ML-Agents' player brain had it.
+
+
+class KeySettings(Settings):
+    """The action of a key while it is pressed."""
+
+    branch: Int | None = Field(None, ge=0, description="Discrete branch in which the key chooses `value`.")
+    index: Int | None = Field(None, ge=0, description="Instead of `branch`: continuous action that is `value`.")
+    value: Float = Field(description="Choice, from 0 on, or value of the continuous action, -1 to 1.")
+
+    @model_validator(mode="after")
+    def _discrete_or_continuous(self) -> KeySettings:
+        report([*self._mistakes()])
+        return self
+
+    def _mistakes(self) -> Iterator[Finding]:
+        if (self.branch is None) == (self.index is None):
+            both = "stand beside each other" if self.branch is not None else "are both missing"
+            yield Finding(
+                ("index",) if self.branch is not None else (),
+                f"'branch' and 'index' {both}; expected 'branch' for a discrete action or 'index' for a continuous one",
+                (("branch",),),
+            )
+        if self.branch is not None and not (self.value >= 0 and self.value.is_integer()):
+            yield Finding(("value",), f"{self.value:g} is no choice of a branch; expected a whole number from 0 on")
+
+
+class KeyMapSettings(Settings):
+    """The keys of a person who plays for a behaviour."""
+
+    press: dict[Text, KeySettings] = Field(
+        description="By key, as browsers name it: `ArrowLeft`, `Space`, `a`. Of several pressed keys for one action, "
+        "the last one in this list counts; continuous values are added up."
+    )
+    rest: Annotated[tuple[Int, ...], BeforeValidator(as_tuple)] = Field(
+        (), description="Choice of each discrete branch while none of its keys is pressed; empty: 0."
+    )
+    wait: Flag = Field(False, description="The game waits until a key is pressed, as at a board.")
+
+
+# The section itself.
 
 
 def _short_form(value: Any) -> Any:
@@ -262,3 +303,61 @@ class EnvironmentSettings(ChoosingSettings):
                 only = f"kind {others[0]}" if len(others) == 1 else f"kinds {', '.join(others[:-1])} and {others[-1]}"
                 message = f"does not go with kind '{self.kind}', only with {only}; leave it out"
                 yield Finding((name,), message, (("kind",),))
+
+
+# Kinds of environments with keys of their own.
+
+_PLACE = "{value}"
+
+
+class GodotSettings(EnvironmentSettings):
+    """A game made with Godot, with the addon of Godot RL Agents. `env_settings` says which build, or the editor."""
+
+    kind: Literal["godot"]
+    fixed_fps: Int | None = Field(
+        60,
+        gt=0,
+        le=10_000,
+        description="Frames per second of game time of a build, which then runs as fast as the machine can; null: in "
+        "real time, and at most eight physics frames a drawn one.",
+    )
+    pictures: Literal["auto", "interleaved", "planar"] = Field(
+        "auto",
+        description="Order of pictures' bytes: pixel by pixel (`interleaved`, as the addon's cameras send them) or "
+        "channel by channel (`planar`); `auto`: interleaved where three or four channels are announced.",
+    )
+    calls: dict[Text, Text] = Field(
+        default_factory=dict,
+        description="Methods of the agents that tell a running game of `environment_parameters`: by parameter, a name "
+        "with `{value}` for its new value (`set_lesson_{value}`; `0.5` is written `0_5`). Builds get the values at "
+        "their start in any case, as arguments.",
+    )
+
+    @field_validator("calls")
+    @classmethod
+    def _with_a_place_for_the_value(cls, value: dict[str, str]) -> dict[str, str]:
+        for parameter, method in value.items():
+            if _PLACE not in method or not method.replace(_PLACE, "").isidentifier():
+                raise ValueError(
+                    f"has {method!r} for {parameter!r}: expected the name of a method with {_PLACE} for the new value, "
+                    f"such as set_{parameter}_{_PLACE}"
+                )
+        return value
+
+    @field_validator("action_repeat")
+    @classmethod
+    def _a_number(cls, value: ActionRepeatSettings | None) -> ActionRepeatSettings | None:
+        if value is not None and (value.steps is None or value.discount != 1):
+            raise ValueError(
+                "is the number of physics frames between decisions, such as 8; the addon takes no other form"
+            )
+        return value
+
+
+class OpenProtocolSettings(EnvironmentSettings):
+    """A game of any engine that speaks the open protocol (docs/protocol.md). `env_settings` says which program."""
+
+    kind: Literal["open_protocol"]
+    transport: Literal["tcp", "websocket"] = Field(
+        "tcp", description="How games call: plain TCP, or WebSockets, as pages in a browser do."
+    )

@@ -1,4 +1,4 @@
-"""The base class of all settings models, and the field types that they share.
+"""The base classes of all settings models, and the field types that they share.
 
 The types are strict where YAML surprises people (a quoted "false" is no bool, 1.7 is no whole number) and
 lenient where the meaning is plain (1e4 is a whole number; so is a number that stands in quotes).
@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    Strict,
+    model_validator,
+)
 from pydantic_core import PydanticKnownError
 
 from headrace.config.errors import Finding, FindingsError
@@ -131,3 +139,37 @@ Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 
 PlainMap = dict[str, Any]
 """A map that is passed on unchanged: keyword arguments for code that the schema does not know."""
+
+AUTO = "auto"
+
+
+class ChoosingSettings(Settings):
+    """A section with keys that may be `auto`: a run chooses their values at its start.
+
+    It holds their defaults until then; `is_auto` says which of them are still to be chosen.
+    """
+
+    choosable: ClassVar[Mapping[str, bool]] = {}
+    """The keys; True for those that are `auto` where they are not written, too."""
+    _auto: frozenset[str] = PrivateAttr(frozenset())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _leave_out(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Take keys that are written as `auto` for keys that are not written, and note which they are."""
+        if not isinstance(data, Mapping):
+            return handler(data)
+        auto = frozenset(name for name in cls.choosable if data.get(name) == AUTO)
+        settings = handler({name: value for name, value in data.items() if name not in auto})
+        settings._auto = auto
+        return settings
+
+    def is_auto(self, name: str) -> bool:
+        """Return True if a run is to choose the value of this key."""
+        return not self._given(name) and (name in self._auto or self.choosable[name])
+
+    def with_auto(self, name: str) -> Self:
+        """Return a copy in which a run is to choose the value of this key, which is not written."""
+        copy = self.model_copy()
+        copy._auto = self._auto | {name}
+        return copy

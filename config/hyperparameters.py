@@ -7,11 +7,10 @@ from typing import Literal, Protocol, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from headrace.config.behavioral_cloning import DEMONSTRATIONS
 from headrace.config.errors import Finding
 from headrace.config.fields import Flag, Float, Int, Settings, Text, changed, report
 from headrace.config.network_settings import NetworkSettings
-from headrace.config.reward_signals import LearnedSignalSettings
+from headrace.config.reward_signals import DEMONSTRATIONS, LearnedSignalSettings
 
 Schedule = Literal["linear", "constant"]
 

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from headrace.config.choosing import ChoosingSettings
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import (
+    ChoosingSettings,
     Flag,
     Float,
     Int,

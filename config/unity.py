@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from headrace.config.choosing import ChoosingSettings
-from headrace.config.fields import Flag, Float, Int, Names, Reference, Settings, Text, as_tuple
+from headrace.config.fields import ChoosingSettings, Flag, Float, Int, Names, Reference, Settings, Text, as_tuple
 from headrace.config.listen import LOCALHOST, Listen
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.config.keys import KeyMapSettings
+from headrace.config.environment import KeyMapSettings
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd

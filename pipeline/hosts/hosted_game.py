@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.brains import PLAYER, brains_of_team
-from headrace.config.keys import KeyMapSettings
+from headrace.config.environment import KeyMapSettings
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
 from headrace.queues.specs import BehaviorSpec

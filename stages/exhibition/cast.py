@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.config.keys import KeyMapSettings
+from headrace.config.environment import KeyMapSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.protocol import AgentSteps

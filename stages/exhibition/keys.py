@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config.keys import KeyMapSettings, KeySettings
+from headrace.config.environment import KeyMapSettings, KeySettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import StageError

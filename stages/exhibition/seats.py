@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config.keys import KeyMapSettings
+from headrace.config.environment import KeyMapSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains.protocol import BrainRequest, Memoryless

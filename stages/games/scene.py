@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from headrace.config.keys import KeyMapSettings, KeySettings
+from headrace.config.environment import KeyMapSettings, KeySettings
 
 Shape = list[Any]
 Points = Sequence[tuple[float, float]]

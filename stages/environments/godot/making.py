@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.config import RunConfig
-from headrace.config.godot import GodotSettings
+from headrace.config.environment import GodotSettings
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.godot.announcement import Announcement, behaviors_of_agents
 from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.config.image_encoders import IMAGE_ENCODERS
-from headrace.config.network_settings import NetworkSettings
+from headrace.config.network_settings import IMAGE_ENCODERS, NetworkSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.open_protocol.columns import actions_part, read_state

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config import RunConfig
-from headrace.config.open_protocol import OpenProtocolSettings
+from headrace.config.environment import OpenProtocolSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.open_protocol.columns import actions_part, read_state

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace.config.keys import KeyMapSettings, KeySettings
+from headrace.config.environment import KeyMapSettings, KeySettings
 from headrace.stages.games.connect_four import rules
 from headrace.stages.games.connect_four.rules import Stones
 from headrace.stages.games.scene import Display, Scene, area, disc

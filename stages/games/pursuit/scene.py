@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace.config.keys import KeyMapSettings
+from headrace.config.environment import KeyMapSettings
 from headrace.queues.messages import Floats
 from headrace.stages.games.pursuit.motion import DIRECTIONS
 from headrace.stages.games.pursuit.rules import EVADER, HALF_WIDTH, PURSUERS, TICK_S

@@ -1,7 +1,7 @@
 """Encoders of images: convolutions, then one linear layer to as many numbers as the first hidden layer has units.
 
 Layers, activations and initial weights are those of ML-Agents' encoders of the same names; the table of encoders is
-`headrace.config.image_encoders`. `pixels` alone decides which numbers pixels become.
+`headrace.config.network_settings`. `pixels` alone decides which numbers pixels become.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headrace.config.image_encoders import IMAGE_ENCODERS
+from headrace.config.network_settings import IMAGE_ENCODERS
 from headrace.queues.specs import ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute

@@ -9,7 +9,7 @@ from onnx_samples import exported, inputs_for, live_policy, run, seen_by
 from trainer_samples import CONTINUOUS, IMAGE, VECTOR, demonstrations, experience, flat_weights, trainer_of
 
 from headrace.config import NetworkSettings, ObservationSettings
-from headrace.config.image_encoders import IMAGE_ENCODERS, ImageEncoder
+from headrace.config.network_settings import IMAGE_ENCODERS, ImageEncoder
 from headrace.config.observation_kinds import OBSERVATION_KINDS, ObservationKind
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.environments.spaces.observations import observation_parts

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from headrace.config.image_encoders import IMAGE_ENCODERS
+from headrace.config.network_settings import IMAGE_ENCODERS
 from headrace.queues.specs import ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.network.images import VisualEncoder, pixels
