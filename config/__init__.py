@@ -29,6 +29,7 @@ from headrace.config.hyperparameters import (
 )
 from headrace.config.load import load_config
 from headrace.config.network_settings import MemorySettings, NetworkSettings
+from headrace.config.opponents import SelfPlaySettings
 from headrace.config.overrides import EACH, Override
 from headrace.config.pipeline import STAGE_GROUP, StagePlacement
 from headrace.config.reward_signals import (
@@ -42,7 +43,6 @@ from headrace.config.reward_signals import (
     RNDSettings,
 )
 from headrace.config.run_config import RunConfig
-from headrace.config.self_play import SelfPlaySettings
 from headrace.config.trainers import TrainerKind
 from headrace.config.unity import EngineSettings, EnvSettings
 

@@ -20,6 +20,7 @@ from headrace.config.errors import Finding, FindingsError, suggest
 from headrace.config.fields import Flag, Float, Int, PlainMap, Settings, Text, is_reference, report
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.network_settings import NetworkSettings
+from headrace.config.opponents import SelfPlaySettings
 from headrace.config.reward_signals import (
     BehavioralCloningSettings,
     ExtrinsicSettings,
@@ -27,7 +28,6 @@ from headrace.config.reward_signals import (
     RewardSignals,
     RewardSignalSettings,
 )
-from headrace.config.self_play import SelfPlaySettings
 from headrace.config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind
 
 # When a behaviour stops learning before `max_steps`.

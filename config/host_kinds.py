@@ -1,13 +1,29 @@
-"""The table of host kinds: where actors and learners can run.
+"""The hosts of a run: the table of their kinds, and the sections `pipeline.hosts` and `pipeline.ray`.
 
-A new kind is one entry here and the class that it names, which starts hosts and makes the queues to and from them
-(`headrace.pipeline.hosts.protocol.HostFactory`).
+A new kind is one entry in `HOST_KINDS` and the class that it names, which starts hosts and makes the queues to and from
+them (`headrace.pipeline.hosts.protocol.HostFactory`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, Self
 
+from pydantic import BeforeValidator, Field, Strict, field_validator, model_validator
+
+from headrace.config.errors import Finding
+from headrace.config.fields import (
+    ChoosingSettings,
+    Float,
+    Int,
+    PlainMap,
+    Settings,
+    Text,
+    changed,
+    one_of,
+    report,
+)
 from headrace.config.tables import Table
 
 
@@ -45,3 +61,171 @@ HOST_KINDS: Table[HostKind] = Table(
 def joined_directly(sources: str, sink: str) -> bool:
     """Return True if hosts of one kind can put straight into a queue of a host of another kind."""
     return sources == sink or HOST_KINDS[sink].in_main
+
+
+class HostResources(Settings):
+    """What a host on Ray asks for. Ray starts a host where there is as much left, and reserves it."""
+
+    cpus: Float | None = Field(
+        None,
+        ge=0,
+        le=10_000,
+        description="CPUs.",
+        json_schema_extra={"default_text": "1; 0 in a Ray of the run's own"},
+    )
+    gpus: Float = Field(0.0, ge=0, le=1000, description="GPUs; a fraction shares one.")
+    memory: Int | None = Field(None, gt=0, le=2**50, description="Bytes of memory; null: not reckoned with.")
+    custom: PlainMap = Field(
+        default_factory=dict, description="Amounts of resources of your own, by the names that nodes offer them under."
+    )
+    placement: Literal["spread", "pack"] = Field(
+        "spread", description="Over as many nodes as there are, or on as few as will do."
+    )
+
+    @field_validator("custom", mode="after")
+    @classmethod
+    def _amounts(cls, custom: PlainMap) -> PlainMap:
+        for name, amount in custom.items():
+            if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
+                raise ValueError(f"{amount!r} of {name!r} does not fit; expected a number of at least 0")
+        return custom
+
+
+class RaySettings(Settings):
+    """The Ray cluster of hosts whose `kind` is `ray`."""
+
+    address: Text | None = Field(
+        None,
+        min_length=1,
+        description="Cluster to join, as `ray start --head` prints it (`host:6379`), or `auto` for the one that this "
+        "machine belongs to; null: Ray is started on this machine, listens on 127.0.0.1 alone, and ends with the run.",
+    )
+    runtime_env: PlainMap = Field(
+        default_factory=dict,
+        description="Ray's runtime environment (`pip`, `env_vars`, `working_dir`, …) of the hosts on a cluster; the "
+        "modules of your own that the YAML names are added to it.",
+    )
+
+
+HostKindName = Annotated[Text, one_of(HOST_KINDS)]
+_KINDS = "; ".join(f"`{name}`: {kind.meaning}" for name, kind in HOST_KINDS.items()) + "."
+
+
+class _Hosts(ChoosingSettings):
+    """Hosts of one part of the pipeline."""
+
+    kind: HostKindName = Field("process", description=_KINDS)
+    resources: HostResources = Field(
+        default_factory=HostResources, description="What each of them asks for; `kind: ray` only."
+    )
+
+    @model_validator(mode="after")
+    def _can_ask(self) -> Self:
+        if self._given("resources") and changed(self.resources) and self.kind and not HOST_KINDS[self.kind].on_ray:
+            message = f"hosts of kind '{self.kind}' can't ask for resources; drop them, or use kind: ray"
+            report([Finding(("resources",), message, (("kind",),))])
+        return self
+
+
+_AUTO_KIND = f"{_KINDS[:-1]}. `auto`: `process` where there are several cores, else `inline`."
+
+
+class ActorHosts(_Hosts):
+    """The hosts that hold environments and agent processors."""
+
+    choosable: ClassVar[Mapping[str, bool]] = {"kind": True, "replicas": True}
+
+    kind: HostKindName = Field("process", description=_AUTO_KIND, json_schema_extra={"default_text": "`auto`"})
+    replicas: Int = Field(
+        1,
+        gt=0,
+        le=256,
+        description="How many of them. A number: each has `environment.num_envs` instances. `auto`: as many as pay on "
+        "this machine, which share `environment.num_envs` instances, so that what is learned does not depend on it.",
+        json_schema_extra={"default_text": "`auto`"},
+    )
+
+
+def _auto_or_number(value: object) -> object:
+    if value == "auto" or (type(value) is int and 1 <= value <= MOST_AT_ONCE):
+        return value
+    raise ValueError(f"{value!r} does not fit; expected 'auto' or a whole number from 1 to {MOST_AT_ONCE}")
+
+
+AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_auto_or_number)]
+MOST_AT_ONCE = 256
+"""The most processes, and threads of each, that are accepted."""
+
+
+class LearnerHosts(_Hosts):
+    """The hosts that hold trainers, one for each behaviour."""
+
+    choosable: ClassVar[Mapping[str, bool]] = {"kind": True}
+
+    kind: HostKindName = Field("process", description=_AUTO_KIND, json_schema_extra={"default_text": "`auto`"})
+    replicas: Int = Field(
+        1,
+        gt=0,
+        le=64,
+        description="Replicas of each trainer, which learn together: each computes its part of every minibatch, and "
+        "the sum of their gradients is that of a single trainer. With several GPUs each has one of its own.",
+    )
+    processes: AutoOrNumber = Field(
+        "auto",
+        description="Processes that all learners share, at most, with `kind: process` and one replica: what kills one "
+        "ends all learners in it, and each is started again. `auto`: as many as there are cores. On Windows each "
+        "learner has a process of its own.",
+    )
+    threads: AutoOrNumber = Field(
+        "auto",
+        description="Threads that each trainer computes with. `auto`: the fastest of 1, 2, 4, … by the first updates, "
+        "as far as actors and other learners leave cores over; a resume keeps it. 1 if `deterministic`, with `record` "
+        "or `replay`, with replicas and on Ray; inline as many as the process is set to.",
+    )
+
+
+class EvaluationHosts(_Hosts):
+    """The host in which policies are evaluated, if the YAML has an `evaluation` section."""
+
+    kind: HostKindName = Field("process", description=_KINDS, json_schema_extra={"default_text": "`actors.kind`"})
+
+
+class ReplayHosts(_Hosts):
+    """The hosts of SAC's replay buffers; without `kind` they lie inside the learners."""
+
+    kind: HostKindName | None = Field(
+        None, description=_KINDS, json_schema_extra={"default_text": "inside the learner"}
+    )  # type: ignore[assignment]
+    replicas: Int = Field(1, gt=0, le=256, description="Shards of each buffer, of which each has a host.")
+
+
+class InferenceHosts(_Hosts):
+    """The host that decides for all actors where `inference` is `central`; a GPU that one learns on decides, too."""
+
+
+class HostsSettings(Settings):
+    """Hosts of the pipeline's parts."""
+
+    actors: ActorHosts = Field(default_factory=ActorHosts, description="Environments and agent processors.")
+    learners: LearnerHosts = Field(default_factory=LearnerHosts, description="Trainers.")
+    evaluation: EvaluationHosts = Field(default_factory=EvaluationHosts, description="Evaluation's environments.")
+    replay: ReplayHosts = Field(default_factory=ReplayHosts, description="Replay buffers of `sac`.")
+    inference: InferenceHosts = Field(
+        default_factory=InferenceHosts, description="Policies, with `inference: central` only."
+    )
+
+    @model_validator(mode="after")
+    def _evaluate_as_actors_act(self) -> HostsSettings:
+        if not self.evaluation._given("kind"):
+            kind, resources = self.actors.kind, self.actors.resources
+            self._fill(evaluation=EvaluationHosts.model_construct(set(), kind=kind, resources=resources))
+        return self
+
+    def in_main(self) -> HostsSettings:
+        """Return a copy in which actors, learners and evaluation run in the main process, as `deterministic` asks."""
+        moved = {
+            part: hosts.model_copy(update={"kind": "inline"})
+            for part in ("actors", "learners", "evaluation")
+            if not HOST_KINDS[(hosts := getattr(self, part)).kind].in_main
+        }
+        return self.model_copy(update=moved)

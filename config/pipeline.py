@@ -1,16 +1,19 @@
-"""The `pipeline` section: hosts of stages, queues, policy lag, and stages of the user's own."""
+"""The `pipeline` section: queues, policy lag, stages of the user's own, statistics writers, supervision.
+
+`STATISTICS_WRITERS` is the table of writers that a run may list by name; a new one is one entry there, and the class
+that the entry names. TensorBoard's is always there. Hosts are in `host_kinds`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import (
-    ChoosingSettings,
     Flag,
     Float,
     Int,
@@ -25,10 +28,8 @@ from headrace.config.fields import (
     report,
     to_number,
 )
-from headrace.config.host_kinds import HOST_KINDS
-from headrace.config.ray_hosts import HostResources, RaySettings
-from headrace.config.statistics_writers import STATISTICS_WRITERS
-from headrace.config.supervision import SupervisionSettings
+from headrace.config.host_kinds import HOST_KINDS, HostsSettings, RaySettings
+from headrace.config.tables import Table
 
 STAGE_GROUP = "headrace.stages"
 """Entry-point group under which installed packages offer stages by a short name."""
@@ -49,121 +50,6 @@ def _stage_reference(value: object) -> object:
 
 
 StageReference = Annotated[str, Strict(), BeforeValidator(_stage_reference)]
-
-
-HostKindName = Annotated[Text, one_of(HOST_KINDS)]
-_KINDS = "; ".join(f"`{name}`: {kind.meaning}" for name, kind in HOST_KINDS.items()) + "."
-
-
-class _Hosts(ChoosingSettings):
-    """Hosts of one part of the pipeline."""
-
-    kind: HostKindName = Field("process", description=_KINDS)
-    resources: HostResources = Field(
-        default_factory=HostResources, description="What each of them asks for; `kind: ray` only."
-    )
-
-    @model_validator(mode="after")
-    def _can_ask(self) -> Self:
-        if self._given("resources") and changed(self.resources) and self.kind and not HOST_KINDS[self.kind].on_ray:
-            message = f"hosts of kind '{self.kind}' can't ask for resources; drop them, or use kind: ray"
-            report([Finding(("resources",), message, (("kind",),))])
-        return self
-
-
-_AUTO_KIND = f"{_KINDS[:-1]}. `auto`: `process` where there are several cores, else `inline`."
-
-
-class ActorHosts(_Hosts):
-    """The hosts that hold environments and agent processors."""
-
-    choosable: ClassVar[Mapping[str, bool]] = {"kind": True, "replicas": True}
-
-    kind: HostKindName = Field("process", description=_AUTO_KIND, json_schema_extra={"default_text": "`auto`"})
-    replicas: Int = Field(
-        1,
-        gt=0,
-        le=256,
-        description="How many of them. A number: each has `environment.num_envs` instances. `auto`: as many as pay on "
-        "this machine, which share `environment.num_envs` instances, so that what is learned does not depend on it.",
-        json_schema_extra={"default_text": "`auto`"},
-    )
-
-
-def _auto_or_number(value: object) -> object:
-    if value == "auto" or (type(value) is int and 1 <= value <= MOST_AT_ONCE):
-        return value
-    raise ValueError(f"{value!r} does not fit; expected 'auto' or a whole number from 1 to {MOST_AT_ONCE}")
-
-
-AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_auto_or_number)]
-MOST_AT_ONCE = 256
-"""The most processes, and threads of each, that are accepted."""
-
-
-class LearnerHosts(_Hosts):
-    """The hosts that hold trainers, one for each behaviour."""
-
-    choosable: ClassVar[Mapping[str, bool]] = {"kind": True}
-
-    kind: HostKindName = Field("process", description=_AUTO_KIND, json_schema_extra={"default_text": "`auto`"})
-    replicas: Int = Field(
-        1,
-        gt=0,
-        le=64,
-        description="Replicas of each trainer, which learn together: each computes its part of every minibatch, and "
-        "the sum of their gradients is that of a single trainer. With several GPUs each has one of its own.",
-    )
-    processes: AutoOrNumber = Field(
-        "auto",
-        description="Processes that all learners share, at most, with `kind: process` and one replica: what kills one "
-        "ends all learners in it, and each is started again. `auto`: as many as there are cores. On Windows each "
-        "learner has a process of its own.",
-    )
-    threads: AutoOrNumber = Field(
-        "auto",
-        description="Threads that each trainer computes with. `auto`: the fastest of 1, 2, 4, … by the first updates, "
-        "as far as actors and other learners leave cores over; a resume keeps it. 1 if `deterministic`, with `record` "
-        "or `replay`, with replicas and on Ray; inline as many as the process is set to.",
-    )
-
-
-class EvaluationHosts(_Hosts):
-    """The host in which policies are evaluated, if the YAML has an `evaluation` section."""
-
-    kind: HostKindName = Field("process", description=_KINDS, json_schema_extra={"default_text": "`actors.kind`"})
-
-
-class ReplayHosts(_Hosts):
-    """The hosts of SAC's replay buffers; without `kind` they lie inside the learners."""
-
-    kind: HostKindName | None = Field(
-        None, description=_KINDS, json_schema_extra={"default_text": "inside the learner"}
-    )  # type: ignore[assignment]
-    replicas: Int = Field(1, gt=0, le=256, description="Shards of each buffer, of which each has a host.")
-
-
-class InferenceHosts(_Hosts):
-    """The host that decides for all actors where `inference` is `central`; a GPU that one learns on decides, too."""
-
-
-class HostsSettings(Settings):
-    """Hosts of the pipeline's parts."""
-
-    actors: ActorHosts = Field(default_factory=ActorHosts, description="Environments and agent processors.")
-    learners: LearnerHosts = Field(default_factory=LearnerHosts, description="Trainers.")
-    evaluation: EvaluationHosts = Field(default_factory=EvaluationHosts, description="Evaluation's environments.")
-    replay: ReplayHosts = Field(default_factory=ReplayHosts, description="Replay buffers of `sac`.")
-    inference: InferenceHosts = Field(
-        default_factory=InferenceHosts, description="Policies, with `inference: central` only."
-    )
-
-    @model_validator(mode="after")
-    def _evaluate_as_actors_act(self) -> HostsSettings:
-        if not self.evaluation._given("kind"):
-            kind, resources = self.actors.kind, self.actors.resources
-            self._fill(evaluation=EvaluationHosts.model_construct(set(), kind=kind, resources=resources))
-        return self
 
 
 class QueueSettings(Settings):
@@ -215,6 +101,37 @@ class StagePlacement(Settings):
         return self
 
 
+# Statistics writers.
+
+
+@dataclass(frozen=True, slots=True)
+class WriterKind:
+    """One statistics writer. The class is given as `module:Class`, and imported when a run asks for it."""
+
+    meaning: str
+    """For the reference of the YAML."""
+    made_by: str
+    """Class with the methods of `StatisticsWriter`; its parameters are the keys of `with`."""
+    packages: tuple[str, ...] = ()
+    """Packages that it needs, which the extra of the writer's name brings."""
+    patient: bool = False
+    """It goes on after errors of the disk, which may have room again later."""
+
+
+STATISTICS_WRITERS: Table[WriterKind] = Table(
+    csv=WriterKind(
+        "a table `statistics.csv` in each behaviour's folder",
+        "headrace.pipeline.reporting.csv_writer:CsvWriter",
+        patient=True,
+    ),
+    wandb=WriterKind("Weights & Biases", "headrace.pipeline.reporting.wandb_writer:WandbWriter", ("wandb",)),
+    mlflow=WriterKind(
+        "MLflow", "headrace.pipeline.reporting.mlflow_writer:MlflowWriter", ("mlflow", "sqlalchemy", "alembic")
+    ),
+)
+"""By the name that `statistics_writers` lists."""
+
+
 def _writer(value: object) -> object:
     if isinstance(value, str) and not (value in STATISTICS_WRITERS or is_reference(value)):
         words = ", ".join(map(repr, STATISTICS_WRITERS))
@@ -243,6 +160,87 @@ class WriterSettings(Settings):
     def _named(cls, given: object) -> object:
         return {"use": given} if isinstance(given, str) else given
 
+
+# Supervision: how long a part of the run may be silent before a warning, and before its end.
+
+_WARN = "Seconds of silence before a warning says which of them is silent and in which code."
+_END = "Seconds of silence before it is ended"
+_MOST_S = 1e6
+STARTING_FACTOR = 5
+"""What starts, or is no stage, has this many times the limits: most of it is the import of libraries."""
+PAUSE_S = 5.0
+"""Who looks every second, and looks as late as this, did not run itself: nobody was silent meanwhile."""
+
+
+class _Silence(Settings):
+    """Limits of silence."""
+
+    warn_s: Float
+    end_s: Float | None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> _Silence:
+        if self.end_s is None or self.warn_s <= self.end_s:
+            return self
+        if not self._given("warn_s"):
+            self._fill(warn_s=self.end_s)
+        else:
+            message = f"{self.end_s:g} is less than warn_s, {self.warn_s:g}: the end would come before its warning"
+            report([Finding(("end_s",), message, (("warn_s",),))])
+        return self
+
+
+class ActorSilence(_Silence):
+    """Limits of actors."""
+
+    warn_s: Float = Field(20.0, gt=0, le=_MOST_S, description=_WARN)
+    end_s: Float | None = Field(
+        None,
+        gt=0,
+        le=_MOST_S,
+        description=f"{_END} and, within the restart limits, started again; null: `env_settings.timeout_wait`.",
+    )
+
+
+class LearnerSilence(_Silence):
+    """Limits of learners."""
+
+    warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} One long update is silent.")
+    end_s: Float | None = Field(
+        600.0, gt=0, le=_MOST_S, description=f"{_END} and, within the restart limits, started again; null: never."
+    )
+
+
+class MainSilence(_Silence):
+    """Limits of main."""
+
+    warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} With inline hosts it learns and acts itself.")
+    end_s: Float | None = Field(600.0, gt=0, le=_MOST_S, description=f"{_END}, and the run with it; null: never.")
+
+
+class SupervisionSettings(Settings):
+    """Silence that is not waiting: for the Editor, for credits, at a full queue, or paused, nobody is silent.
+
+    Before its first word a process has five times as long, and so has what main does outside of stages, such as the
+    import of libraries. Inline hosts are a part of main.
+    """
+
+    actors: ActorSilence = Field(
+        default_factory=ActorSilence,
+        description="Hosts of environments, of evaluation, of a replay and of central inference.",
+    )
+    learners: LearnerSilence = Field(default_factory=LearnerSilence, description="Hosts of trainers.")
+    main: MainSilence = Field(default_factory=MainSilence, description="The main process.")
+    grace_s: Float = Field(
+        60.0,
+        gt=0,
+        le=_MOST_S,
+        description="Seconds that a host may take to end without a sign of progress, once the run ends; then it is "
+        "left behind, and killed.",
+    )
+
+
+# The section itself.
 
 MOST_UPDATES_OF_LAG = 1_000_000
 """The largest lag that is accepted; more is a slip of the pen."""
@@ -300,7 +298,7 @@ class PipelineSettings(Settings):
     def _relate(self) -> PipelineSettings:
         report([*self._against_determinism(), *self._about_inference(), *self._names_twice()])
         if self.deterministic:
-            self._fill(max_policy_lag=0, hosts=_in_main(self.hosts))
+            self._fill(max_policy_lag=0, hosts=self.hosts.in_main())
         return self
 
     def _against_determinism(self) -> list[Finding]:
@@ -344,16 +342,3 @@ class PipelineSettings(Settings):
                 findings.append(Finding(("stages", index), message))
             seen.add(stage.name)
         return findings
-
-
-def _in_main(hosts: HostsSettings) -> HostsSettings:
-    def moved(settings: ActorHosts | LearnerHosts | EvaluationHosts) -> dict[str, str]:
-        return {} if HOST_KINDS[settings.kind].in_main else {"kind": "inline"}
-
-    return HostsSettings(
-        actors=hosts.actors.model_copy(update=moved(hosts.actors)),
-        evaluation=hosts.evaluation.model_copy(update=moved(hosts.evaluation)),
-        replay=hosts.replay,
-        inference=hosts.inference,
-        learners=hosts.learners.model_copy(update=moved(hosts.learners)),
-    )

@@ -12,9 +12,9 @@ from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, EnvironmentKind, load_entry
 from headrace.config.environment_parameters import CompletionCriteria, Curriculum, EnvironmentParameter
 from headrace.config.errors import KeyPath
-from headrace.config.evaluation import EvaluationSettings
 from headrace.config.fields import Flag, Int, Names, Settings, Text, as_tuple, to_number
 from headrace.config.listen import Endpoint
+from headrace.config.opponents import EvaluationSettings
 from headrace.config.pipeline import PipelineSettings
 from headrace.config.unity import EngineSettings, EnvSettings
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from headrace.config.supervision import PAUSE_S, STARTING_FACTOR, MainSilence
+from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, MainSilence
 from headrace.stages.activity import activities, activity_in, most_silent
 from headrace.stages.error_text import innermost_of_user
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.config import RunConfig, SelfPlaySettings
 from headrace.config.errors import KeyPath, dotted
-from headrace.config.self_play import OPPONENT_SAMPLERS
+from headrace.config.opponents import OPPONENT_SAMPLERS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST, MAIN, part_name
 from headrace.pipeline.hosts.stages import StageHost

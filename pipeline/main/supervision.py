@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.config import EnvSettings
-from headrace.config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, SupervisionSettings
 from headrace.stages.restarts import RestartBudget
 
 Role = Literal["actors", "learners", "main"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config import RunConfig
-from headrace.config.statistics_writers import STATISTICS_WRITERS
+from headrace.config.pipeline import STATISTICS_WRITERS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.reporting.statistics import StatisticsWriter, Summary
 from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter

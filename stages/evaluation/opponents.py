@@ -1,4 +1,4 @@
-"""Opponents in evaluations: whom an evaluated policy plays against; `headrace.config.evaluation` has their table.
+"""Opponents in evaluations: whom an evaluated policy plays against; `headrace.config.opponents` has their table.
 
 Opponents are the agents of other teams; where an environment has one team only, those of other behaviours. Its mates
 always act by their own newest policies.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from headrace.config import RunConfig
 from headrace.config.errors import dotted
-from headrace.config.evaluation import EVALUATION_OPPONENTS, EvaluationSettings
+from headrace.config.opponents import EVALUATION_OPPONENTS, EvaluationSettings
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import check_brain, make_brain

@@ -1,4 +1,4 @@
-"""Opponent samplers, which choose a snapshot to play against; `config/self_play.py` has the table of built-in ones.
+"""Opponent samplers, which choose a snapshot to play against; `config/opponents.py` has the table of built-in ones.
 
 A sampler sees snapshots only: `play_against_latest_model_ratio` decides first if the newest policy plays instead.
 """

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
 from headrace.config import RunConfig
-from headrace.config.ray_hosts import HostResources
+from headrace.config.host_kinds import HostResources
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.control.messages import OpenEdge

@@ -29,7 +29,7 @@ HOST = """
 """
 BEGINNING = """
     import asyncio, multiprocessing, signal, subprocess, time
-    from headrace.config.supervision import MainSilence
+    from headrace.config.pipeline import MainSilence
     from headrace.pipeline.common.loop_watch import LoopWatch
     from headrace.pipeline.command.signals import first_stops_second_cancels
     from headrace.pipeline.hosts.child import leave_signals_to_main

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from headrace.config.supervision import MainSilence
+from headrace.config.pipeline import MainSilence
 from headrace.pipeline.common.loop_watch import Interrupted, LoopWatch
 from headrace.stages.loop import NoOutlet, StageFailure, run_source
 from headrace.stages.stage import Source, StageContext

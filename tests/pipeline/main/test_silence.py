@@ -12,7 +12,7 @@ import pytest
 
 from headrace.config import EnvSettings, RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, SupervisionSettings
 from headrace.pipeline.common.graph import MAIN
 from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import EnvSettings
-from headrace.config.supervision import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, SupervisionSettings
 from headrace.pipeline.main.supervision import Silence, Supervisor
 
 LIMITS = {

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from headrace.config.self_play import OPPONENT_SAMPLERS
+from headrace.config.opponents import OPPONENT_SAMPLERS
 from headrace.stages.ghost.opponents import Candidate, PrioritisedOpponents, UniformOpponents
 from headrace.stages.loading import load_attribute
 

@@ -1,4 +1,4 @@
-"""The `self_play` of a behaviour: one team learns at a time, the others play with former policies."""
+"""Who plays against a policy: the sections `self_play` and `evaluation`, and the tables of opponents of each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from headrace.config.brains import BrainSettings, as_brains, check_brains
+from headrace.config.brains import (
+    LEARNING,
+    PLAYER,
+    BrainSettings,
+    as_brains,
+    check_brains,
+    check_use,
+    check_with,
+    meanings,
+)
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import Float, Int, PlainMap, Settings, Text, is_reference, report
+
+# Self-play: one team learns at a time, the others play with former policies.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +112,58 @@ class SelfPlaySettings(Settings):
             message = f"{power!r} does not fit; expected a finite number of at least 0"
             findings.append(Finding(("opponents_with", "power"), message))
         return findings
+
+
+# Evaluation.
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationOpponentsKind:
+    """One built-in kind of opponents."""
+
+    implementation: str
+    """`module:Class`, `EvaluationOpponents` of `headrace.stages.evaluation`."""
+    meaning: str
+    """For the reference of the YAML."""
+
+
+EVALUATION_OPPONENTS = {
+    "self": EvaluationOpponentsKind(
+        "headrace.stages.evaluation.opponents:NewestOpponents",
+        "all agents of all behaviours act by the newest policies",
+    ),
+    "snapshot": EvaluationOpponentsKind(
+        "headrace.stages.evaluation.opponents:SnapshotOpponents",
+        "by the policies as they were at the first evaluation, kept in `<behavior>-opponent.pt`",
+    ),
+}
+"""By `evaluation.opponents`; all else is a brain (`headrace.config.brains`)."""
+
+
+def _opponents(value: object) -> object:
+    return check_use(value, EVALUATION_OPPONENTS) if isinstance(value, str) else value
+
+
+class EvaluationSettings(Settings):
+    """The `evaluation` section: deterministic play, beside training, on environments of its own."""
+
+    every: Int = Field(gt=0, description="Trainer steps between evaluations; the last policy is played as well.")
+    episodes: Int = Field(20, gt=0, description="Agents' episodes in each evaluation of a behaviour.")
+    opponents: Annotated[Text, BeforeValidator(_opponents)] = Field(
+        "self",
+        description="How the agents of other teams act (of other behaviours, where there is one team only): "
+        + "; ".join(f"`{name}`: {kind.meaning}" for name, kind in EVALUATION_OPPONENTS.items())
+        + f"; {meanings(LEARNING, PLAYER)}.",
+    )
+    opponents_with: PlainMap = Field(
+        default_factory=dict, description="Keyword arguments for `opponents`, where these are a brain."
+    )
+
+    @model_validator(mode="after")
+    def _only_brains_take_arguments(self) -> EvaluationSettings:
+        if self.opponents in EVALUATION_OPPONENTS:
+            message = f"'{self.opponents}' accepts nothing; leave it out"
+            report([Finding(("opponents_with", key), message, (("opponents",),)) for key in self.opponents_with])
+        else:
+            report(check_with(self.opponents, self.opponents_with, "opponents"))
+        return self
