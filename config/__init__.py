@@ -27,10 +27,9 @@ from headrace.config.hyperparameters import (
     PPOHyperparameters,
     SACHyperparameters,
 )
-from headrace.config.load import load_config
+from headrace.config.load import EACH, Override, load_config
 from headrace.config.network_settings import MemorySettings, NetworkSettings
 from headrace.config.opponents import SelfPlaySettings
-from headrace.config.overrides import EACH, Override
 from headrace.config.pipeline import STAGE_GROUP, StagePlacement
 from headrace.config.reward_signals import (
     BehavioralCloningSettings,
@@ -43,8 +42,8 @@ from headrace.config.reward_signals import (
     RNDSettings,
 )
 from headrace.config.run_config import RunConfig
+from headrace.config.sections import EngineSettings, EnvSettings
 from headrace.config.trainers import TrainerKind
-from headrace.config.unity import EngineSettings, EnvSettings
 
 __all__ = [
     "EACH",

@@ -15,7 +15,6 @@ from pydantic import (
 )
 
 from headrace.config.brains import OwnBrainSettings, as_brains, check_brains, leave_nobody_to_learn, meanings
-from headrace.config.error_messages import explain
 from headrace.config.errors import Finding, FindingsError, suggest
 from headrace.config.fields import Flag, Float, Int, PlainMap, Settings, Text, is_reference, report
 from headrace.config.hyperparameters import Hyperparameters
@@ -29,6 +28,7 @@ from headrace.config.reward_signals import (
     RewardSignalSettings,
 )
 from headrace.config.trainers import DEFAULT_TRAINER, TRAINERS, declared_kind
+from headrace.config.validation import explain
 
 # When a behaviour stops learning before `max_steps`.
 

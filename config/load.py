@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.config.default_settings import merge_default_settings
-from headrace.config.error_messages import show
-from headrace.config.errors import ConfigError, Finding, KeyPath, Mistake, dotted
-from headrace.config.overrides import Override, apply, parse
-from headrace.config.plain_data import plain
-from headrace.config.run_config import RunConfig
-from headrace.config.validation import check
+from headrace.config.errors import ConfigError, Finding, KeyPath, Mistake, dotted, nowhere, suggest
+from headrace.config.run_config import RunConfig, merge_default_settings
+from headrace.config.tables import main_module
+from headrace.config.validation import check, show
 from headrace.config.yaml_reader import Document, read_file, read_text
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ def load_config(
     """Load a configuration of any version of ML-Agents; files of old versions are converted, with warnings.
 
     Args:
-        path: the YAML file, or what it would hold as data (`plain_data.plain` says what may be in it); None: defaults
+        path: the YAML file, or what it would hold as data (`plain` says what may be in it); None: defaults
             alone, for all behaviours of the environment.
         overrides: values, or texts `path.to.key=value` with the value as YAML; they take precedence over the file,
             and later ones over earlier ones. Keys are today's, also where the file is old. List items are named
@@ -181,3 +179,155 @@ class _Places:
         """Return True if an override set the key, or made the maps around it."""
         shared = min(len(path), len(override.path))
         return path[:shared] == override.path[:shared] and (shared == len(override.path) or not self.modern.has(path))
+
+
+# Overrides of single values of the YAML, applied before it is checked: `--set path.to.key=value`, and options.
+
+EACH = "*"
+"""In a path: all names of the map at this place."""
+
+_NAMED = ("behaviors", "environment_parameters")
+"""Sections whose keys are names of the user's choice, where the schema can't detect a slip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One value that takes precedence over the file's."""
+
+    name: str
+    """Its name in mistakes: `--set path.to.key=value`, or an option as it was given, such as `--num-envs 0`."""
+    path: KeyPath
+    value: Any
+    optional: bool = False
+    """True if it is to be left out where the file lacks the section that it starts with."""
+
+
+def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mistake]]:
+    """Read the arguments of `--set`; return the overrides, and mistakes for arguments that can't be read."""
+    overrides, mistakes = [], []
+    for argument in arguments:
+        if isinstance(argument, Override):
+            overrides.append(argument)
+            continue
+        key, equals, text = argument.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            mistakes.append(Mistake(_set(argument), None, "", "expected path.to.key=value"))
+            continue
+        path = tuple(int(part) if part.isdecimal() and place > 0 else part for place, part in enumerate(parts))
+        try:
+            document = read_text(text, _set(argument))
+            wrong = document.mistakes
+            overrides.append(Override(_set(argument), path, document.data))
+        except ConfigError as error:
+            wrong = error.mistakes
+        mistakes += [Mistake(each.file, None, key, each.message) for each in wrong]
+    return overrides, mistakes
+
+
+def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str, Any], list[Override], list[Mistake]]:
+    """Apply overrides to plain data, in their order.
+
+    Returns:
+        New data, the overrides that were applied, with complete paths, and mistakes for those that have no place.
+    """
+    applied, mistakes = [], []
+    for override in overrides:
+        for each in _spelt_out(data, override):
+            try:
+                data = _put(data, each.path, each.value, each.path)
+                applied.append(each)
+            except _NoPlaceError as error:
+                mistakes.append(Mistake(each.name, None, dotted(each.path), str(error)))
+    return data, applied, mistakes
+
+
+def _set(argument: str) -> str:
+    """Return the name of an argument of `--set` in mistakes."""
+    return f"--set {argument}"
+
+
+def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:
+    """Return the override once for each name that `EACH` stands for; none if it is optional and has no place."""
+    section, *below = override.path
+    if override.optional and data.get(str(section)) is None:
+        return []
+    if not below or below[0] != EACH:
+        return [override]
+    named = data.get(str(section))
+    names = named if isinstance(named, dict) else ()
+    return [replace(override, path=(section, name, *below[1:])) for name in names]
+
+
+class _NoPlaceError(Exception):
+    """The path of an override leads nowhere."""
+
+
+def _put(here: Any, path: KeyPath, value: Any, whole: KeyPath) -> Any:
+    if not path:
+        return value
+    key, *below = path
+    if isinstance(here, list):
+        if not isinstance(key, int) or key >= len(here):
+            raise _NoPlaceError(f"the list has {len(here)} items; expected an index below that, got '{key}'")
+        return [*here[:key], _put(here[key], tuple(below), value, whole), *here[key + 1 :]]
+    if here is not None and not isinstance(here, dict):
+        before = dotted(whole[: len(whole) - len(path)])
+        raise _NoPlaceError(f"'{before}' is {show(here)}, which has no keys")
+    name, rest = str(key), here or {}
+    if below and name not in rest and whole[0] in _NAMED and len(path) == len(whole) - 1:
+        hint = suggest(name, list(rest)) or f"; listed: {', '.join(rest) or 'none'}"
+        raise _NoPlaceError(f"'{name}' is not listed under {whole[0]}{hint}")
+    return {**rest, name: _put(rest.get(name), tuple(below), value, whole)}
+
+
+# Data from a script or notebook: what YAML would hold, and some conveniences.
+
+
+def plain(value: object, path: KeyPath = ()) -> Any:
+    """Return data as YAML has it: tuples become lists, paths text, NumPy's numbers numbers, classes `module:Class`.
+
+    Raises:
+        ConfigError: if there is an object that can't be written down.
+    """
+    if isinstance(value, Mapping):
+        return {_key(key, path): plain(inner, (*path, str(key))) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner, (*path, number)) for number, inner in enumerate(value)]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, PathLike):
+        return str(value)
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return value.item()
+    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        return _named(value, path)
+    expected = "what YAML can hold: maps, lists, texts, numbers, true, false or null"
+    if hasattr(value, "reset") and hasattr(value, "step"):
+        expected = "the class or a function that makes it, as the run makes its environments itself"
+    raise _refused(path, f"holds {value!r}; expected {expected}")
+
+
+def _key(key: object, path: KeyPath) -> str:
+    if not isinstance(key, str):
+        raise _refused(path, f"has the key {key!r}; expected text")
+    return key
+
+
+def _named(value: Any, path: KeyPath) -> str:
+    """Name a class or function, so that other processes can import it."""
+    module, name = value.__module__, value.__qualname__
+    if module == "__main__":
+        module = main_module()
+    if "<" in name or not module:
+        meant = "make_env" if value.__name__ == "<lambda>" else value.__name__
+        raise _refused(
+            path,
+            f"is {value.__qualname__}, which other processes can't import; put it at the top of a module, such as "
+            f"my_env.py (in a notebook: %%writefile my_env.py), and write 'my_env:{meant}'",
+        )
+    return f"{module}:{name}"
+
+
+def _refused(path: KeyPath, message: str) -> ConfigError:
+    return ConfigError([nowhere(path, message)])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.config.behaviors import BehaviorSettings
+from headrace.config.brains import PLAYER, BrainSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, load_entry
 from headrace.config.errors import Finding, KeyPath, suggest
-from headrace.config.persons import check_persons
+from headrace.config.listen import LAST_PORT
 from headrace.config.sections import Sections
 
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
-_LAST_PORT = 65535
 _MOST_PROGRAMS = 256
 """Of one actor: agents' ids leave no room for more."""
 
@@ -29,8 +29,16 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_ghosts(config),
         *_about_replay(config),
         *_about_ratings_that_stop(config),
-        *check_persons(config),
+        *_about_persons(config),
     ]
+
+
+def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
+    """Return all blocks with their keys: each behaviour's, and `default_settings`, which others may have."""
+    blocks: list[tuple[KeyPath, BehaviorSettings]] = [
+        ((*_BEHAVIORS, name), each) for name, each in config.behaviors.items()
+    ]
+    return blocks if config.default_settings is None else [*blocks, (_DEFAULT, config.default_settings)]
 
 
 def _about_replay(config: Sections) -> Iterator[Finding]:
@@ -38,13 +46,10 @@ def _about_replay(config: Sections) -> Iterator[Finding]:
     path: KeyPath = ("pipeline", "hosts", "replay", "kind")
     if config.pipeline.hosts.replay.kind is None:
         return
-    blocks = {(*_BEHAVIORS, name): settings for name, settings in config.behaviors.items()}
-    if config.default_settings is not None:
-        blocks[_DEFAULT] = config.default_settings
-    learned = {key: settings for key, settings in blocks.items() if settings.trainer_type == "sac"}
+    learned = [(key, settings) for key, settings in _blocks(config) if settings.trainer_type == "sac"]
     if not learned:
         yield Finding(path, "has nothing to hold: only trainer_type 'sac' has a replay buffer; leave it out", (path,))
-    for key, settings in learned.items():
+    for key, settings in learned:
         if settings.network_settings.memory is not None:
             message = (
                 "a network with a memory learns from sequences, which are drawn inside the learner alone; leave "
@@ -79,12 +84,8 @@ def _about_behaviors(config: Sections) -> Iterator[Finding]:
 
 
 def _about_teachers(config: Sections) -> Iterator[Finding]:
-    behaviors: list[tuple[KeyPath, str | None, BehaviorSettings]] = [
-        ((*_BEHAVIORS, name), name, settings) for name, settings in config.behaviors.items()
-    ]
-    if config.default_settings is not None:
-        behaviors.append((_DEFAULT, None, config.default_settings))
-    for path, name, settings in behaviors:
+    for path, settings in _blocks(config):
+        name = path[1] if path != _DEFAULT else None
         teacher, where = settings.teacher, (*path, "hyperparameters", "teacher")
         if teacher is None:
             continue
@@ -161,7 +162,7 @@ def _about_number_of_programs(config: Sections) -> Iterator[Finding]:
         elif replicas > 1:
             message = f"{replicas} actors, each with environments {only}"
             yield Finding(("pipeline", "hosts", "actors", "replicas"), message, involved)
-    elif settings.base_port and settings.base_port + programs - 1 > _LAST_PORT:
+    elif settings.base_port and settings.base_port + programs - 1 > LAST_PORT:
         message = (
             f"{settings.base_port} leaves no ports for {programs} environments, since each uses "
             "the next one; choose a lower one, or 0 for any that are free"
@@ -217,3 +218,43 @@ def _about_ghosts(config: Sections) -> Iterator[Finding]:
         if stage.after == "ghost" and all(settings is None or settings.self_play is None for settings in known):
             message = "there is no ghost stage without self_play; use 'agent_processor'"
             yield Finding(("pipeline", "stages", index, "after"), message, (_BEHAVIORS, _DEFAULT))
+
+
+# Persons in a run's own game: the behaviours with `brain: player`, and what these need of other sections.
+
+
+def persons_in(config: Sections) -> list[tuple[KeyPath, BrainSettings]]:
+    """Return the brains that are persons, each with the key of its behaviour's block; none where nobody acts."""
+    if config.replay is not None:
+        return []
+    return [(path, brain) for path, block in _blocks(config) for brain in block.brain if brain.use == PLAYER]
+
+
+def _about_persons(config: Sections) -> Iterator[Finding]:
+    """Find what does not go with a person, who plays in the only instance of the environments, all its games."""
+    found = persons_in(config)
+    if not found:
+        return
+    for path, brain in found:
+        if brain.weight < 1:
+            message = (
+                f"a person plays all games, so that {brain.weight:g} of them can't be a person's; leave weight out"
+            )
+            yield Finding((*path, "brain"), message)
+    first: KeyPath = (*found[0][0], "brain")
+    if config.environment is not None and config.environment.num_envs != 1:
+        message = f"{config.environment.num_envs} instances, and with brain 'player' a person plays in one; set it to 1"
+        yield Finding(("environment", "num_envs"), message, (first,))
+    replicas = config.pipeline.hosts.actors.replicas
+    if replicas != 1:
+        message = f"{replicas} actors, and with brain 'player' a person plays in one alone; set it to 1"
+        yield Finding(("pipeline", "hosts", "actors", "replicas"), message, (first,))
+    if config.pipeline.deterministic:
+        message = "does not go with brain 'player': what a person does can't be repeated; leave it out"
+        yield Finding(("pipeline", "deterministic"), message, (first,))
+    if config.evaluation is not None and not config.checkpoint_settings.inference:
+        message = (
+            "does not go with brain 'player': its games are played fast and apart, where nobody presses a key; leave "
+            "it out, and evaluate the policy in a run against another brain"
+        )
+        yield Finding(("evaluation",), message, (first,))

@@ -12,10 +12,10 @@ import sys
 from collections import UserDict
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import TypeVar
 
-from headrace.config.errors import ConfigError, Mistake
-from headrace.config.plain_data import main_module
+from headrace.config.errors import ConfigError, nowhere
 
 _GROUP = "headrace.plugins"
 _Entry = TypeVar("_Entry")
@@ -61,6 +61,15 @@ def plugin_modules() -> list[str]:
     return [name for name in names if name.partition(".")[0] != "headrace"]
 
 
+def main_module() -> str:
+    """The name by which other processes find the main module: a script is a module beside it; empty in a notebook."""
+    main = sys.modules["__main__"]
+    if spec := getattr(main, "__spec__", None):  # of `python -m package.module`
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else ""
+
+
 def import_plugins(modules: Sequence[str]) -> None:
     """Import modules that have added entries in another process; in that process itself they are there.
 
@@ -85,4 +94,4 @@ def _import(module: str, what: str) -> None:
 
 
 def _refusal(message: str) -> ConfigError:
-    return ConfigError([Mistake("", None, "", message)])
+    return ConfigError([nowhere((), message)])

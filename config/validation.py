@@ -1,4 +1,4 @@
-"""Check plain data against a model, and report everything that is wrong at once.
+"""Check plain data against a model, and report everything that is wrong at once, in sentences.
 
 Pydantic skips the checks between keys while any key of the same model, or of one below it, is wrong. So wrong keys
 are removed and the rest is checked again, until nothing new is found. What can't be judged without a removed key
@@ -7,13 +7,24 @@ has to wait until that key is mended.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from headrace.config.error_messages import MOST_FINDINGS, explain
-from headrace.config.errors import ConfigError, Finding, KeyPath, Locate
-from headrace.config.schema_lookup import is_inside
+from headrace.config.errors import ConfigError, Finding, FindingsError, KeyPath, Locate, dotted, suggest
+from headrace.config.schema_lookup import (
+    fields_of,
+    is_inside,
+    models_at,
+    more_of,
+    sections_below,
+    tags_of,
+    trainers_of,
+    value_at,
+)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -88,3 +99,248 @@ def _without(data: Any, path: KeyPath) -> Any:
         return [_without(item, tuple(below)) if index == key else item for index, item in enumerate(data)]
     rest = {name: value for name, value in data.items() if name != key}
     return {**rest, key: _without(data[key], tuple(below))} if below else rest
+
+
+# Translation of pydantic's errors into sentences: the key, its mistake, and what was expected.
+
+MOST_FINDINGS = 100
+"""Most mistakes that are described: who reads them mends the first ones first."""
+
+_MOVED = {
+    "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",
+    "num_update": "'hyperparameters.steps_per_update' (train_interval / num_update)",
+    "parameter_randomization": "'environment_parameters'",
+    "play_against_current_self_ratio": "'play_against_latest_model_ratio'",
+    "pretraining": "'behavioral_cloning'",
+    "reward_signal_num_update": "'hyperparameters.reward_signal_steps_per_update' (train_interval / "
+    "reward_signal_num_update)",
+    "train_interval": "'hyperparameters.steps_per_update' (train_interval / num_update)",
+    "trainer": "'trainer_type'",
+    "use_recurrent": "'network_settings.memory'; give it content, or leave it out for false",
+}
+"""Keys of ML-Agents' older formats, and their places today."""
+
+_OF_PEERS = {
+    "n_steps": "'hyperparameters.buffer_size', of all environments together (and 'time_horizon')",
+    "n_envs": "'environment.num_envs'",
+    "n_epochs": "'hyperparameters.num_epoch'",
+    "clip_range": "'hyperparameters.epsilon'",
+    "ent_coef": "'hyperparameters.beta' (sac: 'init_entcoef')",
+    "gae_lambda": "'hyperparameters.lambd'",
+    "lr": "'hyperparameters.learning_rate'",
+    "net_arch": "'network_settings', with 'hidden_units' and 'num_layers'",
+    "policy_kwargs": "'network_settings'",
+    "total_timesteps": "'max_steps' of the behaviour",
+    "learning_starts": "'hyperparameters.buffer_init_steps'",
+}
+"""Names of Stable-Baselines3, and what they are called here."""
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "a map of keys and values",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "a map of keys and values",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
+_BOUNDS = {
+    "greater_than": ("gt", "greater than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+_AS_BOOL = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
+def explain(top: type[BaseModel], error: ValidationError, data: Any) -> list[Finding]:
+    """Describe what pydantic found, key by key.
+
+    Args:
+        top: the model that was validated.
+        error: what pydantic raised.
+        data: the plain data that was validated; it tells keys from the union tags in pydantic's paths.
+    """
+    findings: list[Finding] = []
+    for item in islice(error.errors(include_url=False), MOST_FINDINGS):
+        if item["type"] == "too_short" and item["input"]:
+            continue  # pydantic counts the items that it accepted; the others are reported themselves
+        path = _real_path(item["loc"], data, missing=item["type"] == "missing")
+        for finding in _one(top, path, item, data):
+            if finding not in findings:  # each member of a union reports the same thing
+                findings.append(finding)
+    return findings
+
+
+def show(value: object) -> str:
+    """Write a value as the YAML has it, shortened."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a map"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return "a number of more than 300 digits"  # Python refuses to write some thousands
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _real_path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> KeyPath:
+    path: list[int | str] = []
+    for position, part in enumerate(loc):
+        inside = part in data if isinstance(data, dict) else isinstance(data, list | tuple) and isinstance(part, int)
+        if inside:
+            path.append(part)
+            data = data[part]
+        elif missing and position == len(loc) - 1:
+            path.append(part)
+        # Anything else is the tag of a union's member, which the YAML does not have.
+    return tuple(path)
+
+
+def _one(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> list[Finding]:
+    kind, context, value = item["type"], item.get("ctx", {}), item["input"]
+    cause = context.get("error")
+    if isinstance(cause, FindingsError):
+        return [
+            Finding((*path, *each.path), each.message, tuple((*path, *other) for other in each.involves))
+            for each in cause.findings
+        ]
+    if kind == "missing":
+        return [Finding(path, _missing(top, path, data))]
+    if kind == "extra_forbidden":
+        return [Finding(path, _unknown(top, path, data))]
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        return [_tag(top, path, item, data)]
+    return [Finding(path, _value(kind, context, value, item["msg"]))]
+
+
+def _missing(top: type[BaseModel], path: KeyPath, data: Any) -> str:
+    key = str(path[-1])
+    for model in models_at(top, path[:-1], data):
+        field = fields_of(model).get(key)
+        if field is not None and field.description:
+            return f"is required but missing: {field.description}"
+    return "is required but missing"
+
+
+def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
+    """Explain an unknown key: an older one, another trainer's, one that belongs elsewhere, or a slip."""
+    key, models = str(path[-1]), models_at(top, path[:-1], data)
+    known = sorted({name for model in models for name in fields_of(model)})
+    if key in _MOVED:
+        return f"unknown key, from an older format of ML-Agents; its place now is {_MOVED[key]}"
+    if key in _OF_PEERS and key not in known:
+        return f"unknown key; Stable-Baselines3's '{key}' is {_OF_PEERS[key]} here"
+    others = _other_trainers(top, path, data)
+    if others:
+        *words, last = [f"'{word}'" for word in others]
+        listed = f"{', '.join(words)} and {last}" if words else last
+        return f"unknown key for this trainer_type; it is a key of {listed}"
+    place = _place_below(models, key, value_at(data, path[:-1]))
+    if place is not None:
+        return f"unknown key here; it belongs under '{place}'"
+    place, hint = _place_above(top, path, data), suggest(key, known)
+    around = f"under '{dotted(path[:-2])}'"  # the section around it knows the very word
+    if hint and place != around:
+        return f"unknown key{hint}"
+    if place:
+        return f"unknown key here; it belongs {place}"
+    own = ", or a name of your own with 'use: module:Class'" if any(map(more_of, models)) else ""
+    return f"unknown key; expected one of {', '.join(known)}{own}"
+
+
+def _other_trainers(top: type[BaseModel], path: KeyPath, data: Any) -> list[str]:
+    """Return the trainer types for which a key of `hyperparameters` would be known."""
+    return [
+        trainer
+        for parent in models_at(top, path[:-2], data)
+        for name, model in sections_below(parent, None)
+        if path[-2:-1] == (name,) and path[-1] in fields_of(model)
+        for trainer in trainers_of(model)
+    ]
+
+
+def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | None:
+    """Find the nearest section below a map that knows a key; return its dotted path from there."""
+    nearest = [("", model, data) for model in models]
+    while nearest:
+        below = [
+            (f"{path}.{name}".lstrip("."), section, value_at(inside, (name,)))
+            for path, model, inside in nearest
+            for name, section in sections_below(model, inside)
+        ]
+        for path, section, _ in below:
+            if key in fields_of(section):
+                return path
+        nearest = below
+    return None
+
+
+def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
+    """Find the nearest section elsewhere in the file that knows a key: `under '…'`."""
+    for length in range(len(path) - 2, -1, -1):
+        around, models = path[:length], models_at(top, path[:length], data)
+        if any(path[-1] in fields_of(model) for model in models):
+            return f"under '{dotted(around)}'" if around else "at the top, beside 'behaviors'"
+        place = _place_below(models, str(path[-1]), value_at(data, around))
+        if place is not None:
+            return f"under '{dotted((*around, place))}'"
+    return None
+
+
+def _tag(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> Finding:
+    """Explain a key that chooses between the members of a union and is unknown or missing."""
+    key = item["ctx"]["discriminator"].strip("'")
+    if "tag" in item["ctx"]:
+        words = _quoted(item["ctx"]["expected_tags"])
+        message = _not_known(item["ctx"]["tag"], words)
+    else:
+        words = [tags_of(model)[key] for model in models_at(top, path, data) if key in tags_of(model)]
+        message = f"is required but missing; expected {_one_of(words)}"
+    return Finding((*path, key), message, (path,))
+
+
+def _quoted(text: str) -> list[str]:
+    return re.findall(r"'([^']*)'", text)
+
+
+def _not_known(value: object, words: list[str]) -> str:
+    """Describe a word that is none of those that are known."""
+    return f"{show(value)} is not known; expected {_one_of(words)}{suggest(str(value), words)}"
+
+
+def _value(kind: str, context: Mapping[str, Any], value: Any, message: str) -> str:
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return _not_known(value, _quoted(context["expected"]))
+    if kind in _BOUNDS:
+        name, words_for_bound = _BOUNDS[kind]
+        return f"{show(value)} is out of range; expected a number {words_for_bound} {context[name]:g}"
+    if kind in ("too_short", "string_too_short"):
+        return "is empty; expected at least one"
+    if kind in _EXPECTED:
+        return f"{show(value)} does not fit; expected {_EXPECTED[kind]}{_mend(kind, value)}"
+    return f"{show(value)} does not fit: {message}"
+
+
+def _mend(kind: str, value: Any) -> str:
+    if kind == "bool_type" and isinstance(value, str):
+        word = _AS_BOOL.get(value.lower(), value.lower())
+        return f"; write {word}, without quotes" if word in ("true", "false") else ""
+    if kind == "string_type" and isinstance(value, int | float):
+        return "; put it in quotes"
+    if kind in ("model_type", "dict_type") and value is None:
+        return "; give it content, or leave the key out"
+    return ""
+
+
+def _one_of(words: list[str]) -> str:
+    quoted = [f"'{word}'" for word in words]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"

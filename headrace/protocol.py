@@ -15,7 +15,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from headrace.config.unity import EnvSettings
+from headrace.config.sections import EnvSettings
 from headrace.stages.environments.open_protocol.conformance import RandomTrainer, check_game
 from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
 from headrace.stages.environments.programs.errors import ProgramEnded

@@ -41,7 +41,7 @@ from unity_runs import free_port
 
 from headrace.config import BehaviorSettings, load_config
 from headrace.config.errors import ConfigError
-from headrace.config.unity import EngineSettings
+from headrace.config.sections import EngineSettings
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.policies.export import export_policy, is_export, load_acting_policy
 from headrace.pipeline.run_folder.checkpoint import (

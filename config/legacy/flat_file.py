@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.config.error_messages import show
 from headrace.config.errors import suggest
 from headrace.config.legacy import flat_keys
 from headrace.config.legacy.flat_block import convert_block, lacks
 from headrace.config.legacy.inheritance import in_order, own_part
 from headrace.config.legacy.old_values import Notes, OldValue, Target
+from headrace.config.validation import show
 
 DEFAULT = "default"
 _COUNTED_BY_ENVIRONMENT = {"max_steps": 50000, "summary_freq": 1000}

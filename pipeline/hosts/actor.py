@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config import RunConfig
-from headrace.config.persons import persons_in
-from headrace.config.unity import EnvSettings
+from headrace.config.section_checks import persons_in
+from headrace.config.sections import EnvSettings
 from headrace.pipeline.common.graph import decides_centrally, placements_after
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd

@@ -14,7 +14,7 @@ from headrace.config import RunConfig
 from headrace.config.environment_kinds import load_entry
 from headrace.config.errors import dotted
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.config.persons import persons_in
+from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import offline_demonstrations
 from headrace.pipeline.main.references import names_of_main

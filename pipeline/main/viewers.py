@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from headrace.config import RunConfig
-from headrace.config.persons import persons_in
+from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
 from headrace.stages.environments.factory import no_screen
 from headrace.stages.errors import StageError

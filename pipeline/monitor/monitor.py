@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from headrace.config.listen import endpoint_of, reaches_others
-from headrace.config.persons import persons_in
+from headrace.config.section_checks import persons_in
 from headrace.config.sections import MonitorSettings
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.control.messages import DirectShow, KeysHeld

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from google.protobuf.message import DecodeError
 
 from headrace.config.listen import LOCALHOST
-from headrace.config.unity import EnvSettings
+from headrace.config.sections import EnvSettings
 from headrace.stages.environments.programs.process import ProgramProcess, describe_exit, tail
 from headrace.stages.environments.unity import handshake, messages
 from headrace.stages.environments.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config.overrides import Override
+from headrace.config.load import Override
 from headrace.pipeline.command import parse, read_request
 from headrace.pipeline.command.parser import Paths, classify_paths, is_environment
 from headrace.pipeline.common.errors import CommandError
