@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import (
@@ -47,11 +48,9 @@ class StopWhenSettings(Settings):
         description="For so many steps the mean return of the last `over` episodes was not above its highest.",
     )
 
-    @model_validator(mode="after")
-    def _something(self) -> StopWhenSettings:
+    def _mistakes(self) -> Iterator[Finding]:
         if self.mean_reward is None and self.elo is None and self.plateau is None:
-            report([Finding((), "says nothing; expected mean_reward, elo or plateau")])
-        return self
+            yield Finding((), "says nothing; expected mean_reward, elo or plateau")
 
 
 _FORMER_TRAINERS = {
@@ -227,21 +226,13 @@ class BehaviorSettings(Settings):
             report([Finding(("hyperparameters",), message)])
         return data
 
-    @model_validator(mode="after")
-    def _derive(self) -> BehaviorSettings:
-        report(self._about_brains())
-        excluded = self._about_excluded_keys() if self.learns else []
-        try:
-            if not self._given("hyperparameters"):
-                self._fill(hyperparameters=_defaults(self.trainer_type))
-        except FindingsError as error:
-            excluded += error.findings
-        report(excluded if self.learns else [])
-        if isinstance(self.hyperparameters, Hyperparameters) and self.learns:
-            report(list(self.hyperparameters.contradictions(self)))
+    def _mistakes(self) -> list[Finding]:
+        """Find the first kind of contradiction: those that follow may be its consequences."""
+        return self._about_brains() or self._about_hyperparameters() or self._about_even_checkpoints()
+
+    def _derive(self) -> None:
         if self.even_checkpoints:
-            self._fill(checkpoint_interval=self._even_interval())
-        return self
+            self._fill(checkpoint_interval=self.max_steps // self.keep_checkpoints)
 
     def _about_brains(self) -> list[Finding]:
         found = check_brains(self.brain, "brain")
@@ -259,8 +250,9 @@ class BehaviorSettings(Settings):
             found.append(Finding(("broadcast",), message, (("brain",),)))
         return found
 
-    def _about_excluded_keys(self) -> list[Finding]:
-        return [
+    def _about_hyperparameters(self) -> list[Finding]:
+        """Find what contradicts the trainer, whose default hyperparameters are filled in where there are none."""
+        found = [
             Finding(
                 (key,),
                 f"does not go with trainer_type '{self.trainer_type}': {why}; leave it out ('{key}: null' if "
@@ -270,13 +262,24 @@ class BehaviorSettings(Settings):
             for key, why in declared_kind(self.trainer_type).excluded.items()
             if getattr(self, key) is not None
         ]
+        try:
+            if not self._given("hyperparameters"):
+                self._fill(hyperparameters=_defaults(self.trainer_type))
+        except FindingsError as error:
+            found += error.findings
+        if not self.learns:
+            return []
+        if not found and isinstance(self.hyperparameters, Hyperparameters):
+            return list(self.hyperparameters.contradictions(self))
+        return found
 
-    def _even_interval(self) -> int:
-        """Return ML-Agents' `int(max_steps / keep_checkpoints)`, refusing values that would divide by zero."""
+    def _about_even_checkpoints(self) -> list[Finding]:
+        if not self.even_checkpoints:
+            return []
         if self.keep_checkpoints <= 0:
             message = f"{self.keep_checkpoints} does not go with even_checkpoints; expected at least 1"
-            report([Finding(("keep_checkpoints",), message, (("even_checkpoints",),))])
+            return [Finding(("keep_checkpoints",), message, (("even_checkpoints",),))]
         if self.max_steps < self.keep_checkpoints:
             message = f"{self.keep_checkpoints} is more than max_steps ({self.max_steps}) has steps"
-            report([Finding(("keep_checkpoints",), message, (("max_steps",),))])
-        return self.max_steps // self.keep_checkpoints
+            return [Finding(("keep_checkpoints",), message, (("max_steps",),))]
+        return []

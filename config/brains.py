@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from headrace.config.errors import Finding, suggest
-from headrace.config.fields import Float, Int, PlainMap, Settings, Text, as_tuple, is_reference, report
+from headrace.config.fields import Float, Int, PlainMap, Settings, Text, as_tuple, is_reference
 from headrace.config.tables import Table
 
 LEARNING = "learning"
@@ -169,12 +169,12 @@ class BrainSettings(Settings):
         json_schema_extra={"default_text": "`use`"},
     )
 
-    @model_validator(mode="after")
-    def _name_it(self) -> BrainSettings:
+    def _mistakes(self) -> list[Finding]:
+        return check_with(self.use, self.with_)
+
+    def _derive(self) -> None:
         if not self._given("name"):
             self._fill(name=self.use)
-        report(check_with(self.use, self.with_))
-        return self
 
 
 class OwnBrainSettings(BrainSettings):

@@ -21,7 +21,6 @@ from headrace.config.fields import (
     as_tuple,
     changed,
     one_of,
-    report,
     to_number,
 )
 from headrace.config.observation_kinds import OBSERVATION_KINDS
@@ -35,11 +34,6 @@ class KeySettings(Settings):
     branch: Int | None = Field(None, ge=0, description="Discrete branch in which the key chooses `value`.")
     index: Int | None = Field(None, ge=0, description="Instead of `branch`: continuous action that is `value`.")
     value: Float = Field(description="Choice, from 0 on, or value of the continuous action, -1 to 1.")
-
-    @model_validator(mode="after")
-    def _discrete_or_continuous(self) -> KeySettings:
-        report([*self._mistakes()])
-        return self
 
     def _mistakes(self) -> Iterator[Finding]:
         if (self.branch is None) == (self.index is None):
@@ -176,13 +170,11 @@ class ActionRepeatSettings(Settings):
         "are added up; `gamma` of a reward signal discounts by decisions.",
     )
 
-    @model_validator(mode="after")
-    def _fixed_or_learned(self) -> ActionRepeatSettings:
+    def _mistakes(self) -> Iterator[Finding]:
         if (self.steps is None) == (self.max is None):
             both = "stand beside each other" if self.max is not None else "are both missing"
             message = f"'steps' and 'max' {both}; expected 'steps' for a fixed repeat or 'max' for a learned one"
-            report([Finding(("max",) if self.max is not None else (), message, (("steps",),))])
-        return self
+            yield Finding(("max",) if self.max is not None else (), message, (("steps",),))
 
 
 FOR_EVERY_KIND = ("kind", "num_envs", "action_repeat", "max_episode_steps")
@@ -279,12 +271,7 @@ class EnvironmentSettings(ChoosingSettings):
         "[play](play.md#keys). Behaviours that are left out have the game's keys, or numbers and arrows.",
     )
 
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> EnvironmentSettings:
-        report([*self._about_what_to_make(), *self._about_other_kinds_keys()])
-        return self
-
-    def _about_what_to_make(self) -> Iterator[Finding]:
+    def _mistakes(self) -> Iterator[Finding]:
         kind = ENVIRONMENT_KINDS[self.kind]
         given = [name for name in kind.made_by if getattr(self, name) is not None]
         if kind.made_by and not given:
@@ -293,9 +280,6 @@ class EnvironmentSettings(ChoosingSettings):
             yield Finding((), message, tuple((name,) for name in kind.made_by))
         for name in given[1:]:
             yield Finding((name,), f"stands beside '{given[0]}'; keep one of the two", ((given[0],),))
-
-    def _about_other_kinds_keys(self) -> Iterator[Finding]:
-        kind = ENVIRONMENT_KINDS[self.kind]
         fitting = {*FOR_EVERY_KIND, *kind.made_by, *kind.keys}
         for name in changed(self):
             if name in EnvironmentSettings.model_fields and name not in fitting:

@@ -6,12 +6,13 @@ They are only declared here: lessons advance in `headrace.pipeline.main.curricul
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from headrace.config.errors import Finding
-from headrace.config.fields import Flag, Float, Int, Settings, Text, as_tuple, report
+from headrace.config.fields import Flag, Float, Int, Settings, Text, as_tuple
 
 _SEED = "Seed of the sampler; -1: derived from the run's."
 _ELO = "Elo"
@@ -31,12 +32,10 @@ class UniformParameters(Settings):
     max_value: Float = Field(1.0, description="Greatest value; at least `min_value`.")
     seed: Int = Field(-1, ge=-1, description=_SEED)
 
-    @model_validator(mode="after")
-    def _order(self) -> UniformParameters:
+    def _mistakes(self) -> Iterator[Finding]:
         if self.min_value > self.max_value:
             message = f"{self.min_value:g} is greater than max_value ({self.max_value:g}); swap the two"
-            report([Finding(("min_value",), message, (("max_value",),))])
-        return self
+            yield Finding(("min_value",), message, (("max_value",),))
 
 
 class GaussianParameters(Settings):
@@ -133,12 +132,10 @@ class CompletionCriteria(Settings):
         "episode.",
     )
 
-    @model_validator(mode="after")
-    def _range(self) -> CompletionCriteria:
+    def _mistakes(self) -> Iterator[Finding]:
         if self.measure == "progress" and not 0 <= self.threshold <= 1:
             message = f"{self.threshold:g} is no share of max_steps; expected 0 to 1 for 'measure: progress'"
-            report([Finding(("threshold",), message, (("measure",),))])
-        return self
+            yield Finding(("threshold",), message, (("measure",),))
 
 
 def _number_or_sampler(value: Any) -> str:
@@ -170,21 +167,15 @@ class Curriculum(Settings):
         min_length=1, description="The lessons, in order."
     )
 
-    @model_validator(mode="after")
-    def _ends(self) -> Curriculum:
-        message = "has no completion_criteria, which all lessons but the last need (behavior, measure, threshold)"
-        report(
-            [
-                Finding(
-                    ("curriculum", index),
-                    f"lesson '{lesson.name}' {message}",
-                    (("curriculum", index, "completion_criteria"),),
+    def _mistakes(self) -> Iterator[Finding]:
+        for index, lesson in enumerate(self.curriculum[:-1]):
+            if lesson.completion_criteria is None:
+                message = (
+                    f"lesson '{lesson.name}' has no completion_criteria, which all lessons but the last need "
+                    "(behavior, measure, threshold)"
                 )
-                for index, lesson in enumerate(self.curriculum[:-1])
-                if lesson.completion_criteria is None
-            ]
-        )
-        return self
+                involved = (("curriculum", index, "completion_criteria"),)
+                yield Finding(("curriculum", index), message, involved)
 
 
 def _form(value: Any) -> str:

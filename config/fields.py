@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -40,10 +40,23 @@ class Settings(BaseModel):
     more: ClassVar[type[Settings] | None] = None
     """The model of what stands under keys that are not listed; None: such keys are mistakes."""
 
+    @model_validator(mode="after")
+    def _relate(self) -> Self:
+        report([*self._mistakes()])
+        self._derive()
+        return self
+
+    def _mistakes(self) -> Iterable[Finding]:
+        """Find what contradicts itself between the fields, each of which is right by itself; paths start here."""
+        return ()
+
+    def _derive(self) -> None:
+        """Set fields whose default follows from other fields, by `_fill`."""
+
     def _fill(self, **values: object) -> None:
-        """Set fields whose default follows from other fields; for `after` validators only."""
+        """Set fields of this model, which is frozen for everybody else; while it is built only."""
         for name, value in values.items():
-            object.__setattr__(self, name, value)  # the model is frozen for everybody else
+            object.__setattr__(self, name, value)
 
     def _given(self, name: str) -> bool:
         """Return True if the user wrote this key, as opposed to its default."""

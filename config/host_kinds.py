@@ -6,11 +6,11 @@ them (`headrace.pipeline.hosts.protocol.HostFactory`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, Strict, field_validator, model_validator
+from pydantic import BeforeValidator, Field, Strict, field_validator
 
 from headrace.config.errors import Finding
 from headrace.config.fields import (
@@ -22,7 +22,6 @@ from headrace.config.fields import (
     Text,
     changed,
     one_of,
-    report,
 )
 from headrace.config.tables import Table
 
@@ -119,12 +118,10 @@ class _Hosts(ChoosingSettings):
         default_factory=HostResources, description="What each of them asks for; `kind: ray` only."
     )
 
-    @model_validator(mode="after")
-    def _can_ask(self) -> Self:
+    def _mistakes(self) -> Iterator[Finding]:
         if self._given("resources") and changed(self.resources) and self.kind and not HOST_KINDS[self.kind].on_ray:
             message = f"hosts of kind '{self.kind}' can't ask for resources; drop them, or use kind: ray"
-            report([Finding(("resources",), message, (("kind",),))])
-        return self
+            yield Finding(("resources",), message, (("kind",),))
 
 
 _AUTO_KIND = f"{_KINDS[:-1]}. `auto`: `process` where there are several cores, else `inline`."
@@ -214,12 +211,10 @@ class HostsSettings(Settings):
         default_factory=InferenceHosts, description="Policies, with `inference: central` only."
     )
 
-    @model_validator(mode="after")
-    def _evaluate_as_actors_act(self) -> HostsSettings:
+    def _derive(self) -> None:
         if not self.evaluation._given("kind"):
             kind, resources = self.actors.kind, self.actors.resources
             self._fill(evaluation=EvaluationHosts.model_construct(set(), kind=kind, resources=resources))
-        return self
 
     def in_main(self) -> HostsSettings:
         """Return a copy in which actors, learners and evaluation run in the main process, as `deterministic` asks."""

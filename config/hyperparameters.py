@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from headrace.config.errors import Finding
-from headrace.config.fields import Flag, Float, Int, Settings, Text, changed, report
+from headrace.config.fields import Flag, Float, Int, Settings, Text, changed
 from headrace.config.network_settings import NetworkSettings
 from headrace.config.reward_signals import DEMONSTRATIONS, LearnedSignalSettings
 
 Schedule = Literal["linear", "constant"]
+_STAYS_OR_FALLS = "`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
+_AS_LEARNING_RATE = {"default_text": "`learning_rate_schedule`"}
+
+
+def _schedule(default: Schedule, description: str = _STAYS_OR_FALLS, extra: dict[str, Any] | None = None) -> Any:
+    return Field(default, description=description, json_schema_extra=extra)
 
 
 class Block(Protocol):
     """The rest of a behaviour's block, against which its hyperparameters are checked."""
 
-    @property
-    def max_steps(self) -> int: ...  # noqa: D102 - a key of the YAML
-    @property
-    def network_settings(self) -> NetworkSettings: ...  # noqa: D102
+    max_steps: int
+    network_settings: NetworkSettings
+
     @property
     def learned_signals(self) -> Mapping[str, LearnedSignalSettings]: ...  # noqa: D102
 
@@ -78,21 +83,11 @@ class OnPolicyHyperparameters(Hyperparameters):
         10240, gt=0, le=10**9, description="Agent steps collected before each update; at least `batch_size`."
     )
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = Field(
-        "linear", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
-    )
+    learning_rate_schedule: Schedule = _schedule("linear")
     beta: Float = Field(5e-3, ge=0, description="Weight of the entropy bonus.")
-    beta_schedule: Schedule = Field(
-        "linear",
-        description="Change of `beta` up to `max_steps`.",
-        json_schema_extra={"default_text": "`learning_rate_schedule`"},
-    )
+    beta_schedule: Schedule = _schedule("linear", "Change of `beta` up to `max_steps`.", _AS_LEARNING_RATE)
     epsilon: Float = Field(0.2, gt=0, description="Clip range of the probability ratio.")
-    epsilon_schedule: Schedule = Field(
-        "linear",
-        description="Change of `epsilon` up to `max_steps`.",
-        json_schema_extra={"default_text": "`learning_rate_schedule`"},
-    )
+    epsilon_schedule: Schedule = _schedule("linear", "Change of `epsilon` up to `max_steps`.", _AS_LEARNING_RATE)
     lambd: Float = Field(0.95, ge=0, le=1, description="λ of advantages (`ppo`: GAE) and returns (`poca`: λ-returns).")
     num_epoch: Int = Field(3, gt=0, description="Passes over the buffer in each update.")
     max_grad_norm: Float | None = Field(
@@ -128,13 +123,13 @@ class OnPolicyHyperparameters(Hyperparameters):
         """Steps in one gradient step: `batch_size`."""
         return self.batch_size
 
-    @model_validator(mode="after")
-    def _relate(self) -> OnPolicyHyperparameters:
+    def _mistakes(self) -> list[Finding]:
+        return _about_sizes(self.buffer_size, self.batch_size)
+
+    def _derive(self) -> None:
         for name in ("beta_schedule", "epsilon_schedule"):
             if not self._given(name):
                 self._fill(**{name: self.learning_rate_schedule})
-        report(_about_sizes(self.buffer_size, self.batch_size))
-        return self
 
 
 class PPOHyperparameters(OnPolicyHyperparameters):
@@ -162,9 +157,7 @@ class SACHyperparameters(Hyperparameters):
     batch_size: Int = Field(128, gt=0, le=10**9, description="Agent steps in one gradient step.")
     buffer_size: Int = Field(50000, gt=0, le=10**9, description="Newest agent steps that are kept to learn from.")
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = Field(
-        "constant", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
-    )
+    learning_rate_schedule: Schedule = _schedule("constant")
     buffer_init_steps: Int = Field(0, ge=0, description="Agent steps to collect before the first update.")
     random_steps: Int = Field(
         0,
@@ -198,12 +191,12 @@ class SACHyperparameters(Hyperparameters):
     )
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
 
-    @model_validator(mode="after")
-    def _relate(self) -> SACHyperparameters:
+    def _mistakes(self) -> list[Finding]:
+        return _about_sizes(self.buffer_size, self.batch_size)
+
+    def _derive(self) -> None:
         if not self._given("reward_signal_steps_per_update"):
             self._fill(reward_signal_steps_per_update=self.steps_per_update)
-        report(_about_sizes(self.buffer_size, self.batch_size))
-        return self
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
         """Find a replay buffer that could hold no whole sequence."""
@@ -214,8 +207,9 @@ class SACHyperparameters(Hyperparameters):
                 f"({memory.sequence_length}): it could hold no whole sequence; raise buffer_size or lower "
                 "sequence_length"
             )
-            other = ("network_settings", "memory", "sequence_length")
-            yield Finding(("hyperparameters", "buffer_size"), message, (other,))
+            yield Finding(
+                ("hyperparameters", "buffer_size"), message, (("network_settings", "memory", "sequence_length"),)
+            )
 
     def warnings(self, block: Block) -> Iterator[Finding]:
         """Find sizes by which little or nothing would be learned."""
@@ -257,9 +251,7 @@ class ImpalaHyperparameters(Hyperparameters):
         description="`reservoir`: the replay is a uniform sample of the whole run; `fifo`: its newest unrolls.",
     )
     learning_rate: Float = Field(6e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = Field(
-        "linear", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
-    )
+    learning_rate_schedule: Schedule = _schedule("linear")
     adam_beta1: Float = Field(
         0.0, ge=0, lt=1, description="Decay of Adam's mean of gradients; 0: none, which late steps would mislead."
     )
@@ -275,10 +267,7 @@ class ImpalaHyperparameters(Hyperparameters):
         "sum", description="Losses are summed over the steps of a batch, or averaged."
     )
     beta: Float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
-    beta_schedule: Schedule = Field(
-        "constant",
-        description="Change of `beta` up to `max_steps`.",
-    )
+    beta_schedule: Schedule = Field("constant", description="Change of `beta` up to `max_steps`.")
     baseline_cost: Float = Field(0.5, ge=0, description="Weight of the value loss, half the squared error.")
     policy_cloning_cost: Float = Field(
         0.01, ge=0, description="Weight of the divergence from the policy that acted, of replayed steps."
@@ -325,11 +314,6 @@ class ImpalaHyperparameters(Hyperparameters):
         """`action_heads`, where the policies that acted are cloned."""
         return ("action_heads",) if self.batch_size_from_replay and self.policy_cloning_cost else ()
 
-    @model_validator(mode="after")
-    def _relate(self) -> ImpalaHyperparameters:
-        report([*self._about_batch()])
-        return self
-
     def contradictions(self, block: Block) -> Iterator[Finding]:
         """Find a critic without a memory of its own, which unrolls can't hold."""
         if block.network_settings.memory is None:
@@ -357,29 +341,20 @@ class ImpalaHyperparameters(Hyperparameters):
             )
             yield Finding(("hyperparameters", "critic_pretrain_steps"), message)
 
-    def _about_batch(self) -> Iterator[Finding]:
-        other = (("batch_size",),)
-        if self.batch_size_from_replay >= self.batch_size:
-            message = (
-                f"{self.batch_size_from_replay} of batch_size ({self.batch_size}) leaves no fresh unroll; expected less"
-            )
-            yield Finding(("batch_size_from_replay",), message, other)
-        elif self.batch_size_from_replay > self.replay_capacity:
-            message = (
-                f"{self.replay_capacity} is less than batch_size_from_replay ({self.batch_size_from_replay}): an "
-                "update could never draw so many"
-            )
+    def _mistakes(self) -> Iterator[Finding]:
+        replayed, capacity = self.batch_size_from_replay, self.replay_capacity
+        if replayed >= self.batch_size:
+            message = f"{replayed} of batch_size ({self.batch_size}) leaves no fresh unroll; expected less"
+            yield Finding(("batch_size_from_replay",), message, (("batch_size",),))
+        elif replayed > capacity:
+            message = f"{capacity} is less than batch_size_from_replay ({replayed}): an update could never draw so many"
             yield Finding(("replay_capacity",), message, (("batch_size_from_replay",),))
 
 
 class BCHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `bc`: it imitates, and needs no reward."""
 
-    demo_path: Text | None = Field(
-        None,
-        min_length=1,
-        description=f"{DEMONSTRATIONS} Or else `teacher`.",
-    )
+    demo_path: Text | None = Field(None, min_length=1, description=f"{DEMONSTRATIONS} Or else `teacher`.")
     teacher: Text | None = Field(
         None,
         min_length=1,
@@ -390,9 +365,7 @@ class BCHyperparameters(Hyperparameters):
         4096, gt=0, le=10**9, description="Steps gathered before each update; at least `batch_size`."
     )
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = Field(
-        "constant", description="`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
-    )
+    learning_rate_schedule: Schedule = _schedule("constant")
     num_epoch: Int = Field(1, gt=0, description="Passes over the gathered steps in each update.")
     held_out: Float = Field(
         0.1,
@@ -406,18 +379,13 @@ class BCHyperparameters(Hyperparameters):
         """`buffer_size`."""
         return self.buffer_size
 
-    @model_validator(mode="after")
-    def _relate(self) -> BCHyperparameters:
-        report([*self._about_source(), *_about_sizes(self.buffer_size, self.batch_size)])
-        return self
-
-    def _about_source(self) -> list[Finding]:
+    def _mistakes(self) -> Iterator[Finding]:
         if self.demo_path is None and self.teacher is None:
             message = "has nothing to imitate; add 'demo_path' (demonstrations) or 'teacher' (a behaviour of this run)"
-            return [Finding((), message, (("demo_path",), ("teacher",)))]
+            yield Finding((), message, (("demo_path",), ("teacher",)))
         if self.demo_path is not None and self.teacher is not None:
-            return [Finding(("teacher",), "stands beside 'demo_path'; keep one of the two", (("demo_path",),))]
-        return []
+            yield Finding(("teacher",), "stands beside 'demo_path'; keep one of the two", (("demo_path",),))
+        yield from _about_sizes(self.buffer_size, self.batch_size)
 
 
 def _about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:

@@ -6,13 +6,14 @@ network of one's own needs none: see `NetworkSettings.network`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from headrace.config.errors import Finding
-from headrace.config.fields import Flag, Int, Reference, Settings, Text, one_of, report, to_number
+from headrace.config.fields import Flag, Int, Reference, Settings, Text, one_of, to_number
 from headrace.config.tables import Table
 
 
@@ -137,17 +138,16 @@ class NetworkSettings(Settings):
             return self.hidden_units
         return (self.hidden_units,) * (self.num_layers or DEFAULT_LAYERS)
 
-    @model_validator(mode="after")
-    def _one_count_of_layers(self) -> NetworkSettings:
-        listed = isinstance(self.hidden_units, tuple)
-        if listed and self._given("num_layers") and self.num_layers is not None:
+    def _mistakes(self) -> Iterator[Finding]:
+        if isinstance(self.hidden_units, tuple) and self._given("num_layers") and self.num_layers is not None:
             message = (
                 f"{self.num_layers} stands beside a list of hidden_units, which says how many layers there are; leave "
                 "it out ('num_layers: null' if default_settings has it)"
             )
-            report([Finding(("num_layers",), message, (("hidden_units",),))])
-        if listed:
+            yield Finding(("num_layers",), message, (("hidden_units",),))
+
+    def _derive(self) -> None:
+        if isinstance(self.hidden_units, tuple):
             self._fill(num_layers=None)
         elif self.num_layers is None:
             self._fill(num_layers=DEFAULT_LAYERS)
-        return self

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from headrace.config.brains import (
     LEARNING,
@@ -19,7 +19,7 @@ from headrace.config.brains import (
     meanings,
 )
 from headrace.config.errors import Finding, suggest
-from headrace.config.fields import Float, Int, PlainMap, Settings, Text, is_reference, report
+from headrace.config.fields import Float, Int, PlainMap, Settings, Text, is_reference
 
 # Self-play: one team learns at a time, the others play with former policies.
 
@@ -90,12 +90,12 @@ class SelfPlaySettings(Settings):
     initial_elo: Float = Field(1200.0, description="Rating at the start, in ELO points.")
     elo_k: Float = Field(16.0, gt=0, description="Most ELO points that one match can move a rating. Not in ML-Agents.")
 
-    @model_validator(mode="after")
-    def _derive(self) -> SelfPlaySettings:
-        report([*self._about_opponents(), *check_brains(self.brains, "brains")])
+    def _mistakes(self) -> list[Finding]:
+        return [*self._about_opponents(), *check_brains(self.brains, "brains")]
+
+    def _derive(self) -> None:
         if not self._given("team_change"):
             self._fill(team_change=5 * self.save_steps)
-        return self
 
     def _about_opponents(self) -> list[Finding]:
         built_in = OPPONENT_SAMPLERS.get(self.opponents)
@@ -159,11 +159,8 @@ class EvaluationSettings(Settings):
         default_factory=dict, description="Keyword arguments for `opponents`, where these are a brain."
     )
 
-    @model_validator(mode="after")
-    def _only_brains_take_arguments(self) -> EvaluationSettings:
-        if self.opponents in EVALUATION_OPPONENTS:
-            message = f"'{self.opponents}' accepts nothing; leave it out"
-            report([Finding(("opponents_with", key), message, (("opponents",),)) for key in self.opponents_with])
-        else:
-            report(check_with(self.opponents, self.opponents_with, "opponents"))
-        return self
+    def _mistakes(self) -> list[Finding]:
+        if self.opponents not in EVALUATION_OPPONENTS:
+            return check_with(self.opponents, self.opponents_with, "opponents")
+        message = f"'{self.opponents}' accepts nothing; leave it out"
+        return [Finding(("opponents_with", key), message, (("opponents",),)) for key in self.opponents_with]

@@ -7,6 +7,7 @@ that the entry names. TensorBoard's is always there. Hosts are in `host_kinds`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -25,7 +26,6 @@ from headrace.config.fields import (
     changed,
     is_reference,
     one_of,
-    report,
     to_number,
 )
 from headrace.config.host_kinds import HOST_KINDS, HostsSettings, RaySettings
@@ -94,11 +94,9 @@ class StagePlacement(Settings):
         json_schema_extra={"default_text": "the class's name"},
     )
 
-    @model_validator(mode="after")
-    def _name_it(self) -> StagePlacement:
+    def _derive(self) -> None:
         if not self._given("name"):
             self._fill(name=self.use.rpartition(":")[2])
-        return self
 
 
 # Statistics writers.
@@ -178,16 +176,14 @@ class _Silence(Settings):
     warn_s: Float
     end_s: Float | None
 
-    @model_validator(mode="after")
-    def _in_order(self) -> _Silence:
-        if self.end_s is None or self.warn_s <= self.end_s:
-            return self
-        if not self._given("warn_s"):
-            self._fill(warn_s=self.end_s)
-        else:
+    def _mistakes(self) -> Iterator[Finding]:
+        if self.end_s is not None and self.end_s < self.warn_s and self._given("warn_s"):
             message = f"{self.end_s:g} is less than warn_s, {self.warn_s:g}: the end would come before its warning"
-            report([Finding(("end_s",), message, (("warn_s",),))])
-        return self
+            yield Finding(("end_s",), message, (("warn_s",),))
+
+    def _derive(self) -> None:
+        if self.end_s is not None and self.end_s < self.warn_s:
+            self._fill(warn_s=self.end_s)
 
 
 class ActorSilence(_Silence):
@@ -294,12 +290,12 @@ class PipelineSettings(Settings):
         default_factory=SupervisionSettings, description="How long a part of the run may be silent."
     )
 
-    @model_validator(mode="after")
-    def _relate(self) -> PipelineSettings:
-        report([*self._against_determinism(), *self._about_inference(), *self._names_twice()])
+    def _mistakes(self) -> list[Finding]:
+        return [*self._against_determinism(), *self._about_inference(), *self._names_twice()]
+
+    def _derive(self) -> None:
         if self.deterministic:
             self._fill(max_policy_lag=0, hosts=self.hosts.in_main())
-        return self
 
     def _against_determinism(self) -> list[Finding]:
         if not self.deterministic:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import (
@@ -65,12 +66,10 @@ class LearnedSignalSettings(RewardSignalSettings):
         description="The signal's own networks; `memory` has no effect. A warning says so.",
     )
 
-    @model_validator(mode="after")
-    def _size(self) -> LearnedSignalSettings:
+    def _derive(self) -> None:
         # Here rather than where networks are made: settings that came by way of plain data have every key given.
         if self.encoding_size is not None and not self._given("network_settings"):
             self._fill(network_settings=NetworkSettings(hidden_units=self.encoding_size))
-        return self
 
 
 class CuriositySettings(LearnedSignalSettings):
@@ -161,12 +160,10 @@ class RewardSignals(Settings):
             report([Finding((name,), message) for name in empty])
         return data
 
-    @model_validator(mode="after")
-    def _not_empty(self) -> RewardSignals:
+    def _mistakes(self) -> Iterator[Finding]:
         if not self.present:
             message = "is empty; list at least one, such as 'extrinsic: {}', or leave the key out for that default"
-            report([Finding((), message, ((),))])
-        return self
+            yield Finding((), message, ((),))
 
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from headrace.config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
-from headrace.config.fields import report
 from headrace.config.section_checks import check_sections
 from headrace.config.section_warnings import section_warnings
 from headrace.config.sections import Sections
@@ -122,15 +121,13 @@ class RunConfig(Sections):
     def _merge(cls, data: Any, info: ValidationInfo) -> Any:
         return data if info.context == MERGED or not isinstance(data, dict) else merge_default_settings(data)[0]
 
-    @model_validator(mode="after")
-    def _relate(self) -> RunConfig:
+    def _mistakes(self) -> list[Finding]:
         environment = self.environment
         if environment is not None and environment.kind == UNITY:
             self._run_unity(environment)
         elif environment is not None:
             self._fill(environment=self._filled(environment))
-        report(check_sections(self))
-        return self
+        return check_sections(self)
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:
         """Without the section it is Unity too: there is one form of saying so from here on, but for action repeat."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, Strict, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, Strict, field_validator
 
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import EnvironmentSettings
@@ -226,11 +226,9 @@ class CheckpointSettings(Settings):
     inference: Flag = Field(False, description="Act without learning, and save nothing.")
     results_dir: Text = Field("results", min_length=1, description="Folder of all runs.")
 
-    @model_validator(mode="after")
-    def _renamed(self) -> CheckpointSettings:
+    def _derive(self) -> None:
         if self.load_model:
             self._fill(resume=True)
-        return self
 
 
 def _device(value: object) -> object:
