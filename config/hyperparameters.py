@@ -24,9 +24,10 @@ def _schedule(default: Schedule, description: str = _STAYS_OR_FALLS, extra: dict
 class Block(Protocol):
     """The rest of a behaviour's block, against which its hyperparameters are checked."""
 
-    max_steps: int
-    network_settings: NetworkSettings
-
+    @property
+    def max_steps(self) -> int: ...  # noqa: D102 - a key of the YAML
+    @property
+    def network_settings(self) -> NetworkSettings: ...  # noqa: D102
     @property
     def learned_signals(self) -> Mapping[str, LearnedSignalSettings]: ...  # noqa: D102
 

@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace.config.errors import KeyPath, Mistake
-from headrace.config.legacy import flat_keys, outdated_keys
-from headrace.config.legacy.curricula import (
+from headrace.config.legacy import outdated_keys
+from headrace.config.legacy.flat_block import DISTINCTIVE, convert_block
+from headrace.config.legacy.flat_file import DEFAULT, convert_sections, in_order
+from headrace.config.legacy.old_values import Notes, OldValue, Place, Target
+from headrace.config.legacy.parameters import (
     convert_curriculum,
+    convert_samplers,
     curricula_in,
     is_curriculum,
+    is_samplers,
     read_curricula,
+    read_samplers,
     skip_lessons,
 )
-from headrace.config.legacy.flat_block import convert_block
-from headrace.config.legacy.flat_file import DEFAULT, convert_sections
-from headrace.config.legacy.inheritance import in_order
-from headrace.config.legacy.old_values import Notes, OldValue, Place, Target
 from headrace.config.legacy.rllib import convert_rllib, is_rllib
-from headrace.config.legacy.samplers import convert_samplers, is_samplers, read_samplers
 from headrace.config.run_config import RunConfig
 from headrace.config.schema_lookup import fields_of, is_inside
 from headrace.config.yaml_reader import Document, last_of_repeated
@@ -128,7 +129,7 @@ def _is_block(name: str, body: Any) -> bool:
     """Return True if a value at the top of a file is a flat block."""
     if not isinstance(body, dict) or any(part in body for part in _TODAYS_PARTS):
         return False
-    return name == DEFAULT or any(key in flat_keys.DISTINCTIVE for key in body)
+    return name == DEFAULT or any(key in DISTINCTIVE for key in body)
 
 
 class _Conversion:
@@ -176,14 +177,14 @@ class _Conversion:
 
     def _take_curricula(self) -> None:
         message = "the file holds lessons only, so behaviours learn with the defaults; see --curriculum"
-        self._notes.warn(self._whole.place, "behaviors", message)
+        self._notes.warn(self._whole, "behaviors", message)
         for name, old in curricula_in(self._whole).items():
             self._top.put_at(("behaviors", name), {"trainer_type": "ppo"}, old)
             self.curricula.append((name, old, True))
 
     def _take_samplers(self) -> None:
         message = "the file holds samplers only, so behaviours learn with the defaults; see --sampler"
-        self._notes.warn(self._whole.place, "default_settings", message)
+        self._notes.warn(self._whole, "default_settings", message)
         self._top.put("default_settings", {"trainer_type": "ppo"}, self._whole)
         self.samplers.append(self._whole)
 
@@ -236,15 +237,15 @@ class _Conversion:
         for name, block in blocks.items():
             if isinstance(block.value, dict) and "curriculum" in block.value:
                 old = block.at("curriculum")
-                self._notes.warn(old.place, "curriculum", f"is '{_PARAMETERS}.<name>.curriculum' now")
+                self._notes.warn(old, "curriculum", f"is '{_PARAMETERS}.<name>.curriculum' now")
                 self.curricula.append((name, old, False))
 
     def _take_parameters(self, key: str, old: OldValue) -> None:
         below = ".<name>.curriculum" if key == "curriculum" else ""
-        self._notes.warn(old.place, key, f"is '{_PARAMETERS}{below}' now")
+        self._notes.warn(old, key, f"is '{_PARAMETERS}{below}' now")
         if key == "parameter_randomization":
             self.samplers.append(old)
         elif isinstance(old.value, dict):
             self.curricula += [(name, inner, False) for name, inner in old.items()]
         else:
-            self._notes.wrong(old.place, old.path, "does not fit; expected a map of behaviours and their curricula")
+            self._notes.wrong(old, "does not fit; expected a map of behaviours and their curricula")

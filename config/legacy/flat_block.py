@@ -1,4 +1,7 @@
-"""Conversion of one flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a block of today."""
+"""Conversion of one flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a block of today.
+
+First come tables of the keys: the trainers that had them, their places today, and their values in the files as shipped.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,106 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from headrace.config.errors import suggest
-from headrace.config.legacy import flat_keys
 from headrace.config.legacy.old_values import Notes, OldValue, Target, above_zero, integral, is_number, truth
-from headrace.config.legacy.signals import PACES, convert_cloning, convert_self_play, convert_signals, pace
+from headrace.config.legacy.outdated_keys import GONE, PACES, convert_cloning, convert_self_play, convert_signals, pace
+
+_NETWORK = ("normalize", "hidden_units", "num_layers", "vis_encode_type")
+_SHARED = ("batch_size", "learning_rate", "learning_rate_schedule")
+_PPO = ("buffer_size", "beta", "beta_schedule", "epsilon", "epsilon_schedule", "lambd", "num_epoch")
+_SAC = ("buffer_size", "buffer_init_steps", "tau", "init_entcoef", "save_replay_buffer", "steps_per_update")
+
+_TO_HYPERPARAMETERS = {
+    "ppo": (*_SHARED, *_PPO),
+    "poca": (*_SHARED, *_PPO),
+    "sac": (*_SHARED, *_SAC),
+    "bc": ("batch_size", "learning_rate"),
+}
+
+MOVED = {
+    trainer: {
+        **{key: f"hyperparameters.{key}" for key in keys},
+        **{key: f"network_settings.{key}" for key in _NETWORK},
+    }
+    for trainer, keys in _TO_HYPERPARAMETERS.items()
+}
+"""Today's places of keys that kept their meaning, by trainer."""
+
+STAYED = ("max_steps", "summary_freq", "threaded", "init_path", "keep_checkpoints", "checkpoint_interval")
+"""Keys that kept their place in a block."""
+
+FRACTIONS = ("learning_rate", "beta", "epsilon", "lambd", "tau", "init_entcoef", "steps_per_update")
+"""Keys whose numbers need not be whole."""
+
+_MEMORY = ("use_recurrent", "sequence_length", "memory_size")
+_REWARDS = ("reward_signals", "gamma", "use_curiosity", "curiosity_strength", "curiosity_enc_size")
+_CLONING = ("pretraining", "behavioral_cloning")
+_ALL = ("trainer", "curriculum", *_MEMORY)
+UPDATES = ("num_update", "updates_per_train")
+"""SAC's updates at a time, by the name of its released versions and by that before them."""
+
+CONVERTED = {
+    "ppo": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING),
+    "poca": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING),
+    "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", *UPDATES),
+    "bc": (*_ALL, "demo_path", "brain_to_imitate", "batches_per_epoch"),
+}
+"""Keys that need more than another place, by trainer."""
+
+OLD_TRAINERS = {
+    "ppo": "ppo",
+    "poca": "poca",
+    "sac": "sac",
+    "offline_bc": "bc",
+    "online_bc": "bc",
+    "imitation": "bc",
+    "bc": "bc",
+}
+"""Today's names of old trainers."""
+
+_NET_SHIPPED = {"normalize": False, "hidden_units": 128, "num_layers": 2}
+_PACE_SHIPPED = {"max_steps": 500000, "time_horizon": 64, "summary_freq": 10000, "learning_rate": 3e-4}
+_PPO_SHIPPED = {"batch_size": 1024, "buffer_size": 10240, "beta": 5e-3, "epsilon": 0.2, "lambd": 0.95, "num_epoch": 3}
+
+SHIPPED: dict[str, dict[str, Any]] = {
+    "ppo": {**_PPO_SHIPPED, **_NET_SHIPPED, **_PACE_SHIPPED},
+    "poca": {**_PPO_SHIPPED, **_NET_SHIPPED, **_PACE_SHIPPED},
+    "sac": {
+        "batch_size": 128,
+        "buffer_size": 50000,
+        "buffer_init_steps": 0,
+        "init_entcoef": 1.0,
+        "tau": 0.005,
+        **_NET_SHIPPED,
+        **_PACE_SHIPPED,
+    },
+    "bc": {
+        "batch_size": 64,
+        "learning_rate": 3e-4,
+        "max_steps": 50000,
+        "summary_freq": 1000,
+        "hidden_units": 128,
+        "num_layers": 2,
+    },
+}
+"""Keys that old versions required in each block, with the values of the `default` section shipped with them."""
+
+SEQUENCE_LENGTH, MEMORY_SIZE, BATCHES_PER_EPOCH = 64, 128, 10
+
+
+def known(trainer: str) -> set[str]:
+    """Return the keys that a block of this trainer may have."""
+    return {*MOVED[trainer], *STAYED, *CONVERTED[trainer]}
+
+
+ALL = frozenset(key for trainer in MOVED for key in known(trainer)) | frozenset(GONE)
+"""Every key of flat blocks."""
+
+DISTINCTIVE = ALL - {
+    *STAYED,
+    *("time_horizon", "reward_signals", "self_play", "behavioral_cloning", "framework"),
+}
+"""Keys that tell a flat block from one of today."""
+
 
 Flat = Mapping[str, OldValue]
 """A flat block, merged over `default`: old values by key."""
@@ -31,20 +131,20 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
     if trainer is None:
         return
     _about_other_keys(flat, trainer, target.notes)
-    shipped = flat_keys.SHIPPED[trainer]
+    shipped = SHIPPED[trainer]
     lacking = [key for key in shipped if key not in flat and key not in reported]
     if lacking:
         message = f"lacks {', '.join(lacking)}, which old versions required; the values that they shipped are written"
-        target.notes.warn(section.place, str(section.path[-1]), message)
+        target.notes.warn(section, str(section.path[-1]), message)
     if trainer == "bc":
         convert_bc(flat, section, target)
     else:
         _convert_paces(flat, trainer, section, target)
-    for key, place in flat_keys.MOVED[trainer].items():
+    for key, place in MOVED[trainer].items():
         if key in flat:
             value = _value(key, flat[key].value)
             word = f", and '{flat[key].value}' is '{value}'" if value == _NEW_WORDS.get(flat[key].value) else ""
-            target.notes.warn(flat[key].place, key, f"is '{place}' now{word}")
+            target.notes.warn(flat[key], key, f"is '{place}' now{word}")
             target.put(place, value, flat[key])
         elif key in shipped:
             target.put(place, shipped[key], section)
@@ -52,21 +152,21 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
     if trainer != "bc":
         _convert_rewards(flat, section, target)
         _convert_more(flat, target)
-    for key in flat_keys.STAYED:
+    for key in STAYED:
         if key in flat and not (trainer == "bc" and key in ("max_steps", "summary_freq")):
             target.put(key, _value(key, flat[key].value), flat[key])
 
 
 def lacks(flat: Flat) -> set[str]:
     """Return the keys that a block of its trainer should have and has not."""
-    trainer = flat_keys.OLD_TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
-    return {key for key in flat_keys.SHIPPED.get(str(trainer), ()) if key not in flat}
+    trainer = OLD_TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
+    return {key for key in SHIPPED.get(str(trainer), ()) if key not in flat}
 
 
 def _value(key: str, value: Any) -> Any:
     if key == "vis_encode_type":
         return _NEW_WORDS.get(value, value)
-    return value if key in flat_keys.FRACTIONS else truth(integral(value))
+    return value if key in FRACTIONS else truth(integral(value))
 
 
 def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
@@ -78,32 +178,31 @@ def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
             f"names no trainer, nor does 'default'; add 'trainer: ppo' or the like to '{name}' (a file without "
             "'behaviors' is read as one for ML-Agents before 0.16)"
         )
-        target.notes.wrong(section.place, section.path, message)
+        target.notes.wrong(section, message)
         return None
-    trainer = flat_keys.OLD_TRAINERS.get(str(old.value))
+    trainer = OLD_TRAINERS.get(str(old.value))
     if trainer is None:
-        words = list(flat_keys.OLD_TRAINERS)
+        words = list(OLD_TRAINERS)
         message = f"{old.value!r} is no trainer; expected one of {', '.join(words)}{suggest(str(old.value), words)}"
-        target.notes.wrong(old.place, old.path, message)
+        target.notes.wrong(old, message)
         return None
-    target.notes.warn(old.place, "trainer", "is 'trainer_type' now")
+    target.notes.warn(old, "trainer", "is 'trainer_type' now")
     target.put("trainer_type", trainer, old)
     return trainer
 
 
 def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
-    known = flat_keys.known(trainer)
     for key, old in flat.items():
-        if key in known:
+        if key in known(trainer):
             continue
-        if key in flat_keys.GONE:
-            notes.warn(old.place, key, flat_keys.GONE[key])
-        elif key in flat_keys.ALL:
-            trainers = " and ".join(sorted(each for each in flat_keys.MOVED if key in flat_keys.known(each)))
-            notes.warn(old.place, key, f"is a key of {trainers}, without meaning to {trainer}: left out", idle=True)
+        if key in GONE:
+            notes.warn(old, key, GONE[key])
+        elif key in ALL:
+            trainers = " and ".join(sorted(each for each in MOVED if key in known(each)))
+            notes.warn(old, key, f"is a key of {trainers}, without meaning to {trainer}: left out", idle=True)
         else:
-            hint = suggest(key, sorted(flat_keys.ALL)) or "; leave it out"
-            notes.wrong(old.place, old.path, f"unknown key, also to old versions of ML-Agents{hint}")
+            hint = suggest(key, sorted(ALL)) or "; leave it out"
+            notes.wrong(old, f"unknown key, also to old versions of ML-Agents{hint}")
 
 
 def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) -> None:
@@ -113,7 +212,7 @@ def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) 
         if trainer == "sac":
             comment = "as the old sac had it; today's default is constant"
             message = "is not given: old sac lowered its learning rate linearly, so 'linear' is written"
-            target.notes.warn(flat["trainer"].place, "learning_rate_schedule", message)
+            target.notes.warn(flat["trainer"], "learning_rate_schedule", message)
         target.put("hyperparameters.learning_rate_schedule", "linear", section, comment)
     if trainer == "sac":
         _convert_updates(flat, section, target)
@@ -122,38 +221,38 @@ def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) 
     if "time_horizon" in flat:
         target.put("time_horizon", integral(flat["time_horizon"].value), flat["time_horizon"])
     else:
-        target.put("time_horizon", flat_keys.SHIPPED[trainer]["time_horizon"], section)
+        target.put("time_horizon", SHIPPED[trainer]["time_horizon"], section)
     for key in ("max_steps", "summary_freq"):
         if key not in flat:
-            target.put(key, flat_keys.SHIPPED[trainer][key], section)
+            target.put(key, SHIPPED[trainer][key], section)
 
 
 def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
     """Convert `train_interval` and `num_update`, which are one number now, and those of the signals."""
     notes, hyper = target.notes, "hyperparameters"
-    count = next((key for key in flat_keys.UPDATES if key in flat), "num_update")
+    count = next((key for key in UPDATES if key in flat), "num_update")
     interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", count))
     pair = [flat[key] for key in ("train_interval", count) if key in flat]
     if "steps_per_update" in flat:
         for old in pair:  # left in many files; from the version on that has steps_per_update they have no effect
             message = "has no effect beside 'steps_per_update', which has the same meaning: left out"
-            notes.warn(old.place, str(old.path[-1]), message, idle=True)
+            notes.warn(old, str(old.path[-1]), message, idle=True)
         steps = flat["steps_per_update"].value
     else:
         steps = integral(interval / updates)
         for old in pair:
             message = f"is '{hyper}.steps_per_update' now, which is train_interval / {count}"
-            notes.warn(old.place, str(old.path[-1]), message)
+            notes.warn(old, str(old.path[-1]), message)
         target.put(f"{hyper}.steps_per_update", steps, pair[0] if pair else section)
     signals = flat.get("reward_signals")
     own_updates, own_steps = (pace(signals, name) for name in PACES)
     if own_updates is not None:
         key, new = f"reward_signals.{PACES[0]}", f"{hyper}.reward_signal_steps_per_update"
-        notes.warn(own_updates.place, key, f"is '{new}' now, which is train_interval / {PACES[0]}")
+        notes.warn(own_updates, key, f"is '{new}' now, which is train_interval / {PACES[0]}")
         target.put(new, integral(interval / above_zero(own_updates, 1, notes)), own_updates)
     elif own_steps is not None:
         new = f"{hyper}.reward_signal_steps_per_update"
-        notes.warn(own_steps.place, f"reward_signals.{PACES[1]}", f"is '{new}' now")
+        notes.warn(own_steps, f"reward_signals.{PACES[1]}", f"is '{new}' now")
         target.put(new, integral(own_steps.value), own_steps)
 
 
@@ -162,7 +261,7 @@ def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
     for name in PACES:
         old = pace(signals, name)
         if old is not None:
-            notes.warn(old.place, f"reward_signals.{name}", f"is a key of sac, without meaning to {trainer}: left out")
+            notes.warn(old, f"reward_signals.{name}", f"is a key of sac, without meaning to {trainer}: left out")
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:
@@ -170,13 +269,13 @@ def _convert_memory(flat: Flat, target: Target) -> None:
     place, recurrent = "network_settings.memory", flat.get("use_recurrent")
     wanted = False if recurrent is None else truth(recurrent.value)
     if recurrent is not None:
-        target.notes.warn(recurrent.place, "use_recurrent", f"is '{place}' now, which is absent for false")
+        target.notes.warn(recurrent, "use_recurrent", f"is '{place}' now, which is absent for false")
         if not isinstance(wanted, bool):
             message = f"{recurrent.value!r} does not fit; expected true or false"
-            target.notes.wrong(recurrent.place, recurrent.path, message)
-    for key, value in (("sequence_length", flat_keys.SEQUENCE_LENGTH), ("memory_size", flat_keys.MEMORY_SIZE)):
+            target.notes.wrong(recurrent, message)
+    for key, value in (("sequence_length", SEQUENCE_LENGTH), ("memory_size", MEMORY_SIZE)):
         if key in flat:
-            target.notes.warn(flat[key].place, key, f"is '{place}.{key}' now, where use_recurrent was true")
+            target.notes.warn(flat[key], key, f"is '{place}.{key}' now, where use_recurrent was true")
         if wanted is True:
             target.put(f"{place}.{key}", integral(flat[key].value) if key in flat else value, flat.get(key, recurrent))
 
@@ -190,7 +289,7 @@ def _convert_rewards(flat: Flat, section: OldValue, target: Target) -> None:
         for key in ("gamma", *_CURIOSITY):
             if key in flat:
                 message = "has had no effect since there are reward_signals, which say it themselves; it is left out"
-                target.notes.warn(flat[key].place, key, message)
+                target.notes.warn(flat[key], key, message)
         return
     _convert_before_signals(flat, section, target)
 
@@ -200,14 +299,12 @@ def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> No
     target.put("reward_signals.extrinsic.strength", 1.0, section)
     if "gamma" in flat:
         gamma = flat["gamma"].value
-        target.notes.warn(flat["gamma"].place, "gamma", "is 'reward_signals.extrinsic.gamma' now")
+        target.notes.warn(flat["gamma"], "gamma", "is 'reward_signals.extrinsic.gamma' now")
     target.put("reward_signals.extrinsic.gamma", gamma, flat.get("gamma", section))
     if "use_curiosity" not in flat or truth(flat["use_curiosity"].value) is not True:
         for key in _CURIOSITY:
             if key in flat:
-                target.notes.warn(
-                    flat[key].place, key, "is 'reward_signals.curiosity' now, which is not there for false"
-                )
+                target.notes.warn(flat[key], key, "is 'reward_signals.curiosity' now, which is not there for false")
         return
     place = "reward_signals.curiosity"
     for key, below, value in (
@@ -216,7 +313,7 @@ def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> No
         ("curiosity_enc_size", ".network_settings.hidden_units", 128),
     ):
         if key in flat:
-            target.notes.warn(flat[key].place, key, f"is '{place}{below}' now")
+            target.notes.warn(flat[key], key, f"is '{place}{below}' now")
         if below:
             target.put(f"{place}{below}", flat[key].value if key in flat else value, flat.get(key, section))
     target.put(f"{place}.gamma", gamma, flat["use_curiosity"])
@@ -249,14 +346,14 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
     demo, teacher = flat.get("demo_path"), flat.get("brain_to_imitate")
     online = teacher is not None and flat["trainer"].value != "offline_bc"
     if online and teacher is not None:
-        target.notes.warn(teacher.place, "brain_to_imitate", f"is '{_HYPER}.teacher' now: another behaviour of the run")
+        target.notes.warn(teacher, "brain_to_imitate", f"is '{_HYPER}.teacher' now: another behaviour of the run")
         target.put(f"{_HYPER}.teacher", teacher.value, teacher)
     elif demo is not None:
-        target.notes.warn(demo.place, "demo_path", f"is '{_HYPER}.demo_path' now")
+        target.notes.warn(demo, "demo_path", f"is '{_HYPER}.demo_path' now")
         target.put(f"{_HYPER}.demo_path", demo.value, demo)
     else:
         wanted = "demo_path" if flat["trainer"].value == "offline_bc" else "brain_to_imitate"
-        target.notes.wrong(section.place, section.path, f"has nothing to imitate; add '{wanted}'")
+        target.notes.wrong(section, f"has nothing to imitate; add '{wanted}'")
     _warn_of_the_other(demo if online else teacher, online, target)
     _convert_amounts(flat, section, target, online=online)
 
@@ -264,20 +361,20 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
 def _warn_of_the_other(other: OldValue | None, online: bool, target: Target) -> None:
     if other is not None:
         whose = "offline_bc" if online else "online_bc"
-        target.notes.warn(other.place, str(other.path[-1]), f"is a key of {whose}, without meaning here: left out")
+        target.notes.warn(other, str(other.path[-1]), f"is a key of {whose}, without meaning here: left out")
 
 
 def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Target, *, online: bool) -> None:
-    shipped = flat_keys.SHIPPED["bc"]
+    shipped = SHIPPED["bc"]
     batch = above_zero(flat.get("batch_size"), shipped["batch_size"], target.notes)
-    batches = above_zero(flat.get("batches_per_epoch"), flat_keys.BATCHES_PER_EPOCH, target.notes)
+    batches = above_zero(flat.get("batches_per_epoch"), BATCHES_PER_EPOCH, target.notes)
     each_time = integral(batch * batches)
     if "batches_per_epoch" in flat:
         old, message = (
             flat["batches_per_epoch"],
             f"is '{_HYPER}.buffer_size' now, which is batch_size × batches_per_epoch",
         )
-        target.notes.warn(old.place, "batches_per_epoch", message)
+        target.notes.warn(old, "batches_per_epoch", message)
     target.put(
         f"{_HYPER}.buffer_size", each_time, flat.get("batches_per_epoch", section), "batch_size * batches_per_epoch"
     )
@@ -292,6 +389,6 @@ def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Ta
             continue
         message = f"counted the environment's steps, each of which had {each_time} learned from; now it counts these"
         if key in flat:
-            target.notes.warn(flat[key].place, key, message)
+            target.notes.warn(flat[key], key, message)
         comment = f"{integral(value)} * {each_time}: it counts the steps that are learned from"
         target.put(key, integral(value * each_time), flat.get(key, section), comment)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.config.errors import suggest
-from headrace.config.legacy import flat_keys
-from headrace.config.legacy.flat_block import convert_block, lacks
-from headrace.config.legacy.inheritance import in_order, own_part
-from headrace.config.legacy.old_values import Notes, OldValue, Target
+from pydantic import BaseModel
+
+from headrace.config.behaviors import BehaviorSettings
+from headrace.config.errors import KeyPath, suggest
+from headrace.config.legacy.flat_block import OLD_TRAINERS, convert_block, lacks
+from headrace.config.legacy.old_values import Notes, OldValue, Target, is_number
+from headrace.config.schema_lookup import fields_of, models_at
 from headrace.config.validation import show
 
 DEFAULT = "default"
@@ -46,7 +48,7 @@ def _warn_of_new_names(behaviors: Mapping[str, OldValue], notes: Notes) -> None:
     names = list(behaviors)
     shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     message = "stand under 'behaviors' now" if len(names) > 1 else "stands under 'behaviors' now"
-    notes.warn(behaviors[names[0]].place, shown, message)
+    notes.warn(behaviors[names[0]], shown, message)
 
 
 def _convert_default(
@@ -56,16 +58,16 @@ def _convert_default(
     if default is None:
         return None
     if not isinstance(default.value, dict):
-        target.notes.wrong(default.place, default.path, f"is {show(default.value)}; expected a map of keys and values")
+        target.notes.wrong(default, f"is {show(default.value)}; expected a map of keys and values")
         return None
     flat = dict(default.items())
     if behaviors and not _is_whole(flat):
         message = (
             "names no trainer, or nothing to imitate, so it can't be 'default_settings': each behaviour has it now"
         )
-        target.notes.warn(default.place, DEFAULT, message)
+        target.notes.warn(default, DEFAULT, message)
         return None
-    target.notes.warn(default.place, DEFAULT, "is 'default_settings' now")
+    target.notes.warn(default, DEFAULT, "is 'default_settings' now")
     made = Target(target.notes, ("default_settings",))
     target.notes.origins[made.path] = default.place
     convert_block(flat, default, made)
@@ -84,13 +86,13 @@ def _about_counting(flat: Mapping[str, OldValue], notes: Notes) -> None:
         "the file seems to be of a version that counted the environment's steps; now each agent's step counts, so "
         "multiply max_steps and summary_freq by the number of agents to train as long"
     )
-    notes.warn(old.place, "max_steps", message)
+    notes.warn(old, "max_steps", message)
     notes.comments[path] = "counts the steps of all agents now; if it once counted the environment's, multiply it"
 
 
 def _is_whole(flat: Mapping[str, OldValue]) -> bool:
     trainer = flat["trainer"].value if "trainer" in flat else None
-    if flat_keys.OLD_TRAINERS.get(str(trainer)) != "bc":
+    if OLD_TRAINERS.get(str(trainer)) != "bc":
         return trainer is not None
     sources = [flat[key].value for key in ("demo_path", "brain_to_imitate") if key in flat]
     # The files that old versions came with have a placeholder there: `<Your_Demo_File>.demo`.
@@ -103,17 +105,79 @@ def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldVal
     while isinstance(here.value, str):
         other = here.value
         if other in seen:
-            notes.wrong(sections[name].place, sections[name].path, f"names itself, by way of {', '.join(seen)}")
+            notes.wrong(sections[name], f"names itself, by way of {', '.join(seen)}")
             return None
         if other not in sections:
             hint = suggest(other, list(sections)) or f"; there are {', '.join(sections)}"
-            notes.wrong(here.place, here.path, f"names a section '{other}' that there is not{hint}")
+            notes.wrong(here, f"names a section '{other}' that there is not{hint}")
             return None
-        notes.warn(here.place, str(here.path[-1]), f"has the keys of '{other}', which are written out now")
+        notes.warn(here, str(here.path[-1]), f"has the keys of '{other}', which are written out now")
         seen.append(other)
         here = sections[other]
     if not isinstance(here.value, dict):
         message = f"is {show(here.value)}; expected a map of keys and values, or the name of another section"
-        notes.wrong(here.place, here.path, message)
+        notes.wrong(here, message)
         return None
     return here
+
+
+# The own keys of a behaviour which, merged over `default_settings`, give its section of an old file. An old section was
+# laid over `default` key by key at the top only: its `reward_signals` replaced those of the default. Today maps are
+# merged all the way down.
+
+_PACE, _SIGNALS_PACE = "steps_per_update", "reward_signal_steps_per_update"
+_SAVE, _TURN, _SAVES_IN_A_TURN = "save_steps", "team_change", 5
+
+
+def own_part(default: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a block without what it inherits from `default_settings` anyway.
+
+    Args:
+        default: the `default_settings`.
+        whole: the block.
+    """
+    own = _difference(default, whole, (), whole)
+    return {"trainer_type": whole["trainer_type"], **own} if "trainer_type" in whole else own
+
+
+def in_order(block: Mapping[str, Any], path: KeyPath = (), whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a block with its keys in the order of the documentation."""
+    whole = block if whole is None else whole
+    known = [key for model in models_at(BehaviorSettings, path, dict(whole)) for key in fields_of(model)]
+    ordered = sorted(block.items(), key=lambda item: known.index(item[0]) if item[0] in known else len(known))
+    return {key: in_order(value, (*path, key), whole) if isinstance(value, dict) else value for key, value in ordered}
+
+
+def _difference(
+    default: Mapping[str, Any], part: Mapping[str, Any], path: KeyPath, whole: Mapping[str, Any]
+) -> dict[str, Any]:
+    own = {}
+    unsaid = {key: _otherwise((*path, key), part, whole) for key in default if key not in part}
+    for key, value in {**part, **unsaid}.items():
+        below = default.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            deeper = _difference(below, value, (*path, key), whole)
+            if deeper:
+                own[key] = deeper
+        elif key not in default or value != below:
+            own[key] = value
+    return own
+
+
+def _otherwise(path: KeyPath, part: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
+    """Return the value of a key that a block lacks: its default, or null for a section or another trainer's key."""
+    key = str(path[-1])
+    if key == _SIGNALS_PACE and _PACE in part:
+        return part[_PACE]
+    if key == _TURN and is_number(part.get(_SAVE)):
+        return _SAVES_IN_A_TURN * part[_SAVE]
+    for model in models_at(BehaviorSettings, path[:-1], dict(whole)):
+        field = fields_of(model).get(key)
+        if field is not None and not field.is_required():
+            default = field.get_default(call_default_factory=True)
+            return (
+                default.model_dump(mode="json", by_alias=True, exclude_none=True)
+                if isinstance(default, BaseModel)
+                else default
+            )
+    return None

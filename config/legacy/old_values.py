@@ -74,15 +74,16 @@ class Notes:
             for each in sorted(first, key=lambda each: (each[0], first[each], *each[1:]))
         )
 
-    def warn(self, place: Place, key: str, message: str, *, idle: bool = False) -> None:
+    def warn(self, old: OldValue | Place, key: str, message: str, *, idle: bool = False) -> None:
         """Warn of an old key; the same warning of the same key elsewhere in the file adds only a line.
 
         Args:
-            place: its place.
+            old: the value under it, or its place.
             key: the key.
             message: what became of it.
             idle: the key has no use in this block; not reported if it has one in another block.
         """
+        place = old.place if isinstance(old, OldValue) else old
         warning = (place.file, key, message)
         lines = self._warnings.setdefault(warning, set())
         if place.line is not None:
@@ -90,9 +91,9 @@ class Notes:
         if idle:
             self._idle.add(warning)
 
-    def wrong(self, place: Place, path: KeyPath, message: str) -> None:
+    def wrong(self, old: OldValue, message: str) -> None:
         """Report a value that can't be converted."""
-        mistake = Mistake(place.file, place.line, dotted(path), message)
+        mistake = Mistake(old.place.file, old.place.line, dotted(old.path), message)
         if mistake not in self.mistakes:  # a default is looked at once for each behaviour that has it
             self.mistakes.append(mistake)
 
@@ -171,5 +172,5 @@ def above_zero(old: OldValue | None, otherwise: Any, notes: Notes) -> Any:
         return otherwise
     if is_number(old.value) and old.value > 0:
         return old.value
-    notes.wrong(old.place, old.path, f"{old.value!r} does not fit; expected a number greater than 0")
+    notes.wrong(old, f"{old.value!r} does not fit; expected a number greater than 0")
     return otherwise

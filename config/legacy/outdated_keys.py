@@ -1,4 +1,7 @@
-"""Conversion of old keys in files that have `behaviors`: of versions 0.16 to 0.18, and later deprecated ones."""
+"""Conversion of old keys in sections that still exist: of versions 0.16 to 0.18, and later deprecated ones.
+
+`flat_block` and `flat_file` convert what is older.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.config.environment_parameters import Lesson
-from headrace.config.legacy import flat_keys
-from headrace.config.legacy.old_values import Notes, OldValue, Target, truth
-from headrace.config.legacy.signals import convert_cloning, convert_self_play
+from headrace.config.legacy.old_values import Notes, OldValue, Target, integral, truth
 
 _SIZED = ("curiosity", "gail", "rnd")
 HARDWARE = ("cpu", "multi_gpu")
-_BLOCK_GONE = ("framework", "output_path", "summary_path", "model_path")
+GONE = {
+    "summary_path": "is gone: everything goes to <results_dir>/<run_id>",
+    "model_path": "is gone: everything goes to <results_dir>/<run_id>",
+    "output_path": "is gone: everything goes to <results_dir>/<run_id>",
+    "graph_scope": "is gone: it was about TensorFlow",
+    "framework": "is gone: training is by torch",
+}
+"""Keys that have no successor, and why they need none."""
+_GONE_FROM_BLOCKS = ("framework", "output_path", "summary_path", "model_path")
+"""Those that blocks of versions 0.16 to 0.18 may have."""
 
 
 def is_flat(body: Any) -> bool:
@@ -29,10 +39,10 @@ def convert_current(block: OldValue, target: Target) -> None:
         target: where its new form goes.
     """
     for key, old in block.items():
-        if key in _BLOCK_GONE and old.value is not None:  # ML-Agents writes null for what was not given
-            target.notes.warn(old.place, key, flat_keys.GONE[key])
+        if key in _GONE_FROM_BLOCKS and old.value is not None:  # ML-Agents writes null for what was not given
+            target.notes.warn(old, key, GONE[key])
         elif key == "trainer" and "trainer_type" not in block.value:
-            target.notes.warn(old.place, key, "is 'trainer_type' now")
+            target.notes.warn(old, key, "is 'trainer_type' now")
             target.put("trainer_type", old.value, old)
         elif key == "pretraining" and "behavioral_cloning" not in block.value:
             convert_cloning(old, target, key)
@@ -56,9 +66,9 @@ def _convert_size(name: str, signal: OldValue, target: Target) -> None:
     new = f"reward_signals.{name}.network_settings.hidden_units"
     if "network_settings" in signal.value:
         message = "is deprecated, and has no effect, as network_settings take precedence; it is left out"
-        target.notes.warn(old.place, f"reward_signals.{name}.encoding_size", message)
+        target.notes.warn(old, f"reward_signals.{name}.encoding_size", message)
     else:
-        target.notes.warn(old.place, f"reward_signals.{name}.encoding_size", f"is deprecated; it is '{new}' now")
+        target.notes.warn(old, f"reward_signals.{name}.encoding_size", f"is deprecated; it is '{new}' now")
         target.put(new, old.value, old)
 
 
@@ -72,20 +82,18 @@ def convert_checkpoints(settings: OldValue, target: Target) -> tuple[dict[str, O
     for key, old in settings.items():
         if key == "load_model" and truth(old.value) is True:
             target.notes.warn(
-                old.place, "checkpoint_settings.load_model", "is deprecated; it is 'checkpoint_settings.resume' now"
+                old, "checkpoint_settings.load_model", "is deprecated; it is 'checkpoint_settings.resume' now"
             )
             target.put("resume", True, old)
         elif key == "train_model" and truth(old.value) is True:
-            target.notes.warn(
-                old.place, "checkpoint_settings.train_model", "is deprecated and has no effect; it is left out"
-            )
+            target.notes.warn(old, "checkpoint_settings.train_model", "is deprecated and has no effect; it is left out")
         elif key in ("save_freq", "keep_checkpoints"):
             new = "checkpoint_interval" if key == "save_freq" else key
-            target.notes.warn(old.place, f"checkpoint_settings.{key}", f"is 'behaviors.<name>.{new}' now")
+            target.notes.warn(old, f"checkpoint_settings.{key}", f"is 'behaviors.<name>.{new}' now")
             moved[new] = old
         elif key == "lesson" and isinstance(old.value, int) and not isinstance(old.value, bool):
             target.notes.warn(
-                old.place, "checkpoint_settings.lesson", "is gone: curricula begin with the lesson that is listed first"
+                old, "checkpoint_settings.lesson", "is gone: curricula begin with the lesson that is listed first"
             )
             lesson = max(0, old.value)
         elif key != "resume" or "resume" not in target.data:
@@ -128,11 +136,7 @@ def _lesson(lesson: OldValue, notes: Notes) -> tuple[Any, OldValue]:
     if isinstance(lesson.value, dict) and len(lesson.value) == 1:
         ((name, body),) = lesson.items()
         if name not in Lesson.model_fields and isinstance(body.value, dict):
-            notes.warn(
-                body.place,
-                "environment_parameters.<name>.curriculum",
-                "its lessons are '- name: …' now",
-            )
+            notes.warn(body, "environment_parameters.<name>.curriculum", "its lessons are '- name: …' now")
             return {"name": name, **body.value}, body
     return lesson.value, lesson
 
@@ -147,11 +151,143 @@ def convert_hardware(name: str, old: OldValue, data: dict[str, Any], notes: Note
     """Convert `cpu` and `multi_gpu` at the top of a file to torch's device."""
     asked = truth(old.value)
     if not isinstance(asked, bool):
-        notes.wrong(old.place, old.path, f"{old.value!r} does not fit; expected true or false")
+        notes.wrong(old, f"{old.value!r} does not fit; expected true or false")
     elif name == "multi_gpu" and asked:
-        notes.wrong(old.place, old.path, "one behaviour can't learn on several GPUs; leave it out")
+        notes.wrong(old, "one behaviour can't learn on several GPUs; leave it out")
     else:
-        notes.warn(old.place, name, "is 'torch_settings.device' now" if name == "cpu" else "is gone; it was off")
+        notes.warn(old, name, "is 'torch_settings.device' now" if name == "cpu" else "is gone; it was off")
         if asked:
             data["torch_settings"] = {**(data.get("torch_settings") or {}), "device": "cpu"}
             notes.origins["torch_settings", "device"] = old.place
+
+
+# Sections that flat blocks have, too: `reward_signals`, `pretraining` and `self_play`.
+
+_SIGNALS = ("extrinsic", "curiosity", "gail")
+PACES = ("reward_signal_num_update", "reward_signal_steps_per_update")
+"""Keys that stood among the signals, though they concern all of them."""
+
+_REQUIRED: dict[str, Any] = {"strength": 1.0, "gamma": 0.99}
+_CURIOSITY_SIZE, _GAIL_SIZE = 128, 64
+_LEARNING_RATE = 3e-4
+_OLD_SWAP_STEPS = 20000
+_RATIO, _OLD_RATIO = "play_against_latest_model_ratio", "play_against_current_self_ratio"
+
+
+def convert_signals(signals: OldValue, target: Target, trainer_epochs: Any) -> None:
+    """Convert the signals of a flat block, except the `PACES` among them.
+
+    Args:
+        signals: the map `reward_signals`.
+        target: the block's new form.
+        trainer_epochs: `num_epoch` of the block, which the signals' networks follow today.
+    """
+    if not isinstance(signals.value, dict):
+        target.put("reward_signals", signals.value, signals)
+        return
+    target.put("reward_signals", {}, signals)
+    for name, body in signals.items():
+        if name not in PACES:
+            _convert_signal(name, body, target, trainer_epochs)
+
+
+def _convert_signal(name: str, body: OldValue, target: Target, trainer_epochs: Any) -> None:
+    place = f"reward_signals.{name}"
+    if name not in _SIGNALS or not isinstance(body.value, dict):
+        target.put(place, body.value, body)  # the schema says what is wrong with it
+        return
+    target.put(place, {}, body)
+    lacking = [key for key in _REQUIRED if key not in body.value]
+    if lacking:
+        message = f"lacks {' and '.join(lacking)}, which old versions asked for; the defaults are written"
+        target.notes.warn(body, place, message)
+    for key, value in _REQUIRED.items():
+        target.put(f"{place}.{key}", value, body)
+    if name != "extrinsic":
+        target.put(f"{place}.learning_rate", _LEARNING_RATE, body)
+        _put_size(name, body, target)
+    if name == "gail":
+        target.put(f"{place}.use_actions", False, body)
+        target.put(f"{place}.use_vail", False, body)
+    for key, old in body.items():
+        if key == "encoding_size":
+            continue
+        if key == "num_epoch" and name != "extrinsic":
+            _drop_epochs(place, old, trainer_epochs, target.notes)
+        elif key == "samples_per_update" and name == "gail":
+            _drop_samples(place, old, target.notes)
+        else:
+            target.put(f"{place}.{key}", truth(old.value), old)
+
+
+def _put_size(name: str, body: OldValue, target: Target) -> None:
+    place = f"reward_signals.{name}"
+    if "encoding_size" in body.value:
+        old = body.at("encoding_size")
+        new = "network_settings.hidden_units"
+        target.notes.warn(old, f"{place}.encoding_size", f"is '{place}.{new}' now")
+        target.put(f"{place}.{new}", integral(old.value), old)
+    elif "network_settings" not in body.value:
+        size = _GAIL_SIZE if name == "gail" else _CURIOSITY_SIZE
+        comment = f"the old default; today's is {_CURIOSITY_SIZE}" if size != _CURIOSITY_SIZE else ""
+        target.put(f"{place}.network_settings.hidden_units", size, body, comment)
+
+
+def _drop_epochs(place: str, old: OldValue, trainer_epochs: Any, notes: Notes) -> None:
+    if old.value == trainer_epochs:
+        notes.warn(old, f"{place}.num_epoch", "goes by 'hyperparameters.num_epoch' now, which is the same here")
+    else:
+        message = (
+            f"{old.value} differs from the trainer's num_epoch ({trainer_epochs}), by which signals learn now; "
+            "make the two equal, or leave it out"
+        )
+        notes.wrong(old, message)
+
+
+def _drop_samples(place: str, old: OldValue, notes: Notes) -> None:
+    if old.value == 0:
+        notes.warn(old, f"{place}.samples_per_update", "has no successor; there is no limit now, as 0 meant")
+    else:
+        message = f"{old.value} can't be kept: as many demonstrated steps are looked at as others; leave it out"
+        notes.wrong(old, message)
+
+
+def convert_cloning(cloning: OldValue, target: Target, name: str) -> None:
+    """Convert `pretraining`, the former name of `behavioral_cloning`, which has the same keys."""
+    if name != "behavioral_cloning":
+        target.notes.warn(cloning, name, "is 'behavioral_cloning' now")
+    target.put("behavioral_cloning", {} if isinstance(cloning.value, dict) else cloning.value, cloning)
+    for key, old in cloning.items():
+        target.put(f"behavioral_cloning.{key}", integral(old.value), old)
+
+
+def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> None:
+    """Convert `self_play` and its old keys.
+
+    Args:
+        self_play: the section.
+        target: the block's new form.
+        flat: True in a flat block, whose version had another default of `swap_steps`.
+    """
+    if not isinstance(self_play.value, dict):
+        target.put("self_play", self_play.value, self_play)
+        return
+    target.put("self_play", {}, self_play)
+    for key, old in self_play.items():
+        if key == _OLD_RATIO and _RATIO in self_play.value:
+            target.notes.wrong(old, f"stands beside its new name '{_RATIO}'; keep that one")
+            continue
+        if key == _OLD_RATIO:
+            target.notes.warn(old, f"self_play.{key}", f"is 'self_play.{_RATIO}' now")
+        target.put(f"self_play.{_RATIO if key == _OLD_RATIO else key}", integral(old.value), old)
+    if (flat or _OLD_RATIO in self_play.value) and "swap_steps" not in self_play.value:
+        old = _OLD_SWAP_STEPS
+        target.put("self_play.swap_steps", old, self_play, "the old default; today's is 2000")
+        message = f"says no 'swap_steps', which was {old} then and is 2000 now; {old} is written"
+        target.notes.warn(self_play, "self_play", message)
+
+
+def pace(signals: OldValue | None, name: str) -> OldValue | None:
+    """Return the value under one of the `PACES`; None if there is none."""
+    inside = signals is not None and isinstance(signals.value, dict) and name in signals.value
+    return signals.at(name) if signals is not None and inside else None

@@ -17,38 +17,33 @@ _BEHAVIOR = "default_settings"
 Keys = Mapping[str, tuple[str, Callable[[Any], Any]]]
 """By old key: the new one, and how its value is written there."""
 
-
-def _same(value: Any) -> Any:
-    return integral(value)
-
-
 _LEARNING: Keys = {
-    "lr": ("hyperparameters.learning_rate", _same),
-    "sgd_minibatch_size": ("hyperparameters.batch_size", _same),
-    "train_batch_size": ("hyperparameters.buffer_size", _same),
-    "num_sgd_iter": ("hyperparameters.num_epoch", _same),
-    "lambda": ("hyperparameters.lambd", _same),
-    "clip_param": ("hyperparameters.epsilon", _same),
-    "entropy_coeff": ("hyperparameters.beta", _same),
-    "grad_clip": ("hyperparameters.max_grad_norm", _same),
-    "gamma": ("reward_signals.extrinsic.gamma", _same),
-    "rollout_fragment_length": ("time_horizon", _same),
+    "lr": ("hyperparameters.learning_rate", integral),
+    "sgd_minibatch_size": ("hyperparameters.batch_size", integral),
+    "train_batch_size": ("hyperparameters.buffer_size", integral),
+    "num_sgd_iter": ("hyperparameters.num_epoch", integral),
+    "lambda": ("hyperparameters.lambd", integral),
+    "clip_param": ("hyperparameters.epsilon", integral),
+    "entropy_coeff": ("hyperparameters.beta", integral),
+    "grad_clip": ("hyperparameters.max_grad_norm", integral),
+    "gamma": ("reward_signals.extrinsic.gamma", integral),
+    "rollout_fragment_length": ("time_horizon", integral),
 }
 _NETWORK: Keys = {
-    "fcnet_hiddens": ("network_settings.hidden_units", _same),
+    "fcnet_hiddens": ("network_settings.hidden_units", integral),
     "fcnet_activation": ("network_settings.activation", lambda name: "swish" if name == "silu" else name),
-    "vf_share_layers": ("hyperparameters.shared_critic", _same),
+    "vf_share_layers": ("hyperparameters.shared_critic", integral),
     "lstm_cell_size": ("network_settings.memory.memory_size", lambda cells: 2 * cells),
-    "max_seq_len": ("network_settings.memory.sequence_length", _same),
+    "max_seq_len": ("network_settings.memory.sequence_length", integral),
 }
 _GAME: Keys = {
-    "env_path": ("env_settings.env_path", _same),
-    "speedup": ("engine_settings.time_scale", _same),
+    "env_path": ("env_settings.env_path", integral),
+    "speedup": ("engine_settings.time_scale", integral),
     "show_window": ("engine_settings.no_graphics", lambda shown: not shown),
-    "action_repeat": ("environment.action_repeat", _same),
-    "framerate": ("environment.fixed_fps", _same),
-    "port": ("env_settings.base_port", _same),
-    "seed": ("env_settings.seed", _same),
+    "action_repeat": ("environment.action_repeat", integral),
+    "framerate": ("environment.fixed_fps", integral),
+    "port": ("env_settings.base_port", integral),
+    "seed": ("env_settings.seed", integral),
 }
 _PPO_ALONE = ("num_epoch", "lambd", "epsilon", "beta", "shared_critic")
 _DEFAULTS: Mapping[str, Any] = {
@@ -82,13 +77,11 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
         target: the top of the new file.
     """
     inner = whole.at("config")
-    target.notes.warn(
-        whole.at("algorithm").place, "algorithm", "RLlib's file is read as a run of environment.kind: godot"
-    )
+    target.notes.warn(whole.at("algorithm"), "algorithm", "RLlib's file is read as a run of environment.kind: godot")
     trainer = _ALGORITHMS.get(str(whole.value["algorithm"]))
     if trainer is None:
         known = ", ".join(_ALGORITHMS)
-        target.notes.wrong(whole.at("algorithm").place, ("algorithm",), f"is not one that is known here ({known})")
+        target.notes.wrong(whole.at("algorithm"), f"is not one that is known here ({known})")
         trainer = "ppo"
     target.put("environment.kind", "godot", inner)
     target.put(f"{_BEHAVIOR}.trainer_type", trainer, whole.at("algorithm"))
@@ -106,11 +99,8 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
         elif key not in ("num_workers", "num_envs_per_worker", "entropy_coeff_schedule"):
             _convert_key(key, old, own, _LEARNING, trainer)
     if isinstance(old := inner.value.get("entropy_coeff_schedule"), list) and old:
-        target.notes.warn(
-            inner.at("entropy_coeff_schedule").place,
-            "entropy_coeff_schedule",
-            "is not followed; with 'beta_schedule: linear' the weight falls to almost 0 at max_steps",
-        )
+        message = "is not followed; with 'beta_schedule: linear' the weight falls to almost 0 at max_steps"
+        target.notes.warn(inner.at("entropy_coeff_schedule"), "entropy_coeff_schedule", message)
     _convert_builds(whole, inner, target)
     _convert_ends(whole, own, target)
     target.data[_BEHAVIOR] = {**target.data[_BEHAVIOR], **own.data}
@@ -118,12 +108,12 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
 
 def _convert_key(key: str, old: OldValue, target: Target, table: Keys, trainer: str = "ppo") -> None:
     """Write one value by a table; null is what RLlib takes for its default."""
-    new, write = table.get(key, ("", _same))
+    new, write = table.get(key, ("", integral))
     if new and (trainer == "ppo" or new.rpartition(".")[2] not in _PPO_ALONE):
         if old.value is not None:
             target.put(new, write(old.value), old)
     elif key not in _WITHOUT_EFFECT and old.value not in (None, False):
-        target.notes.warn(old.place, key, "has no counterpart, so it is left out")
+        target.notes.warn(old, key, "has no counterpart, so it is left out")
 
 
 def _convert_model(model: OldValue, target: Target, trainer: str) -> None:
@@ -171,7 +161,7 @@ def _convert_ends(whole: OldValue, target: Target, top: Target) -> None:
     for key in ("timesteps_total", "training_iteration"):
         if key in ends and not _is_finite(ends[key].value):
             message = f"{ends[key].value!r} does not fit; expected a finite number"
-            target.notes.wrong(ends[key].place, ends[key].path, message)
+            target.notes.wrong(ends[key], message)
     target.put("max_steps", min(steps, default=_ENDLESS), whole)
     if "episode_reward_mean" in ends:
         target.put("stop_when.mean_reward", ends["episode_reward_mean"].value, ends["episode_reward_mean"])

@@ -13,7 +13,7 @@ from properties import examples
 
 from headrace.config import ConfigError, RunConfig, load_config
 from headrace.config.errors import Mistake
-from headrace.config.legacy import flat_keys
+from headrace.config.legacy.flat_block import ALL
 from headrace.config.load import convert
 
 COUNTS, SHARES = st.integers(1, 90), st.floats(0.01, 1, allow_nan=False)
@@ -97,7 +97,7 @@ def test_a_section_over_a_default_is_what_it_would_be_written_out(
 
 
 WORDS = st.sampled_from([
-    *sorted(flat_keys.ALL),
+    *sorted(ALL),
     "default", "behaviors", "default_settings", "Ball", "ppo", "sac", "offline_bc", "extrinsic", "gail", "curiosity",
     "strength", "encoding_size", "samples_per_update", "reward_signal_num_update", "play_against_current_self_ratio",
     "measure", "thresholds", "min_lesson_length", "signal_smoothing", "parameters", "parameter_randomization",

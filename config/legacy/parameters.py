@@ -1,7 +1,9 @@
-"""Conversion of old curricula: thresholds of one behaviour, and values of several parameters together.
+"""Conversion of old curricula and samplers to `environment_parameters`.
 
-Today each parameter has a curriculum of its own. Up to 0.13 there was a folder with a file for each behaviour, then
-one YAML with all of them, then a section of the trainer's file.
+An old curriculum has thresholds of one behaviour, and values of several parameters together; today each parameter has
+one of its own. Up to 0.13 there was a folder with a file for each behaviour, then one YAML with all of them, then a
+section of the trainer's file. Old samplers are `parameter_randomization`, or the file of `--sampler`, with resampling
+at intervals.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.config.errors import ConfigError, KeyPath, Mistake
+from headrace.config.errors import ConfigError, KeyPath, Mistake, suggest
 from headrace.config.legacy.old_values import Notes, OldValue, Place, Target, integral, truth
 from headrace.config.yaml_reader import last_of_repeated, read_file
 
@@ -74,7 +76,7 @@ def convert_curriculum(behavior: str, old: OldValue, target: Target, *, strict: 
     """
     notes = target.notes
     if not isinstance(old.value, dict):
-        notes.wrong(old.place, old.path, f"does not fit; expected a map with {', '.join(_KEYS)}")
+        notes.wrong(old, f"does not fit; expected a map with {', '.join(_KEYS)}")
         return
     if not _is_whole(old, notes, strict=strict):
         return
@@ -83,17 +85,15 @@ def convert_curriculum(behavior: str, old: OldValue, target: Target, *, strict: 
         if key in _KEYS:
             new = "completion_criteria.threshold" if key == "thresholds" else f"completion_criteria.{key}"
             new = f"environment_parameters.<name>.curriculum.<n>.{'value' if key == 'parameters' else new}"
-            notes.warn(value.place, key, f"is '{new}' now")
+            notes.warn(value, key, f"is '{new}' now")
     for name, values in old.at("parameters").items():
         if name in target.data:
             earlier = notes.origins.get((*target.path, name), "under environment_parameters")
-            notes.wrong(
-                values.place, values.path, f"has a curriculum already ({earlier}); a parameter can have only one"
-            )
+            notes.wrong(values, f"has a curriculum already ({earlier}); a parameter can have only one")
         elif not isinstance(values.value, list) or len(values.value) != len(thresholds.value) + 1:
             got = f"{len(values.value)} values" if isinstance(values.value, list) else repr(values.value)
             message = f"{got} for {len(thresholds.value)} thresholds; expected a list of {len(thresholds.value) + 1}"
-            notes.wrong(values.place, values.path, message)
+            notes.wrong(values, message)
         else:
             target.put_at((name,), {"curriculum": list(_lessons(behavior, old, values))}, values)
             _trace(name, old, values, target)
@@ -103,14 +103,14 @@ def _is_whole(old: OldValue, notes: Notes, *, strict: bool) -> bool:
     lacking = [key for key in _KEYS if key not in old.value and (strict or key not in _DEFAULTS)]
     unknown = [key for key in old.value if key not in _KEYS]
     if lacking:
-        notes.wrong(old.place, old.path, f"lacks {', '.join(lacking)}; expected {', '.join(_KEYS)}")
+        notes.wrong(old, f"lacks {', '.join(lacking)}; expected {', '.join(_KEYS)}")
     for key in unknown:
-        notes.wrong(old.at(key).place, (*old.path, key), f"unknown key; expected one of {', '.join(_KEYS)}")
+        notes.wrong(old.at(key), f"unknown key; expected one of {', '.join(_KEYS)}")
     for key, kind in (("thresholds", list), ("parameters", dict)):
         if key in old.value and not isinstance(old.value[key], kind):
             lacking.append(key)
             expected = "a list" if kind is list else "a map of lists"
-            notes.wrong(old.at(key).place, (*old.path, key), f"does not fit; expected {expected}")
+            notes.wrong(old.at(key), f"does not fit; expected {expected}")
     return not lacking and not unknown
 
 
@@ -192,3 +192,101 @@ def _paths(path: KeyPath, value: Any) -> Iterator[KeyPath]:
     if isinstance(value, dict | list):
         for key, below in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _paths((*path, key), below)
+
+
+# Samplers.
+
+_INTERVALS = ("resampling-interval", "resampling_interval", "episode-length")
+"""The last is the name in the first versions that had samplers."""
+_TYPES = ("sampler-type", "sampler_type")
+_NEW_NAMES = {"multirange_uniform": "multirangeuniform"}
+_NEEDED = {
+    "uniform": ("min_value", "max_value"),
+    "gaussian": ("mean", "st_dev"),
+    "multirangeuniform": ("intervals",),
+    "constant": ("value",),
+}
+
+
+def is_samplers(value: Any) -> bool:
+    """Return True if data looks like a file that holds samplers alone."""
+    if not isinstance(value, dict):
+        return False
+    bodies = [body for key, body in value.items() if key not in _INTERVALS]
+    return bool(bodies) and all(isinstance(body, dict) and any(key in body for key in _TYPES) for body in bodies)
+
+
+def read_samplers(path: Path) -> OldValue:
+    """Read the argument of `--sampler`.
+
+    Raises:
+        ConfigError: if it can't be read, or holds no samplers.
+    """
+    document, _ = last_of_repeated(read_file(path))
+    file = OldValue(document.data, document)
+    if document.mistakes:
+        raise ConfigError(document.mistakes)
+    if isinstance(file.value, dict) and set(file.value) == {"parameter_randomization"}:
+        file = file.at("parameter_randomization")
+    if not is_samplers(file.value):
+        message = "holds no samplers; expected resampling-interval, and parameters with a sampler-type each"
+        raise ConfigError([Mistake(file.place.file, file.place.line, "", message)])
+    return file
+
+
+def convert_samplers(samplers: OldValue, target: Target) -> None:
+    """Convert samplers.
+
+    Args:
+        samplers: a map of parameters and their samplers, with the interval among them.
+        target: the new `environment_parameters`.
+    """
+    if not isinstance(samplers.value, dict):
+        target.notes.wrong(samplers, "does not fit; expected a map of parameters")
+        return
+    for name, old in samplers.items():
+        if name in _INTERVALS:
+            message = f"is gone: values were drawn every {old.value} steps, with a reset; now they are for each episode"
+            target.notes.warn(old, name, message)
+        elif name in target.data:
+            earlier = target.notes.origins.get((*target.path, name), "under environment_parameters")
+            message = f"is given already ({earlier}); a parameter can have only one meaning"
+            target.notes.wrong(old, message)
+        else:
+            _convert_sampler(name, old, target)
+
+
+def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
+    kinds = [key for key in _TYPES if isinstance(old.value, dict) and key in old.value]
+    if not kinds or "sampler_parameters" in old.value:
+        target.put_at((name,), old.value, old)  # a number, or today's form; if neither, the schema says what is wrong
+        return
+    sampler_type = old.at(kinds[0])
+    kind = (
+        _NEW_NAMES.get(sampler_type.value, sampler_type.value)
+        if isinstance(sampler_type.value, str)
+        else sampler_type.value
+    )
+    where = "environment_parameters.<name>"
+    if kinds[0] != "sampler_type":
+        target.notes.warn(sampler_type, kinds[0], f"is '{where}.sampler_type' now")
+    if kind != sampler_type.value:
+        target.notes.warn(sampler_type, f"{kinds[0]}: {sampler_type.value}", f"is '{where}.sampler_type: {kind}' now")
+    target.put_at((name,), {}, old)
+    target.put_at((name, "sampler_type"), kind, sampler_type, "drawn anew for each episode")
+    target.put_at((name, "sampler_parameters"), {}, old)
+    for key, value in old.items():
+        if key in _TYPES:
+            continue
+        new = key.replace("-", "_")
+        target.notes.warn(value, key, f"is '{where}.sampler_parameters.{new}' now")
+        target.put_at((name, "sampler_parameters", new), value.value, value)
+    _check_needed(kind, old, target)
+
+
+def _check_needed(kind: Any, old: OldValue, target: Target) -> None:
+    given = {key.replace("-", "_") for key in old.value}
+    for key in _NEEDED.get(kind, ()) if isinstance(kind, str) else ():
+        if key not in given:
+            message = f"lacks '{key}', which the sampler '{kind}' needs{suggest(key, sorted(given))}"
+            target.notes.wrong(old, message)
