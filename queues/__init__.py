@@ -1,8 +1,8 @@
 """Messages and the queues that carry them: specs, columns, queues within and between processes, stream files."""
 
-from headrace.queues.agent_manager_queue import AgentManagerQueue, Producer
+from headrace.queues.agent_manager_queue import AgentManagerQueue, Overflow, Producer, QueueStatistics
 from headrace.queues.columns import Column
-from headrace.queues.ends import Inlet, Outlet, Overflow, QueueStatistics
+from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.errors import QueueClosed, QueueEmpty, QueueError, QueueFull, ShapeError, SpecError, StreamError
 from headrace.queues.messages import Assignment, Barrier, Matchup, PolicyUpdate, StepBatch, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec

@@ -13,12 +13,37 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
 
-from headrace.queues.ends import Overflow, QueueStatistics
 from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
 
+Overflow = Literal["wait", "replace_oldest"]
+"""Effect of a put into a full queue."""
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """Counts of a queue, or of one end of it. Waits that still last are counted up to now."""
+
+    name: str
+    items_in: int
+    items_out: int
+    size: int
+    """Items put and not yet taken."""
+    maxlen: int
+    high_water: int
+    """The largest size ever."""
+    waiting_putters: int
+    waiting_getters: int
+    put_wait_s: float
+    """Seconds that producers waited for room, added up over producers: backpressure."""
+    get_wait_s: float
+    """Seconds that consumers waited for an item, added up over consumers: starvation."""
+    replaced: int
+    """Items that a newer one pushed out (`overflow="replace_oldest"` only)."""
 
 
 class AgentManagerQueue(Generic[T]):
@@ -262,9 +287,6 @@ class Producer(Generic[T]):
     def _check(self) -> None:
         if self._closed:
             raise QueueClosed(f"this producer of queue {self.name!r} is closed")
-
-
-# The tasks that wait at one end of a queue, in their order; a part of `agent_manager_queue`.
 
 
 class WaitingLine:

@@ -1,42 +1,25 @@
-"""The two ends of a queue as stages see them, and the statistics of every kind of queue.
+"""The two ends of a queue as stages see them, and what the ends of queues between processes have in common.
 
 Stages are typed against `Outlet` and `Inlet`, so that they never notice whether a queue stays within one
 event loop (`agent_manager_queue`), crosses to another process (`shared_sender`, `shared_receiver`), or is carried by
-calls of the one end that can be called (`served`, `delivered`).
+calls of the one end that can be called (`pull`, `push`).
+
+Of the latter two, calls may come in the event loop of another thread than the one that an end belongs to, so that they
+are answered while a stage computes there; `post` is the way between the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-Overflow = Literal["wait", "replace_oldest"]
+from headrace.queues.agent_manager_queue import AgentManagerQueue, Overflow, QueueStatistics
+from headrace.queues.errors import QueueClosed
 
 T_co = TypeVar("T_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStatistics:
-    """Counts of a queue, or of one end of it. Waits that still last are counted up to now."""
-
-    name: str
-    items_in: int
-    items_out: int
-    size: int
-    """Items put and not yet taken."""
-    maxlen: int
-    high_water: int
-    """The largest size ever."""
-    waiting_putters: int
-    waiting_getters: int
-    put_wait_s: float
-    """Seconds that producers waited for room, added up over producers: backpressure."""
-    get_wait_s: float
-    """Seconds that consumers waited for an item, added up over consumers: starvation."""
-    replaced: int
-    """Items that a newer one pushed out (`overflow="replace_oldest"` only)."""
 
 
 class ItemSink(Protocol[T_contra]):
@@ -107,3 +90,102 @@ class Inlet(ItemSource[T_co], Protocol[T_co]):
         ...
 
     async def __anext__(self) -> T_co: ...
+
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class RoomOutlet(ABC, Generic[T]):
+    """The producer's end where calls carry items: `maxlen` that were put and not taken, wherever they are.
+
+    Args:
+        name: the queue's.
+        maxlen: the most of them; then puts wait.
+        overflow: as in `AgentManagerQueue`.
+    """
+
+    def __init__(self, name: str, maxlen: int, overflow: Overflow) -> None:
+        self.name = name
+        self._room: AgentManagerQueue[T] = AgentManagerQueue(name, maxlen, overflow)
+
+    async def put(self, item: T) -> None:
+        """Put an item, waiting for room; a put that is cancelled delivers nothing.
+
+        Raises:
+            QueueClosed: if the stream was ended or its consumer is gone, before or while waiting.
+        """
+        await self._room.put(item)
+        self._send(item)
+
+    def put_nowait(self, item: T) -> None:
+        """Put an item at once, or raise `QueueFull` or `QueueClosed`."""
+        self._room.put_nowait(item)
+        self._send(item)
+
+    def qsize(self) -> int:
+        """Items put and not yet taken."""
+        return self._room.qsize()
+
+    def statistics(self) -> QueueStatistics:
+        """A snapshot of the counts as this end sees them."""
+        return self._room.statistics()
+
+    @abstractmethod
+    def _send(self, item: T) -> None:
+        """Let an item that has room go to the consumer."""
+
+
+class ArrivalsInlet(ABC, Generic[A, T]):
+    """The consumer's end of a queue from another process: returns the items of arrivals in the order of these.
+
+    Args:
+        name: the queue's.
+        arrivals: what has arrived and was not taken yet; a subclass puts into it.
+    """
+
+    def __init__(self, name: str, arrivals: AgentManagerQueue[A]) -> None:
+        self.name = name
+        self._arrivals = arrivals
+
+    async def get(self) -> T:
+        """Remove and return the next item; waits while the queue is empty.
+
+        Raises:
+            QueueClosed: if nothing is left and every producer has ended, before or while waiting.
+        """
+        return self._take(await self._arrivals.get())
+
+    def get_nowait(self) -> T:
+        """Remove and return the next item at once, or raise `QueueEmpty` or `QueueClosed`."""
+        return self._take(self._arrivals.get_nowait())
+
+    def qsize(self) -> int:
+        """Items that have arrived and were not taken yet."""
+        return self._arrivals.qsize()
+
+    def statistics(self) -> QueueStatistics:
+        """A snapshot of the counts as this end sees them."""
+        return self._arrivals.statistics()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.get()
+        except QueueClosed:
+            raise StopAsyncIteration from None
+
+    @abstractmethod
+    def _take(self, arrival: A) -> T:
+        """Tell the producer that an arrival is taken; returns its item."""
+
+
+def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
+    """Let an event loop, of whichever thread, call something soon; false if the loop has ended."""
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        return False
+    return True

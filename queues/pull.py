@@ -2,7 +2,7 @@
 
 The producer's end, `PullOutlet`, keeps what was put until the consumer has taken it, and answers calls. The
 consumer's end, `PullInlet`, calls one producer or several, each a `FetchSource`; what carries the calls is no
-concern of these two. `delivered` is the same in the other direction.
+concern of these two. `push` is the same in the other direction.
 
 A call may cost a millisecond, so there is one kind alone: it waits for items, brings all there are, and says how many
 of the former ones were taken. It is made as soon as the last one is answered, so that items come while the consumer
@@ -19,9 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from headrace.queues.agent_manager_queue import AgentManagerQueue, Producer
-from headrace.queues.arrivals import ArrivalsInlet, post
-from headrace.queues.ends import Overflow, QueueStatistics
+from headrace.queues.agent_manager_queue import AgentManagerQueue, Overflow, Producer
+from headrace.queues.ends import ArrivalsInlet, RoomOutlet, post
 from headrace.queues.errors import PeerLost, QueueClosed
 
 T = TypeVar("T")
@@ -51,7 +50,7 @@ class FetchSource(Protocol):
         ...
 
 
-class PullOutlet(Generic[T]):
+class PullOutlet(RoomOutlet[T]):
     """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
 
     With `overflow="replace_oldest"` a newer item replaces one that was not fetched.
@@ -60,8 +59,7 @@ class PullOutlet(Generic[T]):
     """
 
     def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
-        self.name = name
-        self._room: AgentManagerQueue[T] = AgentManagerQueue(name, maxlen, overflow)
+        super().__init__(name, maxlen, overflow)
         self._home = asyncio.get_running_loop()
         self._unfetched: deque[T] = deque()
         self._lock = threading.Lock()
@@ -73,32 +71,10 @@ class PullOutlet(Generic[T]):
         self._finished = asyncio.Event()
         self._consumers = 1
 
-    async def put(self, item: T) -> None:
-        """Put an item, waiting for room; a put that is cancelled delivers nothing.
-
-        Raises:
-            QueueClosed: if the stream was ended or its consumer is gone, before or while waiting.
-        """
-        await self._room.put(item)
-        self._note(item)
-
-    def put_nowait(self, item: T) -> None:
-        """Put an item at once, or raise `QueueFull` or `QueueClosed`."""
-        self._room.put_nowait(item)
-        self._note(item)
-
     def close(self) -> None:
         """End the stream: items already put are delivered, waiting puts raise `QueueClosed`."""
         self._room.close()
         self._tell_calls()
-
-    def qsize(self) -> int:
-        """Items put and not yet taken."""
-        return self._room.qsize()
-
-    def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts as this end sees them."""
-        return self._room.statistics()
 
     def renew(self) -> None:
         """Begin anew with the consumer that takes the place of a dead one; what that had fetched is lost."""
@@ -154,7 +130,7 @@ class PullOutlet(Generic[T]):
             unfetched = len(self._unfetched)
         self._make_room(self._room.qsize() - unfetched)
 
-    def _note(self, item: T) -> None:
+    def _send(self, item: T) -> None:
         with self._lock:
             if self._room.overflow == "replace_oldest":
                 self._unfetched.clear()

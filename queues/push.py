@@ -2,18 +2,17 @@
 
 The producer's end, `PushOutlet`, has one call for each item, answered when the item was taken (of a queue that
 keeps the newest only: when it has arrived). The consumer's end, `PushInlet`, receives them. What carries the calls
-is no concern of these two, and need not keep their order. `served` is the same in the other direction.
+is no concern of these two, and need not keep their order. `pull` is the same in the other direction.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from headrace.queues.agent_manager_queue import AgentManagerQueue
-from headrace.queues.arrivals import ArrivalsInlet, post
-from headrace.queues.ends import Overflow, QueueStatistics
+from headrace.queues.agent_manager_queue import AgentManagerQueue, Overflow
+from headrace.queues.ends import ArrivalsInlet, RoomOutlet, post
 from headrace.queues.errors import PeerLost
 
 T = TypeVar("T")
@@ -25,7 +24,7 @@ Raises `PeerLost` if the consumer has died.
 """
 
 
-class PushOutlet(Generic[T]):
+class PushOutlet(RoomOutlet[T]):
     """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
 
     With `overflow="replace_oldest"` one item is on its way at a time, and a newer one replaces the one behind it.
@@ -37,28 +36,13 @@ class PushOutlet(Generic[T]):
     def __init__(
         self, name: str, maxlen: int, deliver: Deliver, overflow: Overflow = "wait", renewable: bool = False
     ) -> None:
-        self.name = name
-        self._room: AgentManagerQueue[T] = AgentManagerQueue(name, maxlen, overflow)
+        super().__init__(name, maxlen, overflow)
         self._deliver = deliver
         self._numbers = 0
         self._renewable = renewable
         self._calls: set[asyncio.Task[None]] = set()
         self._delivering = False
         """With `replace_oldest`: a call is under way, and looks for a newer item before it ends."""
-
-    async def put(self, item: T) -> None:
-        """Put an item, waiting for room; a put that is cancelled delivers nothing.
-
-        Raises:
-            QueueClosed: if the stream was ended or its consumer is gone, before or while waiting.
-        """
-        await self._room.put(item)
-        self._send(item)
-
-    def put_nowait(self, item: T) -> None:
-        """Put an item at once, or raise `QueueFull` or `QueueClosed`."""
-        self._room.put_nowait(item)
-        self._send(item)
 
     def close(self) -> None:
         """End the stream: items already put are delivered, waiting puts raise `QueueClosed`."""
@@ -77,14 +61,6 @@ class PushOutlet(Generic[T]):
     def settle(self) -> None:
         """The consumer is never replaced: its death ends the stream."""
         self._renewable = False
-
-    def qsize(self) -> int:
-        """Items put and not yet taken."""
-        return self._room.qsize()
-
-    def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts as this end sees them."""
-        return self._room.statistics()
 
     @property
     def _newest_only(self) -> bool:

@@ -14,12 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from headrace.queues import codec, links
 from headrace.queues.agent_manager_queue import AgentManagerQueue, Producer
-from headrace.queues.arrivals import ArrivalsInlet
+from headrace.queues.ends import ArrivalsInlet
 from headrace.queues.links import NO_SLAB, BackKind, Channel, ForwardKind, ForwardReader, LinkEnd, LinkError
 from headrace.queues.messages import Message
 from headrace.queues.platform import poison_returned_slabs
@@ -81,9 +80,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
     async def __aenter__(self) -> SharedReceiver[T]:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
         await self.wait_closed()
 

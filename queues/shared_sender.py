@@ -12,11 +12,10 @@ import logging
 import os
 from collections import deque
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from headrace.queues import codec, links
-from headrace.queues.ends import QueueStatistics
+from headrace.queues.agent_manager_queue import QueueStatistics
 from headrace.queues.errors import QueueClosed, QueueFull
 from headrace.queues.links import NO_SLAB, BackKind, BackReader, Channel, LinkEnd
 from headrace.queues.messages import Array, Message
@@ -101,9 +100,7 @@ class SharedSender(Generic[T]):
     async def __aenter__(self) -> SharedSender[T]:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
         await self.wait_closed()
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from headrace.queues import codec
-from headrace.queues.ends import Overflow
+from headrace.queues.agent_manager_queue import Overflow
 from headrace.queues.errors import QueueError
 from headrace.queues.messages import Array, Columns, Message, TrajectoryBatch
 from headrace.queues.platform import Segment

@@ -12,7 +12,6 @@ from array import array
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from zlib import crc32
 
 import numpy as np
@@ -132,9 +131,7 @@ class StreamWriter:
     def __enter__(self) -> StreamWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _index(self) -> bytes:

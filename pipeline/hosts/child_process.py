@@ -25,8 +25,7 @@ from headrace.pipeline.common.graph import actor_names, learner_name, offline_de
 from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
 from headrace.pipeline.hosts.process_cleanup import end_group, new_mark, watch_host
-from headrace.queues.fd_passing import hand_over
-from headrace.queues.platform import Segment
+from headrace.queues.platform import Segment, hand_over
 
 _early: dict[str, ChildProcess] = {}
 """Children that are nobody yet, by the name of the host that each is meant for; a run takes its own by name, and of two

@@ -31,8 +31,7 @@ from headrace.pipeline.hosts.links import ProcessEdges
 from headrace.pipeline.hosts.plan import HostPlan, HostRole
 from headrace.pipeline.hosts.protocol import HostEdges
 from headrace.pipeline.hosts.runtime import Host, describe_failure
-from headrace.queues.fd_passing import take_over
-from headrace.queues.platform import Ticket, open_socket
+from headrace.queues.platform import Ticket, open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute
 

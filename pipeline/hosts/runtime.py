@@ -22,7 +22,8 @@ from headrace.pipeline.hosts.protocol import HostEdges
 from headrace.pipeline.hosts.stages import StageHost
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
-from headrace.queues.ends import Inlet, Outlet, QueueStatistics
+from headrace.queues.agent_manager_queue import QueueStatistics
+from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.errors import QueueClosed, SpecError
 from headrace.stages.error_text import describe_error, raised_in_user_code
 from headrace.stages.errors import StageError, is_failure

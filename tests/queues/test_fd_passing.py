@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from headrace.queues import fd_passing
-from headrace.queues.fd_passing import hand_over, take_over
-from headrace.queues.platform import create_segment, open_segment, open_socket, write_ticket
+from headrace.queues import platform
+from headrace.queues.platform import create_segment, hand_over, open_segment, open_socket, take_over, write_ticket
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there a ticket is good for any process at any time")
 
@@ -44,7 +43,7 @@ def test_what_is_handed_over_works_where_it_is_taken_after_it_is_closed_where_it
     assert data == b"data"
 
 
-@pytest.mark.parametrize("count", [0, 1, fd_passing.AT_ONCE, fd_passing.AT_ONCE + 1])
+@pytest.mark.parametrize("count", [0, 1, platform.AT_ONCE, platform.AT_ONCE + 1])
 def test_any_number_of_things_arrives_in_order_and_any_amount_of_data(count):
     things = [create_segment(8) for _ in range(count)]
     for number, segment in enumerate(things):
@@ -64,7 +63,7 @@ def test_a_system_that_takes_no_more_for_now_is_asked_again(monkeypatch):
     def send_fds(*arguments):
         tried.append(1)
         if len(tried) < 3:
-            raise OSError(fd_passing.errno.ETOOMANYREFS, "too many on the way")
+            raise OSError(platform.errno.ETOOMANYREFS, "too many on the way")
         return send(*arguments)
 
     monkeypatch.setattr(socket, "send_fds", send_fds)

@@ -24,7 +24,8 @@ from headrace.pipeline.hosts.protocol import Feed, HostHandle
 from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
 from headrace.pipeline.hosts.ray.session import RaySession
 from headrace.pipeline.hosts.ray.worker import DOWN, UP, RayWorker
-from headrace.queues.ends import Inlet, Outlet, Overflow
+from headrace.queues.agent_manager_queue import Overflow
+from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.pull import PullInlet
 from headrace.queues.push import PushOutlet
 

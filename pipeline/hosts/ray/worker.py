@@ -24,8 +24,7 @@ from headrace.pipeline.hosts.host_process import keep_freed_memory, log_to_main,
 from headrace.pipeline.hosts.plan import HostPlan
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.hosts.ray.calls import RaySource
-from headrace.queues.arrivals import post
-from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.ends import Inlet, Outlet, post
 from headrace.queues.pull import PullInlet, PullOutlet
 from headrace.queues.push import PushInlet
 
