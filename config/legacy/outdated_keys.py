@@ -281,9 +281,9 @@ def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> Non
             target.notes.warn(old, f"self_play.{key}", f"is 'self_play.{_RATIO}' now")
         target.put(f"self_play.{_RATIO if key == _OLD_RATIO else key}", integral(old.value), old)
     if (flat or _OLD_RATIO in self_play.value) and "swap_steps" not in self_play.value:
-        old = _OLD_SWAP_STEPS
-        target.put("self_play.swap_steps", old, self_play, "the old default; today's is 2000")
-        message = f"says no 'swap_steps', which was {old} then and is 2000 now; {old} is written"
+        steps = _OLD_SWAP_STEPS
+        target.put("self_play.swap_steps", steps, self_play, "the old default; today's is 2000")
+        message = f"says no 'swap_steps', which was {steps} then and is 2000 now; {steps} is written"
         target.notes.warn(self_play, "self_play", message)
 
 
