@@ -1,6 +1,6 @@
 """The `environment_parameters` section: numbers, samplers and curricula whose values the environment receives.
 
-They are only declared here: lessons advance in `headrace.pipeline.main.curricula`, values are drawn in
+They are only declared here: lessons advance in `headrace.pipeline.parts.curricula.curricula`, values are drawn in
 `headrace.stages.environments.parameters`.
 """
 

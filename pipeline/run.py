@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.common.graph import ACTOR
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.hosts.child_process import started_early
-from headrace.pipeline.hosts.runtime import ACTOR
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run
 from headrace.pipeline.main.references import in_place
@@ -267,10 +268,8 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     """
     config, folder, elapsed_s = plan.config, plan.folder.path, coordinator.reporter.elapsed_s
     await _write_league(coordinator, folder)
-    scores = coordinator.scores.scores(plan.folder) if plan.playing else {}
-    if plan.playing:
-        await asyncio.to_thread(coordinator.scores.publish, scores, plan.folder)
-    else:
+    results = await asyncio.to_thread(coordinator.parts.merged, lambda part: part.report())
+    if not plan.playing:
         await asyncio.to_thread(write_run_picture, folder)
     _raise_failure(plan, coordinator)
     behaviors = {
@@ -280,8 +279,8 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
             state.recent_return,
             state.elo,
             state.export,
-            coordinator.evaluation.best.get(name),
-            state.ended_by,
+            ended_by=state.ended_by,
+            **coordinator.parts.merged(methodcaller("results", name)),
         )
         for name, state in coordinator.starter.behaviors.items()
     }
@@ -299,8 +298,8 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         coordinator.checkpointing.newest,
         bool(coordinator.early_end.ended_by),
         elapsed_s,
-        scores,
-        coordinator.early_end.ended_by,
+        ended_by=coordinator.early_end.ended_by,
+        **results,
     )
 
 

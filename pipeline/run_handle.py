@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.pipeline.hosts.runtime import describe_failure
+from headrace.pipeline.hosts.failures import describe_failure
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 from headrace.stages.errors import is_failure

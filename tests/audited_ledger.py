@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from headrace.pipeline.control.credits import CreditLedger, CreditRequest, Grant
+from headrace.pipeline.control.messages import CreditRequest, Grant
+from headrace.pipeline.flow.credits import CreditLedger
 
 
 class AuditedLedger(CreditLedger):

@@ -24,11 +24,11 @@ from virtual_time import VirtualTimeLoop
 
 from headrace.config import RunConfig, SelfPlaySettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind
-from headrace.pipeline.hosts.actor import ActorHost
 from headrace.pipeline.hosts.host_process import build_host
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.reporting.progress import Progress
+from headrace.pipeline.roles.actor import ActorHost
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.queues.messages import Assignment, TrajectoryBatch
 from headrace.stages.environments.factory import EnvironmentRequest

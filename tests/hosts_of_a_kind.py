@@ -16,7 +16,7 @@ from scripted_host import ANSWERS, CLOSED, item_of, words_of
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.control.messages import ControlMessage, LogLine, OpenEdge
-from headrace.pipeline.hosts.plan import HostPlan, HostRole
+from headrace.pipeline.hosts.plan import HostPlan
 from headrace.pipeline.hosts.protocol import Feed, HostFactory, HostHandle
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Message
@@ -164,7 +164,7 @@ class Hosts:
     async def start(
         self,
         name: str,
-        role: HostRole = "actor",
+        role: str = "actor",
         feed: Feed | None = None,
         replaces: Any = None,
         host_class: str = "scripted_host:ScriptedHost",

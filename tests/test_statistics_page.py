@@ -109,5 +109,5 @@ def test_each_statistic_that_is_explained_can_be_written(reported):
     known = reported | written_in_the_sources() | OTHERS
     epochs = {
         name for name in documented() if name.startswith("Epoch/")
-    }  # made of a table, in headrace.pipeline.hosts.learner
+    }  # made of a table, in headrace.pipeline.roles.learner
     assert {name for name in documented() - epochs if not any(fits(name, other) for other in known)} == set()

@@ -14,6 +14,8 @@ from headrace.config.host_kinds import joined_directly
 
 MAIN = "main"
 """Name of main as a host of stages."""
+ACTOR = "actor"
+"""Name of the actor's stage."""
 GHOST = "ghost"
 """Name of self-play's stage; all behaviours share one part of a checkpoint."""
 TRAINER = "trainer"

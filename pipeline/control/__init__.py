@@ -1,1 +1,1 @@
-"""Control between hosts and main: its messages, the channel that carries them, the ledger of credits."""
+"""Control between hosts and main: its messages, and the channel that carries them."""

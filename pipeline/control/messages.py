@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.pipeline.control.credits import CreditRequest, Grant
 from headrace.queues.messages import Assignment
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.trainer.report import TrainerReport
@@ -50,6 +49,23 @@ class FollowerLost:
 
     how: str
     """Which follower, and how: `learner-Walker-replica-1 was killed by signal 9`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreditRequest:
+    """An actor's request for credits, with its account of those it has used."""
+
+    source: int
+    number: int
+    """Number of the actor's request, repeated in the grant that answers it."""
+    used: Mapping[str, int]
+    """By behaviour name: learning steps emitted and held so far, cumulative."""
+    wants: tuple[str, ...]
+    """Behaviours that it needs credits for, all of them: it can't step without any one of them."""
+    gives_back: tuple[str, ...] = ()
+    """Behaviours whose unused credits it gives back: all of them when it is waiting."""
+    acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By behaviour name: (steps, version): its steps after so many are made by that version or newer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +209,7 @@ class HostFinished:
 
 @dataclass(frozen=True, slots=True)
 class ShowAnnounced:
-    """What an exhibition shows and may do, as it is now; see `headrace.pipeline.hosts.exhibition`."""
+    """What an exhibition shows and may do, as it is now; see `headrace.pipeline.parts.exhibition.host`."""
 
     values: Mapping[str, Any]
 
@@ -224,6 +240,19 @@ class DecideFor:
     """Actors have agents of a behaviour id, whose policies come; to the inference host."""
 
     spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The ledger's answer: new caps, and the lowest policy version that may use them.
+
+    An actor ignores the cap of a behaviour that it has given back in a later request.
+    """
+
+    source: int
+    number: int
+    caps: Mapping[str, int]
+    versions: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Hosts: where stages run, in main's process or in processes of their own."""
+"""Hosts by place: in main's event loop, in processes of their own, in actors of Ray; how they start, join and end."""

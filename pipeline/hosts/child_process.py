@@ -166,7 +166,7 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
     if hosts.actors.kind == "process":
         replays = config.replay is not None or offline_demonstrations(config)
         for name in actor_names(config):
-            yield name, ["headrace.pipeline.hosts.replay" if replays else "headrace.pipeline.hosts.actor"]
+            yield name, ["headrace.pipeline.roles.replay" if replays else "headrace.pipeline.roles.actor"]
 
 
 def learner_processes(config: RunConfig) -> dict[str, str]:

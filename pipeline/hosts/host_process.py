@@ -24,13 +24,14 @@ from typing import Any
 import msgpack
 
 from headrace.pipeline.common.process import follow_path_of_main
+from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import ControlEnd, SocketControl
 from headrace.pipeline.control.messages import LogLine
+from headrace.pipeline.hosts.failures import describe_failure
 from headrace.pipeline.hosts.lifeline import HostLifeline, die_with
 from headrace.pipeline.hosts.links import ProcessEdges
-from headrace.pipeline.hosts.plan import HostPlan, HostRole
-from headrace.pipeline.hosts.protocol import HostEdges
-from headrace.pipeline.hosts.runtime import Host, describe_failure
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges, HostWork
 from headrace.queues.platform import Ticket, open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute
@@ -195,22 +196,12 @@ def keep_freed_memory() -> bool:
 
 # Runs a host from its plan: the one entry for hosts within main's process and in processes of their own.
 
-ROLES: dict[HostRole, str] = {
-    "actor": "headrace.pipeline.hosts.actor:ActorHost",
-    "replay": "headrace.pipeline.hosts.replay:ReplayHost",
-    "learner": "headrace.pipeline.hosts.learner:LearnerHost",
-    "follower": "headrace.pipeline.hosts.follower:FollowerHost",
-    "replay_shard": "headrace.pipeline.hosts.replay_shard:ReplayShardHost",
-    "inference": "headrace.pipeline.hosts.inference:InferenceHost",
-    "evaluation": "headrace.pipeline.hosts.evaluation:EvaluationHost",
-    "exhibition": "headrace.pipeline.hosts.exhibition:ExhibitionHost",
-}
-"""The classes of hosts; one is loaded in the host alone: a learner needs no environment library, an actor no torch."""
 
-
-def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> Host:
+def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> HostWork:
     """Make the host of a plan's role."""
-    made: Host = load_attribute(plan.host_class or ROLES[plan.role], None, "host")(plan, control, edges)
+    made: HostWork = load_attribute(plan.host_class or host_role(plan.role).implementation, None, "host")(
+        plan, control, edges
+    )
     return made
 
 
@@ -218,7 +209,7 @@ async def serve(
     plan: HostPlan,
     control: ControlEnd,
     edges: HostEdges,
-    build: Callable[[HostPlan, ControlEnd, HostEdges], Host] = build_host,
+    build: Callable[[HostPlan, ControlEnd, HostEdges], HostWork] = build_host,
 ) -> bool:
     """Be this host until it has nothing left to do; main receives a message about every way to end.
 

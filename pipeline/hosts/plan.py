@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.tables import import_plugins, plugin_modules
-
-HostRole = Literal["actor", "replay", "learner", "follower", "replay_shard", "inference", "evaluation", "exhibition"]
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
     """One host of a run."""
 
-    role: HostRole
+    role: str
+    """One of `pipeline/common/run_parts.py`."""
     name: str
     """Unique among the run's hosts: `actor-0`, `learner-Ball`, …"""
     config: Mapping[str, Any]

@@ -130,7 +130,7 @@ def learner_imports(*own: str) -> list[str]:
     Args:
         own: the module of its trainer, if that is ours.
     """
-    return ["torch", "headrace.pipeline.hosts.learner", *own]
+    return ["torch", "headrace.pipeline.roles.learner", *own]
 
 
 def child_environment() -> dict[str, str]:

@@ -26,7 +26,7 @@ from headrace.pipeline.control.messages import OpenEdge
 from headrace.pipeline.hosts.child_process import ChildProcess, learner_processes, most_learner_processes, take_child
 from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_link
-from headrace.pipeline.hosts.plan import HostPlan, HostRole
+from headrace.pipeline.hosts.plan import HostPlan
 from headrace.pipeline.hosts.protocol import Feed, HostHandle
 from headrace.pipeline.hosts.shared_process import SharedProcess, SharedProcessHost
 from headrace.queues.ends import Inlet, Outlet
@@ -210,7 +210,7 @@ class ProcessHosts:
     def close(self) -> None:
         """Nothing is left."""
 
-    def _make_links(self, role: HostRole, replaces: ProcessHost | None) -> HostLinks:
+    def _make_links(self, role: str, replaces: ProcessHost | None) -> HostLinks:
         """Make as many links as a host of this role may need, without those that it takes over from a dead one."""
         match role:
             case "learner" if replaces is not None:  # also those from which it gets, as whoever puts there lives on

@@ -114,6 +114,14 @@ class HostFactory(Protocol):
         ...
 
 
+class HostWork(Protocol):
+    """The work of a host: what its role makes of it."""
+
+    async def run(self) -> bool:
+        """Run to the end, and report to main how it ended; True if it ended well."""
+        ...
+
+
 class HostEdges(Protocol):
     """The host's side: opens the queue ends that main names, by addresses that belong to the kind of host."""
 

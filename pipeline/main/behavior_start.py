@@ -17,17 +17,17 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.hosts.child_process import dismiss_early
-from headrace.pipeline.hosts.stages import LOCAL_BOUND, Runner, StageHost
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.broadcast import Broadcaster
-from headrace.pipeline.main.evaluation import Evaluation
 from headrace.pipeline.main.launcher import ActorSlot, Launcher
+from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.self_play import SelfPlay
 from headrace.pipeline.main.trajectory_path import TrajectoryPath, drain
 from headrace.pipeline.policies.inference import CountingStage, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.reporting.reporter import Reporter
+from headrace.pipeline.roles.stages import LOCAL_BOUND, Runner, StageHost
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
@@ -48,7 +48,7 @@ class BehaviorStarter:
         stages: contexts, hooks and saved states of stages in main.
         reporter: gets each behaviour.
         run: called with what main has to run from then on.
-        evaluation: gets each trainer's policies.
+        parts: get each trainer's policies.
         report: gets what brains that do not learn have played, as a trainer's report.
 
     Attributes:
@@ -66,7 +66,7 @@ class BehaviorStarter:
         stages: StageHost,
         reporter: Reporter,
         run: Callable[[Runner], None],
-        evaluation: Evaluation,
+        parts: RunParts,
         report: Callable[[TrainerReport], None],
     ) -> None:
         self.behaviors: dict[str, BehaviorState] = {}
@@ -81,7 +81,7 @@ class BehaviorStarter:
         self._stages = stages
         self._reporter = reporter
         self._run = run
-        self._evaluation = evaluation
+        self._parts = parts
         self._report = report
         self._announced: set[int] = set()
         self._bystanders: set[str] = set()
@@ -104,14 +104,15 @@ class BehaviorStarter:
         state.path.add_behavior(spec.behavior_id)
         await self._drain_student(state, spec)
         if learns and not self._plan.replay_edge:  # a recording acts by nobody's policy
-            if self._broadcaster.central is not None:
-                await self._broadcaster.central.add_behavior(spec, self._broadcaster.publisher.newest_for)
+            if self._broadcaster.relay is not None:
+                await self._broadcaster.relay.add_behavior(spec, self._broadcaster.publisher.newest_for)
             await self._launcher.open_policies(slot, spec.behavior_id)
             self._broadcaster.catch_up(slot, spec.behavior_id)
-        if learns:
-            await self._evaluation.join(spec.name)
-        else:
+        if not learns:
             self.brain_league.add_behavior(spec.behavior_id, state.settings.brain)
+        elif not self._plan.playing:
+            for part in self._parts:
+                await part.learns(spec.name)
         self._announced.add(slot.source)
 
     def league_reports(self) -> dict[str, dict[str, Any]]:
@@ -197,7 +198,7 @@ class BehaviorStarter:
             self.behaviors[behavior].sent = policy.version
             if self._plan.config.monitor is not None:
                 self.newest[behavior] = policy.copy()
-        self._evaluation.take(behavior, policy)
+        self._parts.tell(lambda part: part.policy_came(behavior, policy))
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
         """A behaviour that imitates another one may have agents of its own, from whose steps nobody learns."""

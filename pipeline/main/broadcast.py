@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Protocol
 
-from headrace.pipeline.control.credits import Grant
-from headrace.pipeline.control.messages import ControlMessage
+from headrace.pipeline.control.messages import ControlMessage, Grant
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.central_inference import CentralInference
 from headrace.pipeline.main.launcher import ActorSlot, Launcher
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
 from headrace.stages.publisher import PolicyPublisher, PublisherPort
+
+
+class PolicyRelay(Protocol):
+    """A host that gets the policies in place of the actors."""
+
+    async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
+        """An actor has agents of a behaviour id, whose policies `newest_for` returns."""
+        ...
+
+    def send(self, update: PolicyUpdate) -> None:
+        """Send a policy to the host."""
+        ...
+
+    def newest_for(self, behavior_id: str) -> Iterable[PolicyUpdate]:
+        """Return word of the policy that the host has, for an actor that comes later."""
+        ...
 
 
 class Broadcaster:
@@ -24,7 +40,7 @@ class Broadcaster:
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self.central: CentralInference | None = None
+        self.relay: PolicyRelay | None = None
         """Where policies go instead, if one host decides for all actors; these are told what it has."""
         self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
 
@@ -46,15 +62,15 @@ class Broadcaster:
 
     def catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
         """An actor that comes later needs what the others were sent before."""
-        known = self.publisher if self.central is None else self.central
+        known = self.publisher if self.relay is None else self.relay
         for update in known.newest_for(behavior_id):
             slot.policies[behavior_id].put_nowait(update)
         if self.publisher.assignment is not None:
             slot.handle.control.send(self.publisher.assignment)
 
     def _send_policy(self, update: PolicyUpdate) -> None:
-        if self.central is not None:
-            self.central.send(update)
+        if self.relay is not None:
+            self.relay.send(update)
         else:
             self.send_to_actors(update)
 

@@ -15,11 +15,11 @@ from typing import Any
 from headrace.pipeline.common.graph import MAIN, learner_name, saved_shards
 from headrace.pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.hosts.stages import StageHost
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.policies.onnx_export import copy_final_model
 from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler

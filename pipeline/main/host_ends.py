@@ -1,4 +1,4 @@
-"""What follows from a host's end: a new one in the place of the dead one, a failure of the run, or nothing."""
+"""Listens to each host until its end, from which follows a new one in its place, a failure of the run, or nothing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from headrace.pipeline.control.messages import FollowerLost, HostFailed
+from headrace.pipeline.control.messages import ControlMessage, HostFailed, HostFinished
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.evaluation import Evaluation
+from headrace.pipeline.main.guarded import GuardedTasks
 from headrace.pipeline.main.launcher import ActorSlot, Launcher
 from headrace.pipeline.main.lost_learners import LostLearners
+from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.shutdown import Shutdown
 from headrace.pipeline.main.supervision import Supervisor
+from headrace.pipeline.reporting.timers import Timers
 
 log = logging.getLogger(__name__)
 
@@ -22,54 +24,91 @@ CAUSE_S = 5.0
 """Seconds in which the cause shows why a host has ended in order before the run did: as a rule another host's end."""
 
 
-class HostEnds:
-    """Sees to the end of each host.
+class HostWatch:
+    """Listens to each host, and sees to its end.
 
     Args:
+        tasks: in which hosts are listened to.
         running: the hosts.
         launcher: knows which of them are actors.
         supervisor: says which hosts may be started again.
         shutdown: ends the run.
-        evaluation: plays beside training, and sees to its own end.
+        parts: see to the ends of hosts of their own.
         restart: starts an actor in the place of the dead one.
         lost_learners: starts a learner in the place of a lost one.
+        on_message: called with each message of a host.
+        on_end: called when a host has ended for good.
+        timers: are told how long messages take.
     """
 
     def __init__(
         self,
+        tasks: GuardedTasks,
         running: RunningHosts,
         launcher: Launcher,
         supervisor: Supervisor,
         shutdown: Shutdown,
-        evaluation: Evaluation,
+        parts: RunParts,
         restart: Callable[[ActorSlot], Awaitable[None]],
         lost_learners: LostLearners,
+        on_message: Callable[[HostHandle, ControlMessage], Awaitable[None]],
+        on_end: Callable[[], None],
+        timers: Timers,
     ) -> None:
+        self._tasks = tasks
         self._running = running
         self._launcher = launcher
         self._supervisor = supervisor
         self._shutdown = shutdown
-        self._evaluation = evaluation
+        self._parts = parts
         self._restart = restart
         self._lost_learners = lost_learners
+        self._on_message = on_message
+        self._on_end = on_end
+        self._timers = timers
         self._reasons: dict[str, str] = {}
         """By name: why a host was ended that is not to blame itself."""
+
+    async def listen(self, host: HostHandle) -> None:
+        """Listen to a host until its end, and see to what its end means."""
+        said_goodbye = False
+        with self._tasks.failing():
+            async for message in host.control.receive():
+                if not self.may_replace(host):
+                    host.settle()
+                if isinstance(message, HostFinished | HostFailed):
+                    said_goodbye = True
+                    self._supervisor.ended(host.plan.name)  # its end is waited for otherwise
+                # Listening goes on after a failure: this host's end has still to be seen.
+                with self._tasks.failing(), self._timers.timer(type(message).__name__):
+                    await self._on_message(host, message)
+            status = await host.wait()
+            if self._running.current(host) and await self._ended(host, status, said_goodbye):
+                self._on_end()
+            return
+        if self._running.current(host):  # also if its replacement could not be started
+            host.settle()
+            self._running.mark_ended(host.plan.name)
+            self._shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
 
     def may_replace(self, host: HostHandle) -> bool:
         """Return True if another host takes the place of this one when it dies, within the restart limits."""
         return host.plan.role == "actor" or (host.plan.role == "learner" and self._lost_learners.replaced)
 
-    def told(self, host: HostHandle, message: HostFailed | FollowerLost) -> None:
-        """A host says why it ends, or why it is to be ended."""
-        if isinstance(message, FollowerLost):
-            self._reasons[host.plan.name] = f"was ended, because {message.how}"
-            host.kill()  # without having said that it has failed, so another one may take its place
-        elif host.plan.role == "evaluation":
-            self._evaluation.fail(message.message)
+    def failed(self, host: HostHandle, message: HostFailed) -> None:
+        """A host says why it ends."""
+        part = self._parts.of_role(host.plan.role)
+        if part is not None:
+            part.host_failed(message.message)
         else:
             self._shutdown.fail(message)
 
-    async def see(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
+    def end(self, host: HostHandle, why: str) -> None:
+        """End a host that is not to blame itself, so that another one may take its place."""
+        self._reasons[host.plan.name] = why
+        host.kill()
+
+    async def _ended(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
         """See to the end of a host; True if there is none in its place.
 
         Args:
@@ -82,8 +121,9 @@ class HostEnds:
         how = self._reasons.pop(name, "") or _how_it_ended(status)
         if not said_goodbye and (sharers := self._running.sharers(host)):
             how += f", and with it {', '.join(sharers)}"
-        if host.plan.role == "evaluation":
-            if await self._evaluation.ended(host, status, how, training=not self._shutdown.begun):
+        part = self._parts.of_role(host.plan.role)
+        if part is not None:
+            if await part.host_ended(host, status, how):
                 return False
         elif not self._shutdown.begun:
             if said_goodbye:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.pipeline.common.graph import INFERENCE, learner_name, shard_names
+from headrace.pipeline.common.graph import learner_name
+from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.hosts.protocol import Feed, HostHandle
-from headrace.pipeline.hosts.stages import Runner
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
-from headrace.pipeline.main.trajectory_path import carry
+from headrace.pipeline.roles.stages import Runner
 from headrace.queues.ends import Inlet, Outlet
 
 
@@ -30,15 +30,26 @@ class ActorSlot:
     """By behaviour id: main's end of the actor's policy queue."""
 
 
+async def _nothing(state: BehaviorState, learner: HostHandle) -> list[Runner]:
+    return []
+
+
 class Launcher:
     """Starts hosts with their plans, and opens main's ends of the queues that join them.
 
     Args:
         plan: the run.
         running: where hosts are started.
+        beside_learner: starts what belongs to a learner, and returns what main has to run for it.
     """
 
-    def __init__(self, plan: RunPlan, running: RunningHosts) -> None:
+    def __init__(
+        self,
+        plan: RunPlan,
+        running: RunningHosts,
+        beside_learner: Callable[[BehaviorState, HostHandle], Awaitable[list[Runner]]] = _nothing,
+    ) -> None:
+        self._beside_learner = beside_learner
         self._run = plan
         self._hosts = plan.config.pipeline.hosts
         self._running = running
@@ -121,14 +132,17 @@ class Launcher:
         outlet = await slot.handle.outlet(f"policies/{behavior_id}", newest=True)
         slot.policies[behavior_id] = self.ends[f"policies/{behavior_id} {slot.handle.plan.name}"] = outlet
 
-    async def start_inference(self) -> HostHandle:
-        """Start the host that decides for all actors."""
-        return await self._running.start(self._hosts.inference.kind, self._run.host_plan("inference", INFERENCE))
+    async def start(self, role: str, name: str, replaces: HostHandle | None = None, **fields: Any) -> HostHandle:
+        """Start a host of a part of the run.
 
-    async def start_evaluation(self, best: Mapping[str, float], replaces: HostHandle | None = None) -> HostHandle:
-        """Start the evaluation host, which knows the best scores so far."""
-        plan = replace(self._run.host_plan("evaluation", "evaluation"), best=dict(best))
-        return await self._running.start(self._hosts.evaluation.kind, plan, replaces=replaces)
+        Args:
+            role: its role.
+            name: its name.
+            replaces: a dead one.
+            fields: further fields of its plan.
+        """
+        kind = getattr(self._hosts, host_role(role).placed_as).kind
+        return await self._running.start(kind, replace(self._run.host_plan(role, name), **fields), replaces=replaces)
 
     def close_ends(self) -> None:
         """The hosts have ended: main's stages need not wait for what those that failed have left open."""
@@ -147,21 +161,4 @@ class Launcher:
         )
         state.learner = host = await self._running.start(self._hosts.learners.kind, plan, feed)
         updates = self.ends[f"updates/{behavior}"] = await host.inlet(f"updates/{behavior}")
-        return host, [*state.path.policies(updates), *await self._start_shards(state, host)]
-
-    async def _start_shards(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
-        """Start the hosts of a behaviour's replay buffer; returns what carries rows to them, and batches back."""
-        runners, behavior = [], state.behavior
-        for shard, name in enumerate(shard_names(self._run.config, behavior)):
-            plan = replace(
-                self._run.host_plan("replay_shard", name), behavior=behavior, spec=state.spec.to_plain(), replica=shard
-            )
-            kind = self._hosts.replay.kind
-            assert kind is not None, "there are shards"
-            host = await self._running.start(kind, plan)
-            rows, samples = f"rows/{behavior}/{shard}", f"samples/{behavior}/{shard}"
-            for queue, giver, taker in ((rows, learner, host), (samples, host, learner)):
-                inlet = self.ends[f"{queue} in"] = await giver.inlet(queue, newest=False)
-                outlet = self.ends[f"{queue} out"] = await taker.outlet(queue)
-                runners.append(carry(inlet, outlet))
-        return runners
+        return host, [*state.path.policies(updates), *await self._beside_learner(state, host)]

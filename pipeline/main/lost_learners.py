@@ -10,10 +10,10 @@ import logging
 
 from headrace.pipeline.common.graph import learner_name
 from headrace.pipeline.control.messages import LearnerReady, LearnerReplaced
+from headrace.pipeline.flow.control import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior_start import BehaviorStarter
 from headrace.pipeline.main.checkpointing import Checkpointing
-from headrace.pipeline.main.flow_control import FlowControl
 from headrace.pipeline.main.launcher import Launcher
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.reporting.reporter import Reporter

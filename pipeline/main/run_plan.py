@@ -10,8 +10,7 @@ from pathlib import Path
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
-from headrace.pipeline.hosts.plan import HostPlan, HostRole
-from headrace.pipeline.main.curricula import Curricula
+from headrace.pipeline.hosts.plan import HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder, folder_name
@@ -100,15 +99,6 @@ class RunPlan:
         behaviors = self.folder.read_training_status().behaviors.items()
         return {name: each.elo for name, each in behaviors if each.elo is not None and folder_name(name) in self.left}
 
-    def curricula(self) -> Curricula:
-        """The curricula, at the lessons that the run goes on from."""
-        curricula = Curricula(self.config.environment_parameters)
-        if self.resumed is not None and "curricula" in self.resumed.progress:
-            curricula.load_state_dict(self.resumed.progress["curricula"])
-        elif self.resumes:
-            curricula.begin_at(self.folder.read_training_status().lessons)
-        return curricula
-
     def route(self, behavior: str) -> Route:
         """The way of a behaviour's trajectories; what was recorded at a trainer's inlet goes straight there."""
         way = route(self.config, behavior)
@@ -129,7 +119,7 @@ class RunPlan:
         """Names of all parts that make a checkpoint whole, with these behaviours."""
         return expected_parts(self.config, behaviors, trainers_only=self.replay_edge == TRAINER_EDGE)
 
-    def host_plan(self, role: HostRole, name: str) -> HostPlan:
+    def host_plan(self, role: str, name: str) -> HostPlan:
         """The plan of a host, with what all of them have in common."""
         return HostPlan(
             role=role,

@@ -18,8 +18,8 @@ import yaml
 from headrace.config import RunConfig
 from headrace.pipeline.common.graph import decides_centrally, offline_demonstrations, placements_after
 from headrace.pipeline.common.process import usable_cores
-from headrace.pipeline.hosts.sizes import kind_of_trainer
 from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
+from headrace.pipeline.roles.sizes import kind_of_trainer
 from headrace.pipeline.run_folder.folder import CONFIGURATION
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.pacing import rows_per_update

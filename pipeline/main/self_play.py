@@ -15,7 +15,7 @@ from headrace.config.errors import KeyPath, dotted
 from headrace.config.opponents import OPPONENT_SAMPLERS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST, MAIN, part_name
-from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import folder_name

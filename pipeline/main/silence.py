@@ -10,16 +10,15 @@ from collections.abc import Callable
 
 from headrace.pipeline.common.graph import MAIN
 from headrace.pipeline.common.loop_watch import describe_holder
+from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.hosts.stages import StageHost
+from headrace.pipeline.main.run_part import RunPart
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Role, Silence, Supervisor
+from headrace.pipeline.roles.stages import StageHost
 
 log = logging.getLogger(__name__)
-
-SHARE_OF_SHARDS = 0.8
-"""Share of a learner's limits that its shards have: the learner, which waits for them, would be blamed otherwise."""
 
 
 class SilenceWatch:
@@ -33,7 +32,7 @@ class SilenceWatch:
         tasks: the group that owns the tasks in which silent hosts are asked.
         stages: main's own stages.
         fail: ends the run.
-        blame: says why the evaluation ends, which may be started again.
+        part_of: returns the part of the run that sees to hosts of a role; None if main does.
         may_replace: says of a host whether another one takes its place.
     """
 
@@ -44,7 +43,7 @@ class SilenceWatch:
         tasks: asyncio.TaskGroup,
         stages: StageHost,
         fail: Callable[[HostFailed], None],
-        blame: Callable[[str], None],
+        part_of: Callable[[str], RunPart | None],
         may_replace: Callable[[HostHandle], bool],
     ) -> None:
         self._supervisor = supervisor
@@ -52,17 +51,16 @@ class SilenceWatch:
         self._tasks = tasks
         self._stages = stages
         self._fail = fail
-        self._blame = blame
+        self._part_of = part_of
         self._may_replace = may_replace
         supervisor.started(MAIN, "main", time.monotonic())
 
     def started(self, host: HostHandle) -> None:
         """Watch over a host from now on."""
-        shard = host.plan.role == "replay_shard"
-        role: Role = "learners" if shard or host.plan.role == "learner" else "actors"
+        role = host_role(host.plan.role)
         # What runs in main's event loop can't be ended alone when it holds that.
-        limits: Role = role if host.may_hang else "main"
-        self._supervisor.started(host.plan.name, limits, time.monotonic(), SHARE_OF_SHARDS if shard else 1.0)
+        limits: Role = role.limits if host.may_hang else "main"
+        self._supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
 
     def look(self, now_s: float) -> None:
         """Look who is silent; to be called about once a second."""
@@ -81,13 +79,12 @@ class SilenceWatch:
         if not silence.ends:
             log.warning("%s", words)
             return
-        match host.plan.role:
-            case "actor" | "learner" if host.may_hang and self._may_replace(host):
-                log.warning("%s\nKilling it.", words)
-            case "evaluation":
-                self._blame(words)
-            case _:
-                self._fail(HostFailed(f"{words}\nIt was ended.", "", silence.host))
+        if host.may_hang and self._may_replace(host):
+            log.warning("%s\nKilling it.", words)
+        elif (part := self._part_of(host.plan.role)) is not None:
+            part.host_failed(words)
+        else:
+            self._fail(HostFailed(f"{words}\nIt was ended.", "", silence.host))
         host.kill()
 
     def _judge_main(self, silence: Silence) -> None:

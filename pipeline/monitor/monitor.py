@@ -12,24 +12,19 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from headrace.config.listen import endpoint_of, reaches_others
-from headrace.config.section_checks import persons_in
 from headrace.config.sections import MonitorSettings
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.control.messages import DirectShow, KeysHeld
-from headrace.pipeline.hosts.process import ProcessHosts
+from headrace.pipeline.common.run_parts import wanted_sides
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, StateFeed, health_routes, page_routes, run_routes
 from headrace.pipeline.monitor.control import Control
-from headrace.pipeline.monitor.exhibition import exhibition_of
 from headrace.pipeline.monitor.live_run import LiveRun, LogTail
-from headrace.pipeline.monitor.own_game import OwnGameShow
 from headrace.pipeline.monitor.shown_game import ShownGame
 from headrace.pipeline.monitor.state import leagues_of, state_of
 from headrace.pipeline.monitor.watching import watching
@@ -144,10 +139,9 @@ async def monitored(
         await asyncio.to_thread(read_events, plan.folder.path, plan.config.behaviors, history)
     coordinator.reporter.add_writer(HistoryWriter(history, plan.resumes))
     control = Control(coordinator.controls, stop, asyncio.get_running_loop(), settings.control)
-    show = _shown_game(plan, coordinator)
+    show: ShownGame = next(iter(wanted_sides(plan.config, "page").values()))(plan, coordinator)
     page = LivePage(LiveRun(plan.folder.run_id, plan.config, history, tail), settings, control, show)
-    if isinstance(show, OwnGameShow):
-        coordinator.own_game.tell = partial(page.server.call, show.receive)
+    show.join(page.server.call)
     page.server.start()
     watch = _Watch(plan, coordinator, page)
     try:
@@ -157,22 +151,6 @@ async def monitored(
     finally:
         watch.end()
         await asyncio.to_thread(page.server.stop)
-
-
-def _shown_game(plan: RunPlan, coordinator: Coordinator) -> ShownGame:
-    """Return the game that the page shows: the run's own where persons play in it, else one of an exhibition."""
-    if persons_in(plan.config):
-        main = asyncio.get_running_loop()
-
-        def send(message: DirectShow | KeysHeld) -> None:
-            main.call_soon_threadsafe(coordinator.own_game.send, message)
-
-        return OwnGameShow(send)
-    return exhibition_of(
-        plan.config,
-        lambda tasks: ProcessHosts(plan.config, tasks).start(plan.host_plan("exhibition", "exhibition")),
-        lambda: coordinator.starter.newest,
-    )
 
 
 class LivePage:

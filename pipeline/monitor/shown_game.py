@@ -6,7 +6,7 @@ import asyncio
 import json
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +64,10 @@ class ShownGame(ABC):
         self._viewers = 0
         self._alone_since = 0.0
         self._closed = False
+
+    def join(self, call: Callable[..., None]) -> None:
+        """Learn how to call something in the loop of the page's server; before it starts."""
+        return
 
     @abstractmethod
     def start(self) -> None:

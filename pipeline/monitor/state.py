@@ -23,6 +23,7 @@ from headrace.pipeline.common.graph import (
     route,
     shard_name,
 )
+from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
@@ -32,14 +33,6 @@ from headrace.queues.specs import behavior_name, behavior_team
 ENVIRONMENT, PROCESSOR, PUBLISHER = "environment", "agent_processor", "policy_publisher"
 RELAY = "requests"
 """What passes requests for decisions on to the host that decides for all actors."""
-_ROLES = {
-    "follower": ("replica",),
-    "replay_shard": ("replay_buffer",),
-    "inference": (INFERENCE,),
-    "evaluation": ("evaluation",),
-}
-"""Stages of hosts that are not on the way of trajectories."""
-
 
 _NEVER_FULL = frozenset({"policies", "updates", "asked", "answers"})
 """Kinds of queues whose newest item replaces one that waits, or that never have a second one."""
@@ -177,21 +170,11 @@ def _stages(role: str, config: RunConfig) -> tuple[str, ...]:
         case "actor" | "replay":
             custom = tuple(each.name for each in placements_after(config, PROCESSOR, in_main=False))
             return (*((ENVIRONMENT, PROCESSOR) if role == "actor" else ("recording",)), *custom)
-        case "learner":
-            return (TRAINER,)
-    return _ROLES.get(role, ())
+    return host_role(role).stages
 
 
 def _kind(role: str, config: RunConfig) -> str:
-    hosts = config.pipeline.hosts
-    kinds: dict[str, Any] = {
-        "learner": hosts.learners,
-        "follower": hosts.learners,
-        "replay_shard": hosts.replay,
-        "inference": hosts.inference,
-        "evaluation": hosts.evaluation,
-    }
-    return str(kinds.get(role, hosts.actors).kind)
+    return str(getattr(config.pipeline.hosts, host_role(role).placed_as).kind)
 
 
 Status = Literal["starting", "running", "paused", "ending", "failed", "ended"]

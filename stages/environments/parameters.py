@@ -1,6 +1,6 @@
 """Environment parameters at the environments: values drawn anew for each episode of each instance.
 
-Main decides which value or sampler each parameter has (`pipeline/main/curricula.py`) and sends all of them to the
+Main decides which value or sampler each parameter has (`pipeline/parts/curricula/`) and sends all of them to the
 actors (`EnvironmentParameters`). Samplers are drawn from here, beside the environments, so that values differ from
 instance to instance and from episode to episode.
 

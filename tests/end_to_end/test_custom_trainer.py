@@ -15,8 +15,8 @@ from runs import Command
 
 from headrace.config import RunConfig, load_config
 from headrace.pipeline.common.errors import RunFailed
-from headrace.pipeline.hosts.sizes import rows_per_batch
 from headrace.pipeline.policies.export import read_export
+from headrace.pipeline.roles.sizes import rows_per_batch
 from headrace.pipeline.run import run
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec

@@ -24,7 +24,7 @@ from run_configs import (
 from run_folders import digest, read_whole_checkpoint
 from runs import Command, record_expert, run_here
 
-from headrace.pipeline.hosts import runtime
+from headrace.pipeline.roles import runtime
 from headrace.pipeline.run_folder import checkpoint_assembler
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
@@ -92,7 +92,7 @@ def usually(*names: str):
 def states(run_folder):
     """A checksum of each part of the newest checkpoint: trainers, with self-play the ghost stage; and of the lessons."""
     states = {part: digest(state) for part, state in read_whole_checkpoint(run_folder).items()}
-    return {**states, "lessons": digest(newest_checkpoint(run_folder / "checkpoints").progress["curricula"])}
+    return {**states, "lessons": digest(newest_checkpoint(run_folder / "checkpoints").progress.get("curricula"))}
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from properties import examples
 
 from headrace.config import SelfPlaySettings
-from headrace.pipeline.hosts.actor import AGENT_ID_RANGE
+from headrace.pipeline.roles.actor import AGENT_ID_RANGE
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import behavior_name, behavior_team
 

@@ -16,10 +16,11 @@ from ray.exceptions import ActorUnavailableError, RayError
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HostResources
 from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.control.messages import OpenEdge
 from headrace.pipeline.hosts.lifeline import ANSWER_S
-from headrace.pipeline.hosts.plan import HostPlan, HostRole
+from headrace.pipeline.hosts.plan import HostPlan
 from headrace.pipeline.hosts.protocol import Feed, HostHandle
 from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
 from headrace.pipeline.hosts.ray.session import RaySession
@@ -326,19 +327,9 @@ class RayHosts:
         if self._session is not None:
             self._session.close()
 
-    def _asked(self, role: HostRole) -> HostResources:
-        hosts = self._config.pipeline.hosts
-        match role:
-            case "learner" | "follower":
-                return hosts.learners.resources
-            case "evaluation":
-                return hosts.evaluation.resources
-            case "replay_shard":
-                return hosts.replay.resources
-            case "inference":
-                return hosts.inference.resources
-            case _:
-                return hosts.actors.resources
+    def _asked(self, role: str) -> HostResources:
+        resources: HostResources = getattr(self._config.pipeline.hosts, host_role(role).placed_as).resources
+        return resources
 
     async def _watch_head(self, session: RaySession) -> None:
         """Let a lost head show as the end of its actors, which main would replace: that fails, and ends the run.

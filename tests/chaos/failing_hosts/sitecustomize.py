@@ -64,7 +64,7 @@ def checkpoint_is_whole() -> bool:
 
 
 def fail_as_a_shard() -> None:
-    from headrace.pipeline.hosts.replay_shard import ReplayShardHost
+    from headrace.pipeline.parts.replay_shards.host import ReplayShardHost
     from headrace.stages.trainer.sac.replay_shard import ReplayShard
 
     match MOMENT:
@@ -79,7 +79,7 @@ def fail_as_a_shard() -> None:
 
 
 def fail_as_the_inference_host() -> None:
-    from headrace.pipeline.hosts.inference import InferenceHost
+    from headrace.pipeline.parts.central_inference.host import InferenceHost
     from headrace.stages.inference import CentralDecider
 
     match MOMENT:
@@ -94,7 +94,7 @@ def fail_as_the_inference_host() -> None:
 
 
 def fail_as_a_follower() -> None:
-    from headrace.pipeline.hosts.follower import FollowerHost
+    from headrace.pipeline.parts.followers.host import FollowerHost
     from headrace.stages.trainer.on_policy.update import OnPolicyUpdate
 
     match MOMENT:

@@ -47,8 +47,8 @@ def test_learners_come_first_and_import_torch_and_actors_do_not(made):
     with started_early(config(pipeline__hosts__actors__replicas=2)):
         assert [child.name for child in made] == ["learner-CartPole", "actor-0", "actor-1"]
         learner, actor, _ = made
-        assert learner.modules == ["torch", "headrace.pipeline.hosts.learner", "headrace.stages.trainer.ppo"]
-        assert actor.modules == ["headrace.pipeline.hosts.actor"]
+        assert learner.modules == ["torch", "headrace.pipeline.roles.learner", "headrace.stages.trainer.ppo"]
+        assert actor.modules == ["headrace.pipeline.roles.actor"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_only_what_runs_in_a_process_is_started(made, changes, names):
 def test_main_imports_what_learners_in_it_need():
     assert imported_in_main(config(**INLINE)) == [
         "torch",
-        "headrace.pipeline.hosts.learner",
+        "headrace.pipeline.roles.learner",
         "headrace.stages.trainer.ppo",
     ]
     assert imported_in_main(config()) == []
@@ -156,7 +156,7 @@ def imported(modules: str) -> set[str]:
 
 
 def test_an_actor_imports_neither_torch_nor_old_files_nor_reports():
-    assert not imported("headrace.pipeline.hosts.actor") & {*UNUSED, "torch"}
+    assert not imported("headrace.pipeline.roles.actor") & {*UNUSED, "torch"}
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
@@ -170,4 +170,4 @@ def test_a_learner_imports_no_environment_no_compiler_and_no_demo_files(trainer)
         "torch._dynamo",
         "torch.onnx",
     }
-    assert not imported(f"headrace.pipeline.hosts.learner, headrace.stages.trainer.{trainer}") & {*UNUSED, *others}
+    assert not imported(f"headrace.pipeline.roles.learner, headrace.stages.trainer.{trainer}") & {*UNUSED, *others}

@@ -16,7 +16,7 @@ from headrace.pipeline.hosts.child_process import started_early, take_child
 from headrace.pipeline.hosts.prestart import PrestartedProcess, guess_learner, prestarted_learner
 from headrace.pipeline.hosts.process_cleanup import host_mark
 
-PPO = ("learner-CartPole", ["torch", "headrace.pipeline.hosts.learner", "headrace.stages.trainer.ppo"])
+PPO = ("learner-CartPole", ["torch", "headrace.pipeline.roles.learner", "headrace.stages.trainer.ppo"])
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_first_behaviour_and_its_trainer_are_found_in_the_text(written):
     text = "# two\nbehaviors:\n\n  # the first\n  'One-1': # it\n    trainer_type: sac\n  Two:\n"
     assert guess_learner(["--run-id", "x", written(text)]) == (
         "learner-One-1",
-        ["torch", "headrace.pipeline.hosts.learner", "headrace.stages.trainer.sac"],
+        ["torch", "headrace.pipeline.roles.learner", "headrace.stages.trainer.sac"],
     )
 
 

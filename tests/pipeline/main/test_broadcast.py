@@ -14,8 +14,7 @@ from fakes import policy_update
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.control.channel import LocalControl, local_pair
-from headrace.pipeline.control.credits import Grant
-from headrace.pipeline.control.messages import OpenEdge, Stop
+from headrace.pipeline.control.messages import Grant, OpenEdge, Stop
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.main.broadcast import Broadcaster
 from headrace.pipeline.main.launcher import Launcher

@@ -14,13 +14,13 @@ from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, Stop
 from headrace.pipeline.hosts.inline import InlineHost, LocalEdges
 from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.stages import StageHost
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.trajectory_path import TrajectoryPath
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import write_part
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.training_status import ExportEntry

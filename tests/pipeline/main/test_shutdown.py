@@ -12,7 +12,6 @@ from fakes import counting_spec
 
 from headrace.config import RunConfig
 from headrace.pipeline.control.messages import HostFailed
-from headrace.pipeline.hosts.stages import StageHost
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.broadcast import Broadcaster
 from headrace.pipeline.main.checkpointing import Checkpointing
@@ -23,6 +22,7 @@ from headrace.pipeline.main.shutdown import Shutdown
 from headrace.pipeline.main.trajectory_path import TrajectoryPath
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.virtual_time

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,11 @@ from headrace.pipeline.common.graph import MAIN
 from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.stages import StageHost
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.silence import SilenceWatch
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.roles.stages import StageHost
 
 WARN_S, END_S = 4.0, 10.0
 LIMITS = {role: {"warn_s": WARN_S, "end_s": END_S} for role in ("actors", "learners", "main")}
@@ -57,8 +58,11 @@ class Watched:
         self.stages = StageHost(MAIN, folder, 1, None, StatisticsCollector(1), None, lambda message: None)
         self._begun = self._now = time.monotonic()
         self.watch = SilenceWatch(
-            supervisor, self.running, tasks, self.stages, self.failures.append, self.blamed.append, self.replaced
+            supervisor, self.running, tasks, self.stages, self.failures.append, self.part_of, self.replaced
         )
+
+    def part_of(self, role: str) -> Any:
+        return SimpleNamespace(host_failed=self.blamed.append) if role == "evaluation" else None
 
     def replaced(self, host: Any) -> bool:
         return host.plan.role == "actor" or self.replaces_learners

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from headrace.pipeline.control.messages import HostFailed, LogLine, PictureTaken, ShowAnnounced, StatisticsReport, Stop
-from headrace.pipeline.monitor import exhibition
-from headrace.pipeline.monitor.exhibition import Exhibition
-from headrace.pipeline.monitor.own_game import OwnGameShow
 from headrace.pipeline.monitor.watching import Refused, Viewer
+from headrace.pipeline.parts.exhibition import page as exhibition
+from headrace.pipeline.parts.exhibition.page import Exhibition
+from headrace.pipeline.parts.own_game.page import OwnGameShow
 from headrace.queues.messages import PolicyUpdate
 
 SIDES = [
@@ -169,7 +169,7 @@ def test_who_closes_the_page_gives_the_side_back_and_ends_the_recording(viewer):
 def players():
     """Two viewers of a run's own game in which a person plays on the left, and what was sent to main."""
     sent = []
-    show = OwnGameShow(sent.append)
+    show = OwnGameShow(sent.append, lambda tell: None)
     sides = [{**side, "choices": [], "seat": side["id"] == "left"} for side in SIDES]
     show.receive(ShowAnnounced({"sides": sides, "display": None, "saved": "", "trouble": "", "waits": "for left"}))
     return Viewer(show, may_play=True), Viewer(show, may_play=False), sent

@@ -248,7 +248,7 @@ def test_a_design_that_needs_torch_is_refused():
 
 def test_acting_needs_no_torch():
     code = """
-import sys, headrace.stages.policy, headrace.stages.trainer, headrace.pipeline.policies.export, headrace.pipeline.hosts.actor
+import sys, headrace.stages.policy, headrace.stages.trainer, headrace.pipeline.policies.export, headrace.pipeline.roles.actor
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 spec = BehaviorSpec("Test", (ObservationSpec("o", (2,)),), ActionSpec(2))

@@ -2,7 +2,7 @@
 
 from trainer_samples import Reported
 
-from headrace.pipeline.hosts.learner import EpochStatistics
+from headrace.pipeline.roles.learner import EpochStatistics
 
 
 def opened():

@@ -1,0 +1,267 @@
+"""Flow control: how far actors may run ahead of a trainer, as a ledger of credits.
+
+A credit is one step of the learning team. The ledger, in the main host, holds a *window* of credits per
+behaviour name: `(max_policy_lag + 1) × rows_per_update`. An actor asks for credits and gets a *cap*: how
+many steps it may have made in all. It steps only while what it emitted and what it holds is below the cap.
+The stage that ends a trajectory returns its credits: the trainer when it has learned from it, the ghost stage for
+those it rejects, the stage loop for those that a stage drops.
+
+Why it never hangs. An actor that has to wait first emits everything it holds and gives back what it did not
+use, so credits are held only by actors that are stepping, by trajectories in transit, and by the trainer. If
+no actor steps and nothing is in transit, the trainer holds the whole window, which is at least one update: it
+learns and returns them. Steps that the others wait for do arrive: an actor emits what older versions made as soon as
+it acts by a newer one, and the trainer reports within milliseconds what has come.
+
+Why the lag is bounded, with any number of actors: see `credit_window`. Steps beyond a cap come on top: a tick is never
+cut, so an actor may make as many as it has agents, less one.
+
+All counts are cumulative, so a message that is repeated or late does no harm. A source is one incarnation of
+an actor: credits of a dead one are written off, and later returns for it are ignored. A message costs the ledger what
+it names and the grants that it leads to; neither the number of actors nor that of waiting ones counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from headrace.pipeline.control.messages import CreditRequest, Grant
+from headrace.pipeline.flow.credit_window import TRAINER, CreditWindow
+from headrace.queues.messages import FREE
+
+
+class FlowError(ValueError):
+    """The window is too small to work; the message says why."""
+
+
+class CreditLedger:
+    """Main's account of all credits. Pure: calls in, grants out; no clock, no I/O.
+
+    Args:
+        at_rest: grant only when nothing is in transit: all actors are waiting, and what they emitted has reached its
+            trainer or was returned. Grants then do not depend on timing.
+    """
+
+    RESTORED = -1
+    """Source of the rows that a resumed trainer holds from its checkpoint."""
+
+    def __init__(self, at_rest: bool = False) -> None:
+        self._at_rest = at_rest
+        self._windows: dict[str, CreditWindow] = {}
+        self._sources: set[int] = set()
+        self._retired: set[int] = set()
+        self._firsts: dict[str, int] = {}
+        self._requests: dict[int, CreditRequest] = {}
+        """Waiting requests by source, in order."""
+        self._early: dict[str, dict[tuple[str, int], int]] = {}
+        """By behaviour without a window: what stages have returned, by stage and source."""
+        self._wanted: Counter[tuple[str, ...]] = Counter()
+        """How many of them want these behaviours."""
+        self._paused = False
+
+    def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
+        """Open the account of a behaviour whose trainer learns at `rows_per_update` rows.
+
+        Args:
+            behavior: the behaviour name.
+            rows_per_update: rows at which its trainer learns.
+            max_policy_lag: number of updates that a policy may be old when its steps are learned from.
+            restored_rows: rows that the trainer already holds after a resume.
+
+        Raises:
+            FlowError: if the window could never fill the trainer.
+        """
+        if rows_per_update < 1 or max_policy_lag < 0:
+            raise FlowError(
+                f"{behavior}: a window needs at least 1 row per update and a lag of at least 0, "
+                f"got {rows_per_update} rows and lag {max_policy_lag}"
+            )
+        window = self._windows[behavior] = CreditWindow(max_policy_lag, rows_per_update, restored_rows)
+        window.first = self._firsts.get(behavior, 0)
+        for request in self._requests.values():  # who waits for a lost trainer's successor has emitted what it held
+            if used := request.used.get(behavior, 0):
+                window.use(request.source, used, behavior in request.gives_back, request.acting.get(behavior))
+        for (by, source), total in self._early.pop(behavior, {}).items():
+            self._return(window, by, source, total)
+
+    def resize_window(self, behavior: str, max_policy_lag: int) -> list[Grant]:
+        """Let a policy be this many updates old from now on when its steps are learned from."""
+        self._windows[behavior].lag = max_policy_lag
+        return self._serve()
+
+    def open_unbounded(self, behavior: str) -> None:
+        """Open an account without a bound, for a behaviour without a trainer or whose trainer accepts any lag."""
+        self._windows[behavior] = CreditWindow(0, FREE)
+
+    def close_window(self, behavior: str) -> None:
+        """Close the account of a behaviour whose trainer is lost: what is outstanding is written off.
+
+        All actors have to go on as other sources. What they did before counts for the other behaviours alone.
+        """
+        self._windows.pop(behavior, None)
+        self._early.pop(behavior, None)
+        self._firsts[behavior] = max(self._sources, default=-1) + 1
+        self._retired |= self._sources
+        self._sources.clear()
+        self._requests.clear()
+        self._wanted.clear()
+
+    def add_source(self, source: int) -> None:
+        """Add an actor: a new incarnation, with an id higher than any before."""
+        self._sources.add(source)
+
+    def remove_source(self, source: int) -> list[Grant]:
+        """Remove an actor that has ended, and write off its credits."""
+        self._sources.discard(source)
+        self._retired.discard(source)
+        for window in self._windows.values():
+            window.remove(source)
+        self._forget(source)
+        return self._serve()
+
+    def request(self, request: CreditRequest) -> list[Grant]:
+        """Handle an actor's request for credits, or its return of unused ones."""
+        source, retired = request.source, request.source in self._retired
+        if source not in self._sources and not retired:
+            return []
+        for behavior, used in request.used.items():
+            window = self._windows.get(behavior)
+            if window is not None and source >= window.first:
+                window.use(source, used, behavior in request.gives_back, request.acting.get(behavior))
+        if retired:
+            pass  # its successor asks
+        elif request.wants:
+            self._forget(source)
+            self._wait(request)
+        elif request.gives_back and source in self._requests:
+            # The gate ignores caps of earlier requests for what it has given back: such credits would be lost.
+            earlier = self._requests[source]
+            self._unwant(earlier.wants)
+            kept = tuple(name for name in earlier.wants if name not in request.gives_back)
+            self._wait(replace(earlier, wants=kept))
+        return self._serve()
+
+    def returned(self, by: str, behavior: str, source: int, total: int) -> list[Grant]:
+        """Record credits of a source that were returned.
+
+        Args:
+            by: the stage and replica that returned them; each has a count of its own.
+            behavior: the behaviour name.
+            source: the actor incarnation that emitted the steps.
+            total: number of credits that `by` has returned for this source so far, cumulative.
+        """
+        window = self._windows.get(behavior)
+        if window is None:  # what is dropped while a lost trainer has no successor yet comes back, too
+            self._early.setdefault(behavior, {})[by, source] = total
+            return []
+        self._return(window, by, source, total)
+        return self._serve()
+
+    def learned(
+        self,
+        behavior: str,
+        version: int,
+        held: int = 0,
+        returned: Mapping[int, int] | None = None,
+        arrived: Mapping[int, int] | None = None,
+    ) -> list[Grant]:
+        """Record a trainer's report.
+
+        Args:
+            behavior: the behaviour name.
+            version: of the policy that it has published last.
+            held: credits that it holds.
+            returned: credits that it has returned so far, by source, cumulative.
+            arrived: credits that have arrived at it so far, by source, cumulative.
+        """
+        window = self._windows.get(behavior)
+        if window is None:
+            return []
+        window.version, window.held = version, held
+        returned, arrived = returned or {}, arrived or {}
+        for source in {**returned, **arrived}:
+            self._return(window, TRAINER, source, returned.get(source, 0), arrived.get(source, 0))
+        return self._serve()
+
+    def pause(self) -> None:
+        """Grant nothing until `resume`."""
+        self._paused = True
+
+    def resume(self) -> list[Grant]:
+        """Grant again."""
+        self._paused = False
+        return self._serve()
+
+    def outstanding(self, behavior: str) -> int:
+        """Return the credits that are not in the ledger: held by actors, in transit, or in the trainer's buffer."""
+        return self._windows[behavior].out
+
+    def _return(self, window: CreditWindow, by: str, source: int, total: int, arrived: int = 0) -> None:
+        if source == self.RESTORED:
+            left = max(0, window.restored - total)
+            window.out += left - window.restored_left
+            window.restored_left = left
+        elif source >= window.first and (source in self._sources or source in self._retired):
+            window.give_back(source, by, total, arrived)
+
+    def _wait(self, request: CreditRequest) -> None:
+        self._requests[request.source] = request
+        self._wanted[request.wants] += 1
+
+    def _forget(self, source: int) -> None:
+        request = self._requests.pop(source, None)
+        if request is not None:
+            self._unwant(request.wants)
+
+    def _unwant(self, wants: tuple[str, ...]) -> None:
+        self._wanted[wants] -= 1
+        if not self._wanted[wants]:
+            del self._wanted[wants]
+
+    def _serve(self) -> list[Grant]:
+        """Answer waiting requests in order; each gets some credits for all that it wants, or keeps waiting."""
+        grants: list[Grant] = []
+        if self._paused:
+            return grants
+        closed: dict[tuple[str, ...], None] = {}
+        for request in self._requests.values():
+            if request.wants in closed:
+                continue
+            grant = self._grant(request)
+            if grant is not None:
+                grants.append(grant)
+                continue
+            closed[request.wants] = None
+            if len(closed) == len(self._wanted):
+                break
+        for grant in grants:
+            self._forget(grant.source)
+        # What is closed to all because of one source's steps may be open to that source.
+        for name in dict.fromkeys(name for wants in closed for name in wants if name in self._windows):
+            slowest = self._requests.get(self._windows[name].slowest())
+            grant = self._grant(slowest) if slowest is not None else None
+            if grant is not None:
+                grants.append(grant)
+                self._forget(grant.source)
+        return grants
+
+    def _grant(self, request: CreditRequest) -> Grant | None:
+        wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
+        if len(wanted) < len(request.wants):
+            return None  # its trainer is not ready yet
+        bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
+        if self._at_rest and any(window.out != window.held for window in bounded.values()):
+            return None
+        free = {name: window.free(request.source) for name, window in bounded.items()}
+        if any(amount < 1 for amount in free.values()):
+            return None
+        caps, versions = {}, {}
+        for name, window in wanted.items():
+            if window.rows == FREE:
+                caps[name], versions[name] = FREE, 0
+                continue
+            versions[name] = window.version
+            chunk = -(-window.rows // max(1, len(self._sources)))
+            caps[name] = window.grant(request.source, min(chunk, free[name]))
+        return Grant(request.source, request.number, caps, versions)

@@ -1,0 +1,61 @@
+"""Failures of hosts: what a host's work raises, as the message that tells main."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+from headrace.config import ConfigError
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.graph import ACTOR
+from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.run_folder.checkpoint import CheckpointError
+from headrace.queues.errors import QueueClosed, SpecError
+from headrace.stages.error_text import describe_error, raised_in_user_code
+from headrace.stages.errors import StageError, is_failure
+from headrace.stages.loop import StageFailure
+
+
+async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
+    """Let a request to exit or end that nobody made be a failure of the host, not the end of a task in silence."""
+    try:
+        await work
+    except Exception:
+        raise
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        raise StageError(f"the code of {host} raised {describe_error(error)}") from error
+
+
+def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:
+    """The failure that the others followed from: the first that is not merely a closed queue."""
+    leaves = list(_leaves(group))
+    causes = [leaf for leaf in leaves if not isinstance(leaf, QueueClosed)]
+    named = [leaf for leaf in causes if isinstance(leaf, StageFailure)]
+    return (named or causes or leaves)[0]
+
+
+def describe_failure(host: str, error: BaseException) -> HostFailed:
+    """Describe a failure to main."""
+    stage = error.stage if isinstance(error, StageFailure) else ""
+    cause = error.cause if isinstance(error, StageFailure) else error
+    settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # whichever stage came upon it
+    # An actor's own errors name the environment at fault, which says more than the actor that came upon it.
+    named = stage == ACTOR and isinstance(cause, StageError | SpecError)
+    blamed = cause if settings_are_wrong or named else error
+    plain = settings_are_wrong or isinstance(error, StageError | SpecError)
+    return HostFailed(
+        str(blamed) if plain else describe_error(error),
+        "".join(traceback.format_exception(cause)),
+        stage or host,
+        cause.key if isinstance(cause, StageError) else (),
+        raised_in_user_code(cause),
+    )
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]

@@ -1,0 +1,63 @@
+"""The one door to what main runs: whatever is raised there ends the run, as a failure with a name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.pipeline.common.graph import MAIN
+from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.hosts.failures import describe_failure
+from headrace.stages.errors import is_failure
+
+log = logging.getLogger(__name__)
+
+
+class GuardedTasks:
+    """Main's tasks, and among them the runners: what carries items through main until its queues end.
+
+    Args:
+        fail: ends the run.
+
+    Attributes:
+        group: owns all tasks.
+    """
+
+    def __init__(self, fail: Callable[[HostFailed], None]) -> None:
+        self.group = asyncio.TaskGroup()
+        self._fail = fail
+        self._runners: list[asyncio.Task[None]] = []
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Let what is raised within end the run."""
+        try:
+            yield
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            self._fail(describe_failure(MAIN, error))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start something; if it raises, the run fails."""
+        return self.group.create_task(self._guarded(work))
+
+    def run(self, runner: Coroutine[Any, Any, None]) -> None:
+        """Start a runner."""
+        task = self.start(runner)
+        task.set_name("a queue of main")
+        self._runners.append(task)
+
+    async def end_runners(self, patience_s: float) -> None:
+        """Let the runners end, as their queues have; one that awaits something else for ever is cancelled."""
+        _, left = await asyncio.wait(self._runners, timeout=patience_s) if self._runners else ((), ())
+        for task in left:
+            log.warning("%s did not end within %.0f s and is cancelled.", task.get_name(), patience_s)
+            task.cancel()
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        with self.failing():
+            await work

@@ -1,0 +1,1 @@
+"""Central inference: one host decides for all actors."""

@@ -1,0 +1,85 @@
+"""The actor's side of central inference: it asks for decisions over a queue, and waits for the answers of another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from headrace.pipeline.policies.inference import asked_policies
+from headrace.pipeline.roles.actor_part import ActorPart
+from headrace.pipeline.roles.runtime import Host
+from headrace.queues.ends import Inlet, ItemSource, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.remote_policy import NoDecisionError
+
+_NUMBERS_OF_ONE = 2**40
+"""Numbers of requests of one incarnation of an actor: an answer that is meant for a dead one fits none of the next."""
+
+
+class CentralActor(ActorPart):
+    """Lets the central host decide in this actor."""
+
+    outlets, inlets = ("requests",), ("answers",)
+
+    def __init__(self, host: Host, request: EnvironmentRequest) -> None:
+        super().__init__(host, request)
+        self.oracle = self._decisions = CentralDecisions(host.plan.source)
+        self.make_policy = asked_policies(host.config, host.plan.folder)
+
+    def open_outlet(self, outlet: Outlet[Any]) -> None:
+        """Ask over this queue."""
+        self._decisions.open(outlet)
+
+    def follow(self, inlet: Inlet[Any]) -> Coroutine[Any, Any, None]:
+        """Take answers from this queue."""
+        return self._decisions.follow(inlet)
+
+
+class CentralDecisions:
+    """Asks one thing at a time; see `headrace.stages.environments.remote_policy.DecisionClient`.
+
+    Args:
+        source: the actor's incarnation.
+    """
+
+    def __init__(self, source: int) -> None:
+        self._number = source * _NUMBERS_OF_ONE
+        self._outlet: Outlet[DecisionRequest] | None = None
+        self._waiting: asyncio.Future[tuple[PolicyAnswer, ...]] | None = None
+        self._lost = False
+
+    def open(self, outlet: Outlet[Any]) -> None:
+        """Ask over this queue, which main opens before any policy comes to decide by."""
+        self._outlet = outlet
+
+    async def follow(self, inlet: ItemSource[DecisionAnswer]) -> None:
+        """Take answers until their queue ends; then nobody is left who answers."""
+        async for answer in inlet:
+            if answer.number == self._number and self._waiting is not None and not self._waiting.done():
+                self._waiting.set_result(answer.answers)
+            del answer
+        self._lost = True
+        self.give_up()
+
+    async def ask(self, questions: tuple[PolicyQuestion, ...]) -> tuple[PolicyAnswer, ...]:
+        """See `DecisionClient`."""
+        if self._lost or self._outlet is None:
+            raise NoDecisionError
+        self._number += 1
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._outlet.put(DecisionRequest(self._number, questions))
+            return await self._waiting
+        except QueueClosed:
+            self._lost = True
+            raise NoDecisionError from None
+        finally:
+            self._waiting = None
+
+    def give_up(self) -> None:
+        """See `DecisionClient`."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(NoDecisionError())

@@ -1,0 +1,139 @@
+"""The inference host: decides for the agents of all actors (`pipeline.inference: central`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from headrace.pipeline.common.graph import INFERENCE, actor_names
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import DecideFor, HostFailed, OpenEdge, PolicyKept, Stop
+from headrace.pipeline.hosts.failures import contained
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.policies.inference import policy_maker
+from headrace.pipeline.roles.device import choose_device
+from headrace.pipeline.roles.runtime import Host
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import DecisionRequest, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.inference import CentralDecider
+from headrace.stages.timings import ACTING
+
+PATIENCE = 0.5
+"""Share of the time that the last decision took for which the first who asks waits for the others: so a decision comes
+half a decision later at most, and one for all saves all but one."""
+_SHORTEST_WAIT_S = 1e-3
+"""Event loops wait no shorter; below it only what has arrived is taken in."""
+_TURNS = 4
+"""Turns of the event loop in which what has arrived at a socket reaches this host."""
+
+
+@dataclass(frozen=True)
+class _Deciding:
+    requests: int
+
+    def describe(self) -> str:
+        return f"decides on {self.requests} requests"
+
+
+class InferenceHost(Host):
+    """Runs the one decider of a run."""
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        super().__init__(plan, control, edges)
+        device = self.config.torch_settings.device
+        if device != "cpu":  # what is plain needs no torch
+            device, why = choose_device(device)
+            self.stages.context(INFERENCE).log.info("Policies decide on %s (%s).", device, why)
+        actors = len(actor_names(self.config))
+        random = np.random.default_rng(derive_seed(plan.seed, INFERENCE))
+        self._decider = CentralDecider(policy_maker(self.config, plan.folder, device), random, actors)
+        self._actors = actors
+        self._following = asyncio.Queue[tuple[str, Inlet[Any]]](maxsize=64)  # ends to listen to; a handful per run
+        self._answers: dict[str, Outlet[Any]] = {}
+        self._asked = asyncio.Event()
+        self._batches = 0
+        self._stopped = asyncio.Event()
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(contained(self.plan.name, each)) for each in (self._follow(), self._decide())]
+            await self._stopped.wait()
+            for task in running:
+                task.cancel()
+
+    async def _listen(self) -> None:
+        async for message in self.control.receive():
+            match message:
+                case DecideFor():
+                    self._decider.add_behavior(BehaviorSpec.from_plain(dict(message.spec)))
+                case OpenEdge() if message.name.startswith("answered/"):
+                    self._answers[message.name.partition("/")[2]] = await self.open_outlet(message)
+                case OpenEdge():
+                    await self._following.put((message.name, await self.open_inlet(message)))
+                case Stop():
+                    self._stopped.set()
+
+    def _describe(self, failure: BaseException) -> HostFailed:
+        """Describe its failure to main, by its name: a policy that fails says whose it is, and not where it lies."""
+        found = super()._describe(failure)
+        return replace(found, message=f"{self.plan.name}: {found.message}")
+
+    async def _follow(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                name, inlet = await self._following.get()
+                kind, _, what = name.partition("/")
+                follow = self._take_policies(inlet) if kind == "policies" else self._take_requests(what, inlet)
+                tasks.create_task(contained(self.plan.name, follow))
+
+    async def _take_policies(self, inlet: Inlet[PolicyUpdate]) -> None:
+        async for update in inlet:
+            self._decider.load(update)
+            self.control.send(PolicyKept(update.behavior_id, update.version, update.step, update.snapshot))
+            del update
+
+    async def _take_requests(self, actor: str, inlet: Inlet[DecisionRequest]) -> None:
+        async for request in inlet:
+            self._decider.receive(actor, request)
+            self._asked.set()
+            del request
+
+    async def _decide(self) -> None:
+        context = self.stages.context(INFERENCE)
+        took_s = 0.0
+        with context.activity.running(INFERENCE, lambda: self._batches):
+            while True:
+                await self._asked.wait()
+                await self._wait_for_others(took_s * PATIENCE)
+                self._asked.clear()
+                began = time.perf_counter()
+                context.activity.operation = _Deciding(len(self._decider))
+                answers = self._decider.answer()
+                took_s = time.perf_counter() - began
+                context.timings.add(ACTING, took_s)
+                self._batches += 1
+                context.activity.operation = None
+                for actor, answer in answers:
+                    with suppress(QueueClosed):  # main is gone, or ends this host
+                        await self._answers[actor].put(answer)
+
+    async def _wait_for_others(self, patience_s: float) -> None:
+        """Let those who ask soon ask together."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        if patience_s < _SHORTEST_WAIT_S:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while len(self._decider) < self._actors:
+                    self._asked.clear()
+                    await self._asked.wait()

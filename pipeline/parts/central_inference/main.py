@@ -1,0 +1,128 @@
+"""Main's part in central inference: it joins the host that decides to all actors, and hands it the policies.
+
+Requests and answers pass through main, as hosts of any kinds can then be joined, and an actor can be replaced without
+the other side knowing. Actors are told of each policy once the host has it, by an update without weights: from there on
+they go through policies, assignments and versions as if they held them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from headrace.pipeline.common.graph import INFERENCE, actor_names
+from headrace.pipeline.control.messages import DecideFor, PolicyKept, Stop
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.launcher import ActorSlot
+from headrace.pipeline.main.run_part import Run, RunPart
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+
+
+class CentralInference(RunPart):
+    """The host that decides, and what joins it to the actors."""
+
+    receives = (PolicyKept,)
+    host_name = INFERENCE
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._host: HostHandle | None = None
+        self._added: set[str] = set()
+        self._policies: dict[str, Outlet[Any]] = {}
+        self._requests: dict[int, Outlet[Any]] = {}
+        self._answers: dict[int, Outlet[Any]] = {}
+        """By replica: main's end of the queue to the actor that is there now."""
+        self._kept: dict[str, PolicyUpdate] = {}
+        """By behaviour id: word of the policy that was last kept."""
+
+    async def start(self) -> None:
+        """Start the host, to which policies go from now on."""
+        self._host = await self.run.launcher.start(INFERENCE, INFERENCE)
+        self.run.broadcaster.relay = self
+
+    async def actor_started(self, slot: ActorSlot) -> None:
+        """Join an actor, maybe in the place of a dead one, whose request is answered to nobody."""
+        assert self._host is not None, "it is there before the actors"
+        actor, ends = slot.handle.plan.name, self.run.launcher.ends
+        requests, answers, asked, answered = (
+            f"{kind}/{actor}" for kind in ("requests", "answers", "asked", "answered")
+        )
+        if slot.replica not in self._requests:
+            self._requests[slot.replica] = ends[asked] = await self._host.outlet(asked)
+            inlet = ends[answered] = await self._host.inlet(answered, newest=False)
+            self.run.tasks.run(self._carry_answers(slot.replica, inlet))
+        inlet = ends[requests] = await slot.handle.inlet(requests, newest=False)
+        self._answers[slot.replica] = ends[answers] = await slot.handle.outlet(answers)
+        self.run.tasks.run(_carry_requests(inlet, self._requests[slot.replica]))
+
+    async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
+        """An actor has agents of a behaviour id; of the first one the host is told, and sent the newest policy.
+
+        Args:
+            spec: of the behaviour id.
+            newest_for: returns the policy that was last published, if there is one; called when the queue is open, as
+                one may be published meanwhile.
+        """
+        behavior_id = spec.behavior_id
+        if behavior_id in self._added:
+            return
+        assert self._host is not None, "it is there before the actors"
+        self._added.add(behavior_id)
+        self._host.control.send(DecideFor(spec.to_plain()))
+        name = f"policies/{behavior_id}"
+        outlet = self.run.launcher.ends[f"{name} inference"] = await self._host.outlet(name, newest=True)
+        self._policies[behavior_id] = outlet
+        for update in newest_for(behavior_id):
+            self.send(update)
+
+    def send(self, update: PolicyUpdate) -> None:
+        """Send a policy to the host, if actors have such agents."""
+        outlet = self._policies.get(update.behavior_id)
+        if outlet is not None:
+            with suppress(QueueClosed):  # the host has ended
+                outlet.put_nowait(update)
+
+    def receive(self, host: HostHandle, message: PolicyKept) -> None:
+        """Pass on to the actors that the host has a policy: an update without weights."""
+        no_weights = np.empty(0, np.float32)
+        behavior_id = message.behavior_id
+        kept = PolicyUpdate(behavior_id, message.version, no_weights, (), message.step, message.snapshot)
+        self._kept[behavior_id] = kept
+        self.run.broadcaster.send_to_actors(kept)
+
+    def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
+        """Return word of the policy that was last kept, for an actor that comes later."""
+        return [self._kept[behavior_id]] if behavior_id in self._kept else []
+
+    def fewer_hosts(self, at_once: bool) -> None:
+        """Let the host end once the run ends and no actor is left to ask."""
+        if self._host is None or not self.run.shutdown.begun:
+            return
+        if not self.run.running.unended.intersection(actor_names(self.run.plan.config)):
+            self._host.control.send(Stop())
+
+    async def _carry_answers(self, replica: int, answers: Inlet[Any]) -> None:
+        async for answer in answers:
+            with suppress(QueueClosed):  # the actor has died, and the next one asks anew
+                await self._answers[replica].put(answer)
+            del answer
+        self._answers[replica].close()  # so that the actor knows that nobody answers any more
+        self._requests[replica].close()
+
+
+async def _carry_requests(requests: Inlet[Any], outlet: Outlet[Any]) -> None:
+    """Carry the requests of one actor as long as it lives: another one may follow it, so the outlet stays open."""
+    try:
+        async for request in requests:
+            await outlet.put(request)
+            del request
+    except QueueClosed:
+        pass  # nobody answers any more, and main hears of that otherwise
+    finally:
+        requests.close()

@@ -1,0 +1,1 @@
+"""Curricula: environment parameters whose lessons follow what is learned."""

@@ -1,0 +1,79 @@
+"""Curricula in main: trainers' reports go in, lessons that begin go out to the environments."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.pipeline.main.launcher import ActorSlot
+from headrace.pipeline.main.run_part import Run, RunPart
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.parts.curricula.curricula import Curricula, MeasuredProgress
+from headrace.stages.trainer.report import TrainerReport
+
+log = logging.getLogger(__name__)
+
+
+class CurriculaPart(RunPart):
+    """Lets lessons begin; in a deterministic run while all actors stand still, so that timing changes nothing."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._curricula = curricula_of(run.plan)
+
+    async def start(self) -> None:
+        """Say at which lessons the run begins."""
+        for text in self._curricula.describe():
+            log.info("%s", text)
+
+    async def actor_started(self, slot: ActorSlot) -> None:
+        """Send an actor the parameters, for which it waits before it builds its environments."""
+        slot.handle.control.send(self._curricula.current_parameters())
+
+    def reported(self, report: TrainerReport) -> None:
+        """Record a trainer's report."""
+        self._curricula.record(report)
+        if not self.run.plan.deterministic:
+            self._advance()
+
+    def summarised(self, report: TrainerReport) -> None:
+        """Add the present lessons to the statistics."""
+        for parameter, lesson in self._curricula.lessons.items():
+            name = f"Environment/Lesson Number/{parameter}"
+            self.run.statistics.add(report.behavior, name, float(lesson), "last")
+
+    def at_rest(self) -> None:
+        """Let lessons begin in a deterministic run."""
+        self._advance()
+
+    def progress(self) -> Mapping[str, Any]:
+        """Return the lessons and what they are judged by."""
+        if self.run.plan.deterministic:
+            self._advance()  # before those who resume from here would
+        return {"curricula": self._curricula.state_dict()}
+
+    def lessons(self) -> Mapping[str, int]:
+        """Return the present lessons."""
+        return self._curricula.lessons
+
+    def _advance(self) -> None:
+        """Begin the lessons that have become due; a recording does not change with them."""
+        plan = self.run.plan
+        begun = None if plan.playing or plan.replay_edge else self._curricula.advance(self._measures)
+        if begun is not None:
+            self.run.broadcaster.send_to_sources(begun)
+
+    def _measures(self, behavior: str) -> MeasuredProgress | None:
+        state = self.run.behaviors.get(behavior)
+        return MeasuredProgress(state.step, state.settings.max_steps, state.elo) if state is not None else None
+
+
+def curricula_of(plan: RunPlan) -> Curricula:
+    """Return the curricula of a run, at the lessons that it goes on from."""
+    curricula = Curricula(plan.config.environment_parameters)
+    if plan.resumed is not None and "curricula" in plan.resumed.progress:
+        curricula.load_state_dict(plan.resumed.progress["curricula"])
+    elif plan.resumes:
+        curricula.begin_at(plan.folder.read_training_status().lessons)
+    return curricula

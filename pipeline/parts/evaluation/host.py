@@ -1,0 +1,205 @@
+"""The evaluation host: plays published policies deterministically on environments of its own, and keeps the best."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+from headrace.pipeline.common.lessons import final_parameters
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.policies.brains import lone_brain
+from headrace.pipeline.policies.export import export_policy, read_export
+from headrace.pipeline.policies.inference import policy_maker
+from headrace.pipeline.policies.onnx_export import OnnxExporter
+from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.ends import Inlet
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.errors import EnvironmentEnded, StageError
+from headrace.stages.evaluation import EvaluationResult, EvaluationStage
+from headrace.stages.evaluation.opponents import make_opponents
+from headrace.stages.loop import NoOutlet, StageFailure, StageRunner
+from headrace.stages.policy.design import design_of
+
+NAME = "evaluation"
+LAST_SHARE = 0.75
+"""Share of `grace_s` that may be played on once no more policies come."""
+
+log = logging.getLogger(__name__)
+
+
+class EvaluationHost(Host):
+    """Runs the evaluation stage for all behaviours."""
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        super().__init__(plan, control, edges)
+        self._policies = WaitingPolicies(self._begin_end)
+        self._limit = asyncio.timeout(None)
+        self._onnx = OnnxExporter(self.stages.context(NAME).log)
+
+    async def _work(self) -> None:
+        settings, config = self.config.evaluation, self.config
+        assert settings is not None, "there is no evaluation host without it"
+        parameters = EpisodeParameters()
+        # Always those of the last lessons: scores mean the same all along, and the best is the best at what is wanted.
+        parameters.receive(final_parameters(config.environment_parameters))
+        request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas, self.plan.folder)
+        stage = EvaluationStage(
+            lambda: _told(make_group(request), parameters),
+            policy_maker(config, self.plan.folder),
+            make_opponents(config, self),
+            every=settings.every,
+            episodes=settings.episodes,
+            report=self._report,
+            best=self.plan.best,
+            before_reset=parameters.reseed,
+            brain_of=partial(lone_brain, config, self.plan.seed),
+        )
+        sink: Any = NoOutlet()
+        runner = StageRunner(stage, self._policies, sink, self.stages.context(NAME), self.stages.hooks(NAME))
+        try:
+            async with self._limit:
+                await runner.run()
+        except StageFailure as failure:
+            if isinstance(failure.cause, EnvironmentEnded):
+                raise StageError(f"its environments have closed: {failure.cause}") from failure
+            raise
+        except TimeoutError:
+            log.warning(
+                "Evaluation: the last policies were still being played %.0f s after the end of training, and have no "
+                "score. Fewer evaluation.episodes take less time.",
+                self._last_s,
+            )
+
+    async def _listen(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            following = []
+            async for message in self.control.receive():
+                if isinstance(message, Stop):
+                    break
+                if isinstance(message, OpenEdge):
+                    following.append(tasks.create_task(self._policies.follow(await self.open_inlet(message))))
+            for task in following:
+                task.cancel()
+
+    @property
+    def _last_s(self) -> float:
+        return LAST_SHARE * self.config.pipeline.supervision.grace_s
+
+    def _begin_end(self) -> None:
+        if self._limit.when() is None:
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._last_s)
+
+    def _report(self, result: EvaluationResult) -> bool:
+        """Report a score to main, and keep the best policy; returns False if that could not be written."""
+        kept = not result.best or self._export(result.policy, result.spec, "best")
+        self.control.send(
+            Evaluated(
+                result.spec.name,
+                result.policy.step,
+                result.mean,
+                result.deviation,
+                result.lowest,
+                result.highest,
+                result.length,
+                result.episodes,
+                result.best and kept,
+                result.shortest,
+                result.longest,
+            )
+        )
+        return kept
+
+    def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str) -> bool:
+        """Write a policy; a disk that refuses costs the file."""
+        settings, source_folder = self.config.behavior_settings(spec.name), self.config.source_folder
+        try:
+            path = export_policy(self.plan.folder, policy, spec, settings, label=label, source_folder=source_folder)
+            if label == "best":
+                self._onnx.write(path, design_of(spec, settings, source_folder), policy)
+        except OSError as error:
+            log.warning("Evaluation: the %s policy of %s could not be written: %s", label, spec.name, error)
+            return False
+        return True
+
+    # The store of snapshots. ---------------------------------------------------------------------------------------
+
+    def read(self, behavior: str) -> PolicyUpdate | None:
+        """Return the policy that this behaviour's opponents have played by since its first evaluation."""
+        name = folder_name(behavior)
+        path = self.plan.folder / name / f"{name}-opponent.pt"
+        if not path.is_file():
+            return None
+        try:
+            return read_export(path).update
+        except (OSError, ValueError) as error:
+            log.warning("Evaluation: %s; its newest policy takes its place.", error)
+            return None
+
+    def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:
+        """Keep such a policy."""
+        self._export(policy, spec, "opponent")
+
+
+def _told(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:
+    connect_parameters(group, parameters)
+    return group
+
+
+# Policies that wait to be evaluated, as the inlet of the evaluation stage: of each behaviour the newest one.
+
+
+class WaitingPolicies:
+    """Merges the policy queues of all behaviours, which are added while it is read; the longest waiting comes first.
+
+    It ends when all queues have ended and nothing waits.
+
+    Args:
+        on_end: called when the last queue has ended, maybe long before the last policy is taken.
+    """
+
+    def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
+        self._on_end = on_end
+        self._waiting: dict[str, PolicyUpdate] = {}
+        self._changed = asyncio.Event()
+        self._open = 0
+        self._ended = False
+
+    async def follow(self, inlet: Inlet[PolicyUpdate]) -> None:
+        """Take the policies of one queue until it ends."""
+        self._open += 1
+        try:
+            async for policy in inlet:
+                self._waiting[policy.behavior_id] = policy.copy()  # in the place of one that waits
+                del policy  # its slab goes back when its last reference does
+                self._changed.set()
+        finally:
+            inlet.close()
+            self._open -= 1
+            if not self._open:
+                self._ended = True
+                self._on_end()
+            self._changed.set()
+
+    async def __aiter__(self) -> AsyncIterator[PolicyUpdate]:
+        """Yield policies."""
+        while True:
+            while self._waiting:
+                yield self._waiting.pop(next(iter(self._waiting)))
+            if self._ended:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def close(self) -> None:
+        """Nothing to do: what follows is cancelled by its owner."""

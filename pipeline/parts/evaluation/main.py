@@ -1,0 +1,163 @@
+"""Evaluation as main sees it: a host that gets each new policy, and whose end is no reason to end the training."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from headrace.pipeline.control.messages import Evaluated, Stop
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.run_part import Run, RunPart
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.queues.ends import Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.error_text import describe_error
+
+log = logging.getLogger(__name__)
+
+NAME = "evaluation"
+
+
+class Evaluation(RunPart):
+    """The evaluation of a run: starts its host with the first behaviour, feeds it, and starts it again if it dies."""
+
+    receives = (Evaluated,)
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._best = _remembered(run.plan)
+        self._host: HostHandle | None = None
+        self._outlets: dict[str, Outlet[Any]] = {}
+        self._newest: dict[str, PolicyUpdate] = {}
+        self._done: set[str] = set()
+        """Behaviours of which no more policies come."""
+        self._joining = asyncio.Lock()
+        self._ended = self._at_once = False
+        self._failure = ""
+        self._lost = ""
+        """Why there is no evaluation any more."""
+
+    @property
+    def best(self) -> Mapping[str, float]:
+        """The best mean return of each behaviour name so far."""
+        return self._best
+
+    def progress(self) -> dict[str, Any]:
+        """Return the best scores, and against whom they were won."""
+        settings = self.run.plan.config.evaluation
+        assert settings is not None, "the part is there for its sake"
+        return {"best": self._best, "best_against": settings.opponents}
+
+    def results(self, behavior: str) -> Mapping[str, Any]:
+        """Return the best score of a behaviour."""
+        return {"best_evaluation": self._best.get(behavior)}
+
+    async def learns(self, behavior: str) -> None:
+        """Evaluate a behaviour from now on; again for one that is already."""
+        async with self._joining:
+            if self._ended or self._lost or behavior in self._outlets:
+                return
+            try:
+                if self._host is None:
+                    self._host = await self._start()
+                await self._open(behavior, self._host)
+            except Exception as error:
+                self._give_up(describe_error(error))
+
+    def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
+        """Send a trainer's new policy, which may replace one that waits; None behind the last one."""
+        if self._lost:
+            return
+        outlet = self._outlets.get(behavior)
+        if policy is None:
+            self._done.add(behavior)
+            if outlet is not None:
+                outlet.close()
+            return
+        kept = self._newest[behavior] = policy.copy()
+        if outlet is not None:
+            with suppress(QueueClosed):  # the host has ended
+                outlet.put_nowait(kept)
+
+    def receive(self, host: HostHandle, message: Evaluated) -> None:
+        """Note a score."""
+        if message.best:
+            self._best[message.behavior] = message.mean
+        self.run.shutdown.moved()
+        self.run.reporter.record_evaluation(message)
+
+    def host_failed(self, why: str) -> None:
+        """Note why the host is about to end."""
+        self._failure = why
+
+    async def host_ended(self, host: HostHandle, status: int, how: str) -> bool:
+        """Start the host again within the restart limits, if it has ended during training; True if it was."""
+        reason, self._failure = self._failure or f"its process {how}", ""
+        if self.run.shutdown.begun:
+            self._lost = self._lost or (reason if status and not self._at_once else "")
+            return False
+        refusal = self.run.supervisor.refusal(NAME, time.monotonic())
+        if refusal is not None:
+            self._give_up(f"{reason}\nIt is not started again: {refusal}.")
+            return False
+        log.warning("Evaluation has failed: %s\nStarting it again; training goes on.", reason)
+        async with self._joining:
+            try:
+                self._host = await self._start(replaces=host)
+                for behavior in [*self._outlets]:
+                    self._outlets.pop(behavior).close()
+                    await self._open(behavior, self._host)
+            except Exception as error:
+                self._give_up(describe_error(error))
+                return False
+        return True
+
+    def fewer_hosts(self, at_once: bool) -> None:
+        """End once no trainer is left; unless `at_once`, the last policies are still played."""
+        if not self.run.shutdown.learners_ended:
+            return
+        self._ended, self._at_once = True, at_once
+        if self._host is not None and (at_once or not self._outlets):
+            self._host.control.send(Stop())
+
+    def close(self) -> None:
+        """Say that policies are missing from the evaluation."""
+        if self._lost:
+            log.warning("Not all policies were evaluated: evaluation had failed (%s).", self._lost.partition("\n")[0])
+
+    async def _start(self, replaces: HostHandle | None = None) -> HostHandle:
+        return await self.run.launcher.start(NAME, NAME, replaces=replaces, best=dict(self._best))
+
+    async def _open(self, behavior: str, host: HostHandle) -> None:
+        outlet = self._outlets[behavior] = await host.outlet(f"policies/{behavior}", newest=True)
+        if behavior in self._newest:
+            outlet.put_nowait(self._newest[behavior])
+        if behavior in self._done:
+            outlet.close()
+
+    def _give_up(self, reason: str) -> None:
+        self._lost = reason
+        self._newest.clear()
+        log.error("Evaluation has failed: %s\nTraining goes on without it.", reason)
+        for outlet in self._outlets.values():
+            outlet.close()
+
+
+def _remembered(plan: RunPlan) -> dict[str, float]:
+    """Return the best scores of the run that is resumed, if they were won against the same opponents.
+
+    Before there was a choice of opponents, scores were kept by behaviour id and other ids acted at random: only where
+    there were no others do they still mean the same.
+    """
+    if plan.resumed is None or plan.config.evaluation is None:
+        return {}
+    progress = plan.resumed.progress
+    best = {str(name): float(score) for name, score in progress.get("best", {}).items()}
+    if "best_against" not in progress:
+        return best if len(best) == 1 and not any("?" in name for name in best) else {}
+    return best if progress["best_against"] == plan.config.evaluation.opponents else {}

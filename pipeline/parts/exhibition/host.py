@@ -1,0 +1,217 @@
+"""The exhibition host: plays one game at its own pace for those who watch the page, and lets persons take part.
+
+It sends pictures up the control channel, and what may be chosen; down come who plays, keys, and the newest policies.
+Whatever happens to it, the run does not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.config.environment import KeyMapSettings
+from headrace.pipeline.common.lessons import final_parameters
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import DirectShow, KeysHeld, OpenEdge, ShowAnnounced, Stop
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.policies.demo_files import SUFFIX, write_demos
+from headrace.pipeline.policies.run_players import RunPlayers
+from headrace.pipeline.roles.announcing import described_show, described_side, picture_taken
+from headrace.pipeline.roles.runtime import Host
+from headrace.queues.ends import Inlet
+from headrace.queues.errors import StreamError
+from headrace.queues.messages import ActionBatch, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.queues.stream_writer import next_stream_path
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
+from headrace.stages.error_text import describe_error
+from headrace.stages.errors import StageError
+from headrace.stages.exhibition import Cast, Casting, Show
+from headrace.stages.exhibition.demonstration import EDGE, Demonstration
+from headrace.stages.exhibition.film import FilmedGroup
+from headrace.stages.exhibition.keys import keys_of
+from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.projector import Shown
+
+NAME = "exhibition"
+DEMONSTRATIONS = "demonstrations"
+"""The folder of a run in which recordings of persons lie."""
+_ANNOUNCE_S = 0.5
+"""Between two looks at whether there is something new to choose."""
+
+log = logging.getLogger(__name__)
+
+
+class ExhibitionHost(Host):
+    """Runs the show."""
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        super().__init__(plan, control, edges)
+        self._sent: dict[str, PolicyUpdate] = {}
+        self._group: EnvironmentGroup | None = None
+        self._film: FilmedGroup | None = None
+        self._cast: Cast | None = None
+        self._players = RunPlayers(self.config, plan.folder, self._sent)
+        self._show: Show | None = None
+        self._asked = DirectShow({})
+        self._demonstration: tuple[str, Demonstration] | None = None
+        self._saved = ""
+        self._announced: Mapping[str, Any] = {}
+        self._number = 0
+
+    async def _work(self) -> None:
+        config = self.config
+        request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas + 1)
+        self._group, self._film = group, film = make_shown_group(request)
+        parameters = EpisodeParameters()
+        parameters.receive(final_parameters(config.environment_parameters))
+        connect_parameters(group, parameters)
+        parameters.reseed(self.plan.seed)
+        self._cast = cast = Cast(self._players, self._keys, time.monotonic)
+        self._show = show = Show(group, film, cast, self._put, self._played, time.monotonic)
+        try:
+            self._direct(self._asked)
+            async with asyncio.TaskGroup() as tasks:
+                announcing = tasks.create_task(self._announce())
+                await show.run(derive_seed(self.plan.seed, NAME, time.time_ns()))
+                announcing.cancel()
+        finally:
+            self._end_demonstration()
+            if (closing := group.close()) is not None:
+                await closing
+
+    async def _listen(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            following = []
+            async for message in self.control.receive():
+                match message:
+                    case Stop():
+                        break
+                    case OpenEdge():
+                        following.append(tasks.create_task(self._follow(await self.open_inlet(message))))
+                    case DirectShow():
+                        self._asked = message
+                        self._direct(message)
+                    case KeysHeld():
+                        hands = None if self._cast is None else self._cast.hands(message.behavior_id)
+                        if hands is not None:
+                            hands.hear(message.number, message.keys)
+            for task in following:
+                task.cancel()
+
+    async def _follow(self, inlet: Inlet[PolicyUpdate]) -> None:
+        async for policy in inlet:
+            self._sent[policy.behavior_id] = policy.copy()
+            del policy  # its slab goes back when its last reference does
+
+    # What is shown. --------------------------------------------------------------------------------------------------
+
+    async def _put(self, shown: Shown) -> None:
+        assert self._show is not None, "it shows this"
+        self._number += 1
+        recorded = 0 if self._demonstration is None else self._demonstration[1].steps
+        self.control.send(picture_taken(self._number, shown, self._show.standings, recorded))
+        await self.control.drain()
+
+    async def _announce(self) -> None:
+        """Say what there is to choose, whenever it has changed."""
+        while True:
+            values = self._described()
+            if values != self._announced:
+                self._announced = values
+                self.control.send(ShowAnnounced(values))
+            await asyncio.sleep(_ANNOUNCE_S)
+
+    def _described(self) -> dict[str, Any]:
+        group, film, cast = self._group, self._film, self._cast
+        assert group is not None
+        assert film is not None
+        assert cast is not None
+        sides = [
+            described_side(spec, film.display, self._keys(spec), self._players.choices(spec))
+            for spec in group.behavior_specs.values()
+        ]
+        return described_show(sides, film.display, self._saved, cast.trouble)
+
+    # Who plays. ------------------------------------------------------------------------------------------------------
+
+    def _keys(self, spec: BehaviorSpec) -> KeyMapSettings:
+        assert self.config.environment is not None, "it is shown"
+        display = None if self._film is None else self._film.display
+        return keys_of(spec, self.config.environment.keys, {} if display is None else display.keys)
+
+    def _direct(self, asked: DirectShow) -> None:
+        show, cast = self._show, self._cast
+        if show is None or cast is None:
+            return
+        before = {*cast.seats}
+        for behavior_id, (player, person) in asked.parts.items():
+            cast.give(behavior_id, Casting(player, person))
+        if {*cast.seats} - before:
+            show.restart()
+            if self._demonstration is not None:
+                self._demonstration[1].cut()
+        show.pace(asked.speed, asked.paused)
+        if self._demonstration is None or self._demonstration[0] != asked.recorded:
+            self._end_demonstration()
+            if asked.recorded:
+                self._begin_demonstration(asked.recorded)
+
+    # Recording. ------------------------------------------------------------------------------------------------------
+
+    def _begin_demonstration(self, behavior_id: str) -> None:
+        assert self._group is not None, "it was made first"
+        spec = self._group.behavior_specs.get(behavior_id)
+        if spec is None:
+            return
+        path = next_stream_path(self.plan.folder / DEMONSTRATIONS, spec.name, EDGE)
+        try:
+            demonstration = Demonstration(path, spec, self.plan.run_id, self.plan.config)
+        except StreamError as error:
+            self._say(f"the recording can't be made: {error}")
+            return
+        self._demonstration = behavior_id, demonstration
+        self._saved = ""
+
+    def _played(self, result: StepResult, actions: Mapping[str, ActionBatch]) -> None:
+        if self._demonstration is None or self._cast is None:
+            return
+        behavior_id, demonstration = self._demonstration
+        person = self._cast.person(behavior_id)
+        try:
+            if person is None or person.agent is None or person.hands.late:
+                demonstration.cut()
+            elif behavior_id in result.steps:
+                demonstration.add(result.steps[behavior_id], actions[behavior_id], person.agent)
+        except StreamError as error:
+            self._end_demonstration()
+            self._say(f"the recording has ended: {error}")
+
+    def _end_demonstration(self) -> None:
+        if self._demonstration is None:
+            return
+        (_, demonstration), self._demonstration = self._demonstration, None
+        path = demonstration.path
+        try:
+            demonstration.close()
+            if not demonstration.steps:
+                path.unlink()
+                self._say("nothing was recorded: nobody has played")
+                return
+            written = write_demos(str(path), path.with_suffix(SUFFIX))
+            steps = sum(len(each) for each in written.values())
+            where = path.relative_to(self.plan.folder.parent)
+            self._say(f"{steps} steps are in {where}, and as a {SUFFIX} file beside it")
+        except (StageError, StreamError, OSError) as error:
+            self._say(f"{path}: {describe_error(error) if isinstance(error, OSError) else error}")
+
+    def _say(self, words: str) -> None:
+        self._saved = words
+        log.info("Recording of a person: %s.", words)

@@ -1,0 +1,186 @@
+"""The exhibition of a run: one game for all who watch, in a process that lives while somebody does.
+
+The page's server starts it, in its own thread, so it waits for no update of main, and main for nothing here. Pictures
+are not queued: each viewer gets the newest one when it has read the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from headrace.pipeline.control.messages import (
+    DirectShow,
+    HostFailed,
+    KeysHeld,
+    LogLine,
+    PictureTaken,
+    ShowAnnounced,
+    Stop,
+)
+from headrace.pipeline.hosts.process import ProcessHost, ProcessHosts
+from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.monitor.shown_game import ShownGame
+from headrace.queues.ends import Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.error_text import describe_error
+
+log = logging.getLogger(__name__)
+
+LINGER_S = 10.0
+"""After so long without a viewer the process ends: a page may be loaded again."""
+HANG_S = 60.0
+"""A process that says nothing for so long is ended; it says something every second."""
+FEED_S = 0.25
+"""Between two looks at whether there are newer policies."""
+END_S = 3.0
+"""Seconds for the process to end in order."""
+
+StartProcess = Callable[[asyncio.TaskGroup], Awaitable[ProcessHost]]
+
+
+class Exhibition(ShownGame):
+    """The show as the page's server sees it. All calls come from the server's loop.
+
+    Args:
+        start: starts its process.
+        newest: gives the newest policies by behaviour name; they are never changed.
+        refused: why nothing can be shown; empty if it can.
+    """
+
+    def __init__(self, start: StartProcess, newest: Callable[[], Mapping[str, PolicyUpdate]], refused: str) -> None:
+        super().__init__("refused" if refused else "off", refused)
+        self._start_process = start
+        self._newest = newest
+        self._host: ProcessHost | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._outlets: dict[str, Outlet[Any]] = {}
+        self._sent: dict[str, PolicyUpdate] = {}
+        self._heard = 0.0
+        self._ending = False
+        self._hung = ""
+
+    def start(self) -> None:
+        """Begin the show, also again after a failure; nothing if it goes on."""
+        if self._closed or self.status in ("refused", "starting", "on"):
+            return
+        self.status, self.trouble = "starting", ""
+        self._life = asyncio.get_running_loop().create_task(self._live(), name="exhibition")
+        self.tell()
+
+    async def close(self) -> None:
+        """End the show for good, and the viewers' sockets; what is recorded is written first, unless it hangs."""
+        self._ending = True
+        await super().close()
+        if self._life is not None:
+            if self._host is not None:
+                self._host.control.send(Stop())
+                await asyncio.wait([self._life], timeout=END_S)
+            self._life.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._life
+
+    def _send(self, message: DirectShow | KeysHeld) -> None:
+        if self._host is not None:
+            self._host.control.send(message)
+
+    # The life of its process. ----------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        try:
+            failure = await self._run()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            failure = describe_error(error)
+        finally:
+            self._host = None
+            self._outlets, self._sent = {}, {}
+            self.order.persons, self.order.recorded = {}, ""
+        self.status, self.trouble = ("failed", failure) if failure else ("off", "")
+        if failure:
+            log.error("The exhibition on the page has failed: %s\nThe run goes on.", failure)
+        self.tell()
+        if self.status == "off" and self._viewers:  # somebody came while it ended
+            self.start()
+
+    async def _run(self) -> str:
+        """Start the process and stay with it; returns why it has failed, or nothing."""
+        async with asyncio.TaskGroup() as tasks:
+            host = await self._start_process(tasks)
+            self._host, self._heard = host, asyncio.get_running_loop().time()
+            host.control.send(self.order.message())
+            care = tasks.create_task(self._care(host))
+            try:
+                failure = await self._listen(host)
+                status = await host.wait()
+            finally:
+                care.cancel()
+                host.kill()
+                host.close()
+        if failure or not status or self._ending:
+            return failure
+        return (
+            f"its process was killed by signal {-status}" if status < 0 else f"its process ended with status {status}"
+        )
+
+    async def _listen(self, host: ProcessHost) -> str:
+        failure, self._hung, self._ending = "", "", False
+        async for message in host.control.receive():
+            self._heard = asyncio.get_running_loop().time()
+            match message:
+                case PictureTaken() | ShowAnnounced():
+                    self._see(message)
+                case LogLine():
+                    logging.getLogger(message.logger).log(message.level, "%s", message.text)
+                case HostFailed():
+                    failure = message.message
+        return failure or self._hung
+
+    async def _care(self, host: ProcessHost) -> None:
+        """Feed the process, and end it when nobody watches or it hangs."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(FEED_S)
+            now = loop.time()
+            if now - self._heard > HANG_S:
+                doing = await host.describe()
+                self._hung = f"it has not answered for {now - self._heard:.0f} s: {doing}"
+                host.kill()
+                return
+            if not self._viewers and now - self._alone_since > LINGER_S:
+                self._ending = True
+                host.control.send(Stop())
+                await asyncio.sleep(END_S)
+                host.kill()
+                return
+            await self._feed(host)
+
+    async def _feed(self, host: ProcessHost) -> None:
+        for behavior, policy in [*self._newest().items()]:
+            if self._sent.get(behavior) is policy:
+                continue
+            if behavior not in self._outlets:
+                self._outlets[behavior] = await host.outlet(f"policies/{behavior}", newest=True)
+            self._sent[behavior] = policy
+            with suppress(QueueClosed):  # the process has ended
+                self._outlets[behavior].put_nowait(policy)
+
+
+def exhibition_of(plan: RunPlan, coordinator: Coordinator) -> Exhibition:
+    """Return the exhibition of a run, which refuses where its environments can't be shown."""
+    from headrace.stages.exhibition.making import why_not_shown
+
+    config = plan.config
+    replayed = config.replay is not None and config.environment is None
+    refused = "the run learns from recordings, so there is no game to watch" if replayed else why_not_shown(config)
+    return Exhibition(
+        lambda tasks: ProcessHosts(config, tasks).start(plan.host_plan("exhibition", "exhibition")),
+        lambda: coordinator.starter.newest,
+        refused,
+    )

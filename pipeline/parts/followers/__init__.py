@@ -1,0 +1,1 @@
+"""Replicas of a trainer: followers that learn together with their learner."""

@@ -1,0 +1,387 @@
+"""A learner's followers: hosts with the other replicas of its trainer, which it starts, feeds and watches over.
+
+A trainer depends on the order of its inlet alone. So what the learner takes in goes to all followers first, in the same
+order, and they do what it does without being told; only sums over rows are exchanged (`stages/trainer/replicas.py`).
+A follower that is lost is the loss of its learner; one that fails by an exception fails the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import threading
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.graph import shard_names
+from headrace.pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine
+from headrace.pipeline.hosts.failures import root_cause
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostFactory, HostHandle
+from headrace.queues.ends import ItemSink, ItemSource, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.slabs import pieces
+from headrace.stages.errors import StageError
+from headrace.stages.loading import load_attribute
+from headrace.stages.loop import StageFailure
+from headrace.stages.trainer.protocol import Trainer
+from headrace.stages.trainer.replicas import ReplicaLostError, Replicas
+from headrace.stages.trainer.stage import TrainerStage
+
+log = logging.getLogger(__name__)
+
+CAUSE_S = 5.0
+"""Seconds in which the cause of a failure shows: the learner's own, or the end of a follower."""
+END_S = 10.0
+"""Seconds in which a follower ends after its learner; then it is killed."""
+_PATIENCE = 0.9
+"""Share of the limit of silence after which a follower is lost: main would end the learner, and blame it, after all."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _End:
+    """The end of a follower."""
+
+    how: str
+    """Its name and how it has ended, in words."""
+    failed: bool = False
+    """True if an exception has ended it, as it would end its successor."""
+    in_order: bool = False
+    """True if it has ended because there is nothing left to do, or because the learner or another follower is gone."""
+
+
+class Followers:
+    """The followers of one learner.
+
+    Args:
+        plan: the learner's.
+        config: the run's.
+        device: the torch device of trainers.
+    """
+
+    def __init__(self, plan: HostPlan, config: RunConfig, device: str) -> None:
+        self._plan = plan
+        self._config = config
+        self._device = device
+        learners = config.pipeline.hosts.learners
+        self._size = learners.replicas
+        self._in_main = HOST_KINDS[learners.kind].in_main
+        self._kind = "process" if self._in_main else learners.kind
+        limits = config.pipeline.supervision
+        limit = limits.main.end_s if self._in_main else limits.learners.end_s
+        self._patience_s = None if limit is None else _PATIENCE * limit
+        self._hosts: list[HostHandle] = []
+        self._watches: list[asyncio.Task[_End]] = []
+        behavior = plan.behavior
+        shards = range(len(shard_names(config, behavior)))
+        self._outlets: dict[str, list[Outlet[Any]]] = {f"learn/{behavior}": []}
+        self._outlets |= {f"samples/{behavior}/{shard}": [] for shard in shards}
+        self._stage: TrainerStage | None = None
+        self._inlet: ItemSource[Any] | None = None
+
+    async def beside(self, train: Callable[[Replicas, str, Followers], Awaitable[None]]) -> str:
+        """Train as the first replica, and end with the followers.
+
+        Returns:
+            Which follower is lost, and how; empty if there was nothing left to do. After a loss the learner's queues
+            are open, as if it had been killed: another one takes its place there.
+
+        Raises:
+            StageError: if a follower fails, or is lost beside a learner in main; the message names it.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            patience_s, lost = 0.0, ""
+            try:
+                lost = await self._beside(train, tasks)
+                patience_s = 0.0 if lost else END_S
+            finally:
+                await self._end(patience_s)
+                if self._inlet is not None and not lost:
+                    self._inlet.close()
+        return lost
+
+    async def _beside(
+        self, train: Callable[[Replicas, str, Followers], Awaitable[None]], tasks: asyncio.TaskGroup
+    ) -> str:
+        from headrace.stages.trainer.joined_replicas import JoinedReplicas, listen
+
+        address = self._address()
+        store = listen(self._size, address)
+        all_ready = await self._start((address, store.port), tasks)
+
+        async def work() -> None:
+            device, own = device_of_replica(self._device, 0, self._size)
+            for ready in all_ready:  # a follower that dies while it starts is nobody to wait for in a thread
+                await ready.wait()
+            joined = await in_thread(lambda: JoinedReplicas(0, self._size, store, own, address, self._patience_s))
+            await train(joined, device, self)
+
+        working = asyncio.create_task(work())
+        try:
+            await asyncio.wait([working, *self._watches], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                # What ended a follower may end the learner, too, and is better told by that. A learner that has learned
+                # all that it is to learn goes on to its end without followers.
+                await asyncio.wait([working], timeout=CAUSE_S if self._learns() else None)
+            if working.done() and not is_loss(working.exception()):
+                await working
+                return ""
+            lost = await self._name_lost(working.exception() if working.done() else None)
+            if self._in_main:
+                raise StageError(f"{lost}. {self._plan.name} can't learn without it, nor be started again in main.")
+            return lost
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
+
+    async def _start(self, rendezvous: tuple[str, int], tasks: asyncio.TaskGroup) -> list[asyncio.Event]:
+        """Start the followers; returns what is set when each is about to join."""
+        name = HOST_KINDS[self._kind].implementation
+        factory: HostFactory = load_attribute(name, None, "host kind")(self._config, tasks)
+        all_ready: list[asyncio.Event] = []
+        for rank in range(1, self._size):
+            plan = replace(
+                self._plan,
+                role="follower",
+                name=f"{self._plan.name}-replica-{rank}",
+                replica=rank,
+                rendezvous=rendezvous,
+            )
+            host = await factory.start(plan)
+            self._hosts.append(host)
+            ready = asyncio.Event()
+            all_ready.append(ready)
+            self._watches.append(asyncio.create_task(_watch(host, ready)))
+            for queue, outlets in self._outlets.items():
+                outlets.append(await host.outlet(queue))
+        return all_ready
+
+    async def _name_lost(self, loss: BaseException | None) -> str:
+        """Say which follower is lost, and how.
+
+        Raises:
+            StageError: if it has failed.
+        """
+        ends: list[_End] = []
+        waiting = set(self._watches)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CAUSE_S):
+                while waiting and all(end.in_order for end in ends):
+                    ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    ends += [watch.result() for watch in ended]
+        if ends:
+            cause = min(ends, key=lambda end: (not end.failed, end.in_order))
+            if cause.failed:
+                raise StageError(cause.how) from loss
+            return cause.how
+        for host in self._hosts:
+            log.warning("%s does not answer its learner: %s", host.plan.name, await host.describe())
+        return f"{_cause(loss)} ({', '.join(host.plan.name for host in self._hosts)})"
+
+    def join(
+        self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
+    ) -> tuple[ItemSource[Any], ItemSink[Any]]:
+        """The learner's inlet, from which all that is taken has been put to the followers, and its outlet.
+
+        The stage leaves both open, whatever ends it: `beside` and the host close them where no follower is lost.
+        """
+        self._stage, self._inlet = stage, inlet
+        return self._share(f"learn/{self._plan.behavior}", inlet), _LeftOpen(outlet)
+
+    def share_samples(self, shard: int, inlet: ItemSource[Any]) -> ItemSource[Any]:
+        """The learner's inlet from a shard of its replay buffer: the followers learn from the same batches."""
+        return self._share(f"samples/{self._plan.behavior}/{shard}", inlet)
+
+    @staticmethod
+    def check_agreement(replicas: Replicas, trainer: Trainer) -> None:
+        """Make sure that all replicas begin with the same state.
+
+        Raises:
+            StageError: if this one does not.
+        """
+        import torch
+
+        policy = trainer.policy()
+        state = [[zlib.crc32(policy.weights.tobytes()), trainer.step, trainer.version]]
+        own = torch.tensor(state, dtype=torch.int64, device=trainer.context.device)
+        everywhere = replicas.gathered(own, replicas.part(replicas.size), replicas.size)
+        if bool((everywhere != everywhere[0]).any()):
+            raise StageError(
+                f"{trainer.context.behavior}: the learner's replicas would begin with different weights or steps; do "
+                "all of them see the same run folder, and the same files that the YAML names?"
+            )
+
+    def _share(self, queue: str, inlet: ItemSource[Any]) -> ItemSource[Any]:
+        return _SharedInlet(inlet, self._outlets[queue], self._slab_bytes(), self._patience_s, self._learns)
+
+    def _learns(self) -> bool:
+        """True unless all is learned that is to be learned."""
+        return self._stage is None or not self._stage.done
+
+    def _address(self) -> str:
+        """The address under which the followers reach the learner."""
+        if HOST_KINDS[self._kind].on_ray:
+            import ray
+
+            if self._config.pipeline.ray.address is not None or len(ray.nodes()) > 1:
+                return str(ray.util.get_node_ip_address())
+        return "127.0.0.1"
+
+    def _slab_bytes(self) -> int:
+        from headrace.pipeline.hosts.links import default_slab_bytes
+
+        return self._config.pipeline.queues.slab_bytes or default_slab_bytes()
+
+    async def _end(self, patience_s: float) -> None:
+        """Let the followers end, and kill those that take longer."""
+        for outlet in itertools.chain(*self._outlets.values()):
+            outlet.close()
+        if self._watches:
+            ended, _ = await asyncio.wait(self._watches, timeout=patience_s)
+            for end in (watch.result() for watch in ended if patience_s):
+                if not end.in_order:
+                    log.warning("%s as its learner ended.", end.how)
+        for host in self._hosts:
+            host.kill()
+        if self._watches:
+            await asyncio.wait(self._watches)
+        for host in self._hosts:
+            host.close()
+
+
+class _SharedInlet:
+    """An inlet whose items go to followers, too, before they are learned from.
+
+    A batch that is too large for the way there is taken in pieces, by the learner as well: all learn in the same steps.
+    """
+
+    def __init__(
+        self,
+        inlet: ItemSource[Any],
+        followers: list[Outlet[Any]],
+        slab_bytes: int,
+        patience_s: float | None,
+        learns: Callable[[], bool],
+    ) -> None:
+        self._inlet = inlet
+        self._followers = followers
+        self._slab_bytes = slab_bytes
+        self._patience_s = patience_s
+        self._learns = learns
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for item in self._inlet:
+            if isinstance(item, Barrier):  # checkpoints are the learner's
+                yield item
+                continue
+            new = isinstance(item, TrajectoryBatch)  # of which none is learned from at the end
+            for piece in pieces(item, self._slab_bytes) if new else (item,):
+                if self._learns() or not new:
+                    await self._put(piece)
+                yield piece
+            del item, piece
+
+    def close(self) -> None:
+        """Leave it open."""
+
+    async def _put(self, piece: Any) -> None:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                for follower in self._followers:
+                    await follower.put(piece)
+                await asyncio.sleep(0)  # what is on its way sets out now: learning holds the event loop
+        except (TimeoutError, QueueClosed) as error:
+            raise ReplicaLostError("a replica of the learner takes in nothing any more") from error
+
+
+class _LeftOpen:
+    """An outlet that its stage can't close."""
+
+    def __init__(self, outlet: ItemSink[Any]) -> None:
+        self.put = outlet.put
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
+def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
+    """The torch device of a replica, and the one by which replicas are joined: a GPU of its own, or the CPU."""
+    import torch
+
+    if device == "cuda" and torch.cuda.device_count() >= size:
+        return f"cuda:{rank}", f"cuda:{rank}"
+    return device, "cpu"
+
+
+def own_address(address: str, port: int) -> str:
+    """This machine's address in the network in which another one has `address`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect((address, port))  # sends nothing
+        return str(sock.getsockname()[0])
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Make a call that blocks, in a thread that nobody waits for if it is not awaited any more."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        try:
+            outcome: tuple[T | None, BaseException | None] = call(), None
+        except Exception as error:
+            outcome = None, error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name="joining", daemon=True).start()
+    return await done
+
+
+async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
+    """Pass on what a follower says until it ends."""
+    name, failure, finished = host.plan.name, None, False
+    async for message in host.control.receive():
+        match message:
+            case FollowerReady():
+                ready.set()
+            case LogLine():
+                logging.getLogger(message.logger).log(message.level, "%s", message.text)
+            case HostFailed():
+                failure = message
+            case HostFinished():
+                finished = True
+    status = await host.wait()
+    if failure is not None:
+        return _End(f"{name} failed: {failure.message}", failed=True)
+    if finished:
+        return _End(f"{name} has ended", in_order=True)
+    return _End(f"{name} was killed by signal {-status}" if status < 0 else f"{name} ended with status {status}")
+
+
+def is_loss(error: BaseException | None) -> bool:
+    """Return True if an error says no more than that some replica is lost."""
+    return isinstance(_cause(error), ReplicaLostError)
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        error = root_cause(error)
+    return error.cause if isinstance(error, StageFailure) else error

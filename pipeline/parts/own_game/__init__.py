@@ -1,0 +1,1 @@
+"""The run's own game, in which persons play on the live page."""

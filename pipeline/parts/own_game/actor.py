@@ -1,0 +1,108 @@
+"""The run's own game in its actor: joins the persons who play in it to the page, by the control channel."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.config import RunConfig
+from headrace.config.brains import PLAYER, brains_of_team
+from headrace.config.environment import KeyMapSettings
+from headrace.pipeline.control.messages import ControlMessage, DirectShow, KeysHeld, ShowAnnounced
+from headrace.pipeline.roles.actor_part import ActorPart
+from headrace.pipeline.roles.announcing import described_show, described_side, picture_taken
+from headrace.pipeline.roles.runtime import Host
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.exhibition.film import FilmedGroup
+from headrace.stages.exhibition.keys import keys_of
+from headrace.stages.exhibition.making import make_shown_group
+from headrace.stages.exhibition.own_game import KEY, PAUSED, OwnGame
+from headrace.stages.exhibition.projector import Shown
+from headrace.stages.exhibition.seats import Seats
+
+log = logging.getLogger(__name__)
+
+
+class HostedGame(ActorPart):
+    """Makes the game, and carries what is said between it and the page."""
+
+    def __init__(self, host: Host, request: EnvironmentRequest) -> None:
+        super().__init__(host, request)
+        self.seats = Seats(self._is_seat, self._keys, time.monotonic)
+        self.person, self.make_group = self.seats.sit, self.make
+        self._control = host.control
+        self._game: OwnGame | None = None
+        self._film: FilmedGroup | None = None
+        self._announced: Mapping[str, Any] = {}
+        self._waits = ""
+        self._number = 0
+
+    @property
+    def _config(self) -> RunConfig:
+        return self.request.config
+
+    def make(self) -> EnvironmentGroup:
+        """Make the game; called again when it has broken.
+
+        Raises:
+            StageError: if it can't be shown, or the keys of the YAML don't fit its actions.
+            BrokenEnvironmentError: if making it failed.
+        """
+        group, self._film = make_shown_group(self.request)
+        self._game = game = OwnGame(group, self._film, self.seats, self._show, self._tell, time.monotonic)
+        return game
+
+    def receive(self, message: ControlMessage) -> None:
+        """Take what the page says; while the game waits for persons, it follows other messages too."""
+        match message:
+            case KeysHeld():
+                self.seats.hear(message.behavior_id, message.number, message.keys)
+            case DirectShow():
+                taken = [behavior_id for behavior_id, (_, person) in message.parts.items() if person]
+                self.seats.direct(taken, message.paused, message.speed)
+        self.seats.changed.set()
+
+    def _is_seat(self, spec: BehaviorSpec) -> bool:
+        settings = self._config.behaviors.get(spec.name, self._config.default_settings)  # none: that is said elsewhere
+        brains = () if settings is None else brains_of_team(settings.brain, spec.team)
+        return any(brain.use == PLAYER for brain in brains)
+
+    def _keys(self, spec: BehaviorSpec) -> KeyMapSettings:
+        assert self._config.environment is not None, "it is shown"
+        display = None if self._film is None else self._film.display
+        return keys_of(spec, self._config.environment.keys, {} if display is None else display.keys)
+
+    async def _show(self, shown: Shown) -> None:
+        assert self._game is not None, "it shows this"
+        if len(self._announced.get("sides", ())) < len(self._game.behavior_specs):
+            self._announce()
+        self._number += 1
+        self._control.send(picture_taken(self._number, shown, self._game.projector.standings))
+        await self._control.drain()
+
+    def _tell(self, why: str) -> None:
+        self._waits = why if why not in (PAUSED, KEY) else ""
+        if self._waits:
+            log.info("The run waits until somebody plays for %s on the live page.", self._waits)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Say what there is to play, whenever it has changed."""
+        assert self._game is not None, "it is played"
+        assert self._film is not None, "it is shown"
+        display = self._film.display
+        sides = [
+            described_side(spec, display, self._keys(spec), (), self._is_seat(spec))
+            for spec in self._game.behavior_specs.values()
+        ]
+        names = {side["id"]: side["name"] for side in sides}
+        whose = " and ".join(names[each] for each in self._waits.split(", ") if each in names)
+        waits = f"The run waits until somebody plays for {whose}." if whose else ""
+        values = described_show(sides, display, waits=waits)
+        if values != self._announced:
+            self._announced = values
+            self._control.send(ShowAnnounced(values))

@@ -1,0 +1,58 @@
+"""The run's own game on the page, where persons play in it: its actor makes the pictures, and takes the keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
+from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.monitor.shown_game import ShownGame
+from headrace.pipeline.parts.own_game.main import OwnGameLink
+
+
+class OwnGameShow(ShownGame):
+    """The game as the page's server sees it.
+
+    Args:
+        send: takes a message to main, from any thread.
+        listen: has main call what it is given with each message of the game, and None when its actor is started.
+    """
+
+    own = True
+
+    def __init__(
+        self,
+        send: Callable[[DirectShow | KeysHeld], object],
+        listen: Callable[[Callable[[PictureTaken | ShowAnnounced | None], None]], None],
+    ) -> None:
+        super().__init__("starting")
+        self._send_to_main = send
+        self._listen = listen
+
+    def join(self, call: Callable[..., None]) -> None:
+        """Let the game's messages come in the loop of the page's server."""
+        self._listen(partial(call, self.receive))
+
+    def start(self) -> None:
+        """Do nothing: it goes on with the run."""
+
+    def receive(self, message: PictureTaken | ShowAnnounced | None) -> None:
+        """Take what the game says; None: its actor is started, maybe in the place of one that was lost."""
+        if message is not None:
+            self._see(message)
+            return
+        self.status = "starting"
+        self.tell()
+
+    def _send(self, message: DirectShow | KeysHeld) -> None:
+        self._send_to_main(message)
+
+
+def own_game_of(plan: RunPlan, coordinator: Coordinator) -> OwnGameShow:
+    """Return the game of a run in which persons play."""
+    link: OwnGameLink = coordinator.parts.get("own_game")
+    main = asyncio.get_running_loop()
+    return OwnGameShow(lambda message: main.call_soon_threadsafe(link.send, message), link.listen)

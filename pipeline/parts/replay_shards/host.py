@@ -1,0 +1,126 @@
+"""The host of one shard of a behaviour's replay buffer (`pipeline.hosts.replay`)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from headrace.config import SACHyperparameters
+from headrace.pipeline.common.graph import REPLAY_SHARD, TRAINER, learner_name, part_name, saved_shards
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import HostFailed, OpenEdge, PartFailed
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
+from headrace.queues.ends import ItemSource, Outlet
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.loop import StageHooks, StageRunner
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.sac.replay_memory import ReplayMemory
+from headrace.stages.trainer.sac.replay_shard import ReplayShard
+from headrace.stages.trainer.sac.resharding import deal
+from headrace.stages.trainer.sac.sharded_replay import shard_capacity
+
+
+class ReplayShardHost(Host):
+    """Runs one shard."""
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        super().__init__(plan, control, edges)
+        loop = asyncio.get_running_loop()
+        self._inlet: asyncio.Future[ItemSource[Any]] = loop.create_future()
+        self._outlet: asyncio.Future[Outlet[Any]] = loop.create_future()
+        assert plan.spec is not None, "a shard's plan has its behaviour's spec"
+        settings = self.config.behavior_settings(plan.behavior)
+        self._hyperparameters = SACHyperparameters.model_validate(settings.hyperparameters)
+        self._spec = spec = BehaviorSpec.from_plain(dict(plan.spec))
+        replicas = self.config.pipeline.hosts.replay.replicas
+        capacity = shard_capacity(self._hyperparameters.buffer_size, replicas)
+        seed = derive_seed(plan.seed, REPLAY_SHARD, plan.behavior, plan.replica)
+        self._shard = ReplayShard(ReplayMemory(spec, ObservationLayout(spec), capacity), seed)
+
+    async def _work(self) -> None:
+        self._restore()
+        inlet, outlet = await self._inlet, await self._outlet
+        context = self.stages.context(REPLAY_SHARD)
+        hooks = StageHooks(save_part=self._save)
+        await StageRunner(self._shard, inlet, outlet, context, hooks, ends_barriers=True).run()
+
+    async def _listen(self) -> None:
+        async for message in self.control.receive():
+            if isinstance(message, OpenEdge):
+                if message.name.startswith("samples/"):
+                    self._outlet.set_result(await self.open_outlet(message))
+                else:
+                    self._inlet.set_result(await self.open_inlet(message))
+
+    def _describe(self, failure: BaseException) -> HostFailed:
+        """Describe its failure to main, by the shard's name: its stage is in all of them."""
+        found = super()._describe(failure)
+        return replace(found, message=f"{self.plan.name}: {found.message}")
+
+    def _restore(self) -> None:
+        """Go on with the rows of a checkpoint: this shard's, or its share where there were others."""
+        checkpoint = self.checkpoint
+        trainer = part_name(TRAINER, learner_name(self.plan.behavior))
+        if checkpoint is None or trainer not in checkpoint.parts:
+            return
+        now, then = self.config.pipeline.hosts.replay.replicas, len(saved_shards(checkpoint.parts, self.plan.behavior))
+        if now == then:
+            state = self.stages.saved_state(REPLAY_SHARD)
+            assert state is not None, "it is among the checkpoint's parts"
+            self._shard.load_state_dict(state)
+        if not self._hyperparameters.save_replay_buffer:
+            return
+        log = self.stages.context(REPLAY_SHARD).log
+        try:
+            if now == then:
+                read_replay(self._shard.memory, self._file(checkpoint.folder, self.plan.replica), self._shard.rows)
+                return
+            self._deal(checkpoint, then)
+        except ReplayFileError as error:
+            self._shard.memory.clear()
+            log.warning("%s could not be restored, so it starts empty: %s", self.plan.name, error)
+        else:
+            was = f"in {then} shard{'' if then == 1 else 's'}" if then else "inside the learner"
+            log.info("%s has %d rows of a replay buffer that was %s.", self.plan.name, len(self._shard.memory), was)
+
+    def _deal(self, checkpoint: Checkpoint, shards: int) -> None:
+        """Take this shard's share of a buffer that lay in another number of shards, 0: inside the learner."""
+        memory, plan = self._shard.memory, self.plan
+        names = saved_shards(checkpoint.parts, plan.behavior)
+        for number in range(max(shards, 1)):
+            capacity = shard_capacity(self._hyperparameters.buffer_size, max(shards, 1))
+            former = ReplayMemory(self._spec, ObservationLayout(self._spec), capacity)
+            if shards:
+                rows = int(checkpoint.read(part_name(REPLAY_SHARD, names[number]))["rows"])
+                read_replay(former, self._file(checkpoint.folder, number), rows)
+            else:
+                trainer = checkpoint.read(part_name(TRAINER, learner_name(plan.behavior)))["trainer"]
+                read_replay(former, self._file(checkpoint.folder), int(trainer["step"]))
+            deal(former, memory, plan.replica - number, self.config.pipeline.hosts.replay.replicas)
+        self._shard.rows = len(memory)
+
+    def _save(self, stage: str, number: int, state: Any) -> None:
+        if self.stages.has_saved(stage, number):
+            return
+        if self._hyperparameters.save_replay_buffer:
+            try:
+                folder = unfinished_folder(self.plan.folder / "checkpoints", number)
+                folder.mkdir(parents=True, exist_ok=True)
+                write_replay(self._shard.memory, self._file(folder, self.plan.replica), self._shard.rows)
+            except OSError as error:
+                self.control.send(PartFailed(number, self.stages.part_name(stage), str(error)))
+                return
+        self.stages.save_part(stage, number, state)
+
+    def _file(self, folder: Path, shard: int | None = None) -> Path:
+        """The file of a shard; of the learner's own buffer if there is none."""
+        number = "" if shard is None else f"-{shard}"
+        return folder / f"replay-{quote(self.plan.behavior, safe='')}{number}.bin"

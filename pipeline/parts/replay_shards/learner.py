@@ -1,0 +1,79 @@
+"""The ends of queues to and from the shards of a replay buffer; a follower has its learner in the shards' place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from headrace.queues.ends import ItemSink, ItemSource
+from headrace.queues.errors import QueueClosed
+
+if TYPE_CHECKING:
+    from headrace.stages.trainer.sac.sharded_replay import ShardedReplay
+
+
+class ShardEdges:
+    """Carries what a trainer sends to its shards, and their answers.
+
+    Args:
+        count: of the shards; main opens their queues in order.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.outlets = asyncio.Queue[ItemSink[Any]](count)
+        self.inlets = asyncio.Queue[ItemSource[Any]](count)
+        self._replay: ShardedReplay | None = None
+
+    def save(self, number: int) -> None:
+        """Let the shards write their parts of a checkpoint."""
+        if self._replay is not None:
+            self._replay.save(number)
+
+    @asynccontextmanager
+    async def joined(
+        self, replay: ShardedReplay, share: Callable[[int, ItemSource[Any]], ItemSource[Any]] | None = None
+    ) -> AsyncIterator[None]:
+        """Carry; at the end what was sent has left, and the host closes the queues.
+
+        Args:
+            replay: the trainer's side.
+            share: makes the queue from a shard one whose items others get first.
+        """
+        self._replay = replay
+        async with asyncio.TaskGroup() as tasks:
+            outlets = [await self.outlets.get() for _ in range(self.count)]
+            inlets = [await self.inlets.get() for _ in range(self.count)]
+            if share is not None:
+                inlets = [share(shard, inlet) for shard, inlet in enumerate(inlets)]
+            carrying = [tasks.create_task(_send(replay, shard, outlet)) for shard, outlet in enumerate(outlets)]
+            carrying += [tasks.create_task(_receive(replay, shard, inlet)) for shard, inlet in enumerate(inlets)]
+            try:
+                yield
+                await replay.drained()
+            finally:
+                for task in carrying:
+                    task.cancel()
+
+
+async def _send(replay: ShardedReplay, shard: int, outlet: ItemSink[Any]) -> None:
+    queue, open_ = replay.outgoing[shard], True
+    while True:
+        item = await queue.get()
+        try:
+            if open_:
+                await outlet.put(item)
+        except QueueClosed:
+            open_ = False  # the trainer learns of it by what does not come back
+        finally:
+            queue.task_done()
+        del item
+
+
+async def _receive(replay: ShardedReplay, shard: int, inlet: ItemSource[Any]) -> None:
+    async for answer in inlet:
+        replay.receive(shard, answer)
+        del answer
+    replay.lose(shard)

@@ -1,0 +1,28 @@
+"""Shards of replay buffers as main sees them: their hosts, and the queues by which they are joined to a learner."""
+
+from __future__ import annotations
+
+from headrace.pipeline.common.graph import shard_names
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.run_part import RunPart
+from headrace.pipeline.main.trajectory_path import carry
+from headrace.pipeline.roles.stages import Runner
+
+
+class ReplayShards(RunPart):
+    """Starts the shards of each learner."""
+
+    async def learner_started(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
+        """Start the hosts of a behaviour's replay buffer; returns what carries rows to them, and batches back."""
+        runners, behavior, launcher = [], state.behavior, self.run.launcher
+        for shard, name in enumerate(shard_names(self.run.plan.config, behavior)):
+            host = await launcher.start(
+                "replay_shard", name, behavior=behavior, spec=state.spec.to_plain(), replica=shard
+            )
+            rows, samples = f"rows/{behavior}/{shard}", f"samples/{behavior}/{shard}"
+            for queue, giver, taker in ((rows, learner, host), (samples, host, learner)):
+                inlet = launcher.ends[f"{queue} in"] = await giver.inlet(queue, newest=False)
+                outlet = launcher.ends[f"{queue} out"] = await taker.outlet(queue)
+                runners.append(carry(inlet, outlet))
+        return runners

@@ -1,0 +1,1 @@
+"""Scores of a run that only plays (`--inference`)."""

@@ -1,0 +1,36 @@
+"""Scores on the actor's side: what its environments play is counted, and reported to main."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headrace.config import RunConfig
+from headrace.pipeline.control.messages import Scored
+from headrace.pipeline.roles.actor_part import ActorPart
+from headrace.pipeline.roles.runtime import Host
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.evaluation.scores import ScoreKeeper
+
+
+class ActorScores(ActorPart):
+    """Keeps the score of one actor."""
+
+    def __init__(self, host: Host, request: EnvironmentRequest) -> None:
+        super().__init__(host, request)
+        self.audience = self._scores = ScoreKeeper(
+            host.config.inference.wanted,
+            host.plan.replica,
+            host.config.pipeline.hosts.actors.replicas,
+            partial(_competes, host.config),
+            host.report,  # at once: the run ends with the last actor's
+        )
+
+    def before_report(self) -> None:
+        """Send the score of what was played since the last one."""
+        self.host.control.send(Scored(self._scores.drain(), self._scores.complete))
+
+
+def _competes(config: RunConfig, name: str) -> bool:
+    """Return True for the name of a behaviour with self-play; of one without any settings, others complain."""
+    settings = config.behaviors.get(name, config.default_settings)
+    return settings is not None and settings.self_play is not None

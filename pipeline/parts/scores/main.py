@@ -1,0 +1,137 @@
+"""The scores of a run with `--inference`: gathered from its actors, printed as a table and written to its folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from headrace.config import BehaviorSettings
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.common.graph import actor_names
+from headrace.pipeline.control.messages import Scored
+from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.run_part import Run, RunPart
+from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.queues.specs import behavior_name, behavior_team
+from headrace.stages.evaluation.scores import Played, Score, ScoreSums, score_table
+
+log = logging.getLogger(__name__)
+
+FILE = "inference.json"
+"""In the folder of the run's logs."""
+
+
+class ScoreBoard(RunPart):
+    """The scores of all actors together."""
+
+    receives = (Scored,)
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._config = config = run.plan.config
+        self._wanted = config.inference.wanted
+        self._missing = {*actor_names(config)}
+        """Actors of which episodes that count have not ended."""
+        self._sums: dict[str, dict[str, ScoreSums]] = {}
+
+    def receive(self, host: HostHandle, message: Scored) -> None:
+        """Take an actor's score; the run ends once all episodes that count have."""
+        actor = host.plan.name
+        sums = self._sums.setdefault(actor, {})
+        for behavior_id, (returns, lengths, results) in message.played.items():
+            if behavior_id not in sums:
+                sums[behavior_id] = ScoreSums(keep=self._wanted is not None)
+            sums[behavior_id].add(Played(returns, lengths, results))
+        if message.complete:
+            self._missing.discard(actor)
+        if not self._missing:
+            self.run.shutdown.finish()
+
+    def actor_replaced(self, name: str) -> None:
+        """Forget what an actor has played whose replacement plays its share again."""
+        if self._wanted is not None:
+            self._sums.pop(name, None)
+            self._missing.add(name)
+
+    def report(self) -> Mapping[str, Any]:
+        """Publish the scores, and return them."""
+        scores = self._scores()
+        self._publish(scores)
+        return {"scores": scores}
+
+    def _scores(self) -> dict[str, Score]:
+        """Return the scores by behaviour id; those without an episode are left out.
+
+        A rating is the trained policy's, so a behaviour id that brains decide for has none.
+        """
+        together: dict[str, ScoreSums] = {}
+        for sums in self._sums.values():
+            for behavior_id, played in sums.items():
+                together.setdefault(behavior_id, ScoreSums(keep=self._wanted is not None)).join(played)
+        try:
+            status = self.run.plan.folder.read_training_status().behaviors
+        except RunFolderError as error:
+            log.warning("No ratings are known: %s", error)
+            status = {}
+        scores = {}
+        for behavior_id in sorted(together, key=lambda each: (behavior_name(each), behavior_team(each))):
+            name = behavior_name(behavior_id)
+            settings = self._settings(name)
+            learns = settings is not None and settings.learns
+            rating = status[name].elo if learns and name in status else None
+            score = together[behavior_id].score(rating)
+            if score is not None:
+                scores[behavior_id] = score
+        return scores
+
+    def _publish(self, scores: Mapping[str, Score]) -> None:
+        """Log the scores as a table, and write them to the folder's logs; a disk that refuses costs the file."""
+        if not self._sums:
+            return
+        if not scores:
+            log.warning("No episode has ended, so there is no score.")
+            return
+        folder = self.run.plan.folder
+        path = folder.run_logs / FILE
+        try:
+            folder.run_logs.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps(self._report(scores), indent=1).encode())
+            log.info("Scores (%s):\n%s", path, score_table(scores))
+        except OSError as error:
+            log.info("Scores:\n%s", score_table(scores))
+            log.warning("The scores could not be written to %s: %s", path, error)
+        short = [behavior_id for behavior_id, score in scores.items() if score.episodes < (self._wanted or 0)]
+        if short:
+            text = "Fewer episodes than the %d that were asked for have ended of: %s."
+            log.warning(text, self._wanted, ", ".join(short))
+
+    def _report(self, scores: Mapping[str, Score]) -> dict[str, Any]:
+        return {
+            "episodes": self._wanted,
+            "complete": not self._missing,
+            "behaviors": {
+                behavior_id: {
+                    "deterministic": self._is_deterministic(behavior_name(behavior_id)),
+                    **_plain(score),
+                }
+                for behavior_id, score in scores.items()
+            },
+        }
+
+    def _is_deterministic(self, name: str) -> bool:
+        settings = self._settings(name)
+        return settings is not None and settings.network_settings.deterministic
+
+    def _settings(self, name: str) -> BehaviorSettings | None:
+        """Return a behaviour's settings; None for one without any, of which the run has complained."""
+        return self._config.behaviors.get(name, self._config.default_settings)
+
+
+def _plain(score: Score) -> dict[str, Any]:
+    """Return a score as JSON has it: without games or a rating where there are none."""
+    plain = asdict(score)
+    left_out = ("won", "drawn", "lost") * (not score.games) + ("rating",) * (score.rating is None)
+    return {name: value for name, value in plain.items() if name not in left_out}

@@ -1,0 +1,299 @@
+"""The actor host: environments, policies, agent processor, custom stages behind them, and the way to the trainers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.config import RunConfig
+from headrace.config.sections import EnvSettings
+from headrace.pipeline.common.graph import ACTOR, placements_after
+from headrace.pipeline.common.run_parts import wanted_sides
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import (
+    BeginCheckpoint,
+    BehaviorSeen,
+    CreditRequest,
+    Grant,
+    Hold,
+    LearnerReplaced,
+    OpenEdge,
+    SourceEnded,
+    Stop,
+)
+from headrace.pipeline.hosts.failures import contained
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.policies.brains import brain_maker
+from headrace.pipeline.policies.inference import policy_maker
+from headrace.pipeline.roles.actor_part import ActorPart
+from headrace.pipeline.roles.custom_stages import build_stages
+from headrace.pipeline.roles.router import Router
+from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, rows_per_batch
+from headrace.pipeline.roles.stages import LOCAL_BOUND, chain
+from headrace.pipeline.roles.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.ends import Inlet, ItemSink
+from headrace.queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.actor.actor import Actor, ActorPort
+from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.agent import AgentProcessor
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.parameters import EnvironmentParameters
+from headrace.stages.environments.policy_mapping import PolicyMappings, no_behavior
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.environments.stage import EnvironmentStage
+from headrace.stages.loop import run_source
+from headrace.stages.policy.protocol import ActingPolicy
+from headrace.stages.restarts import RestartBudget
+from headrace.stages.trainer.pacing import longest_piece
+
+BRAINS = "brains"
+"""Of the seed of their random numbers."""
+AGENT_ID_RANGE = 2**40
+"""Agent ids of one actor's environments; replica r has those from r × this on."""
+
+
+class ActorHost(Host):
+    """Runs one actor.
+
+    Args:
+        plan, control, edges: those of every host.
+        make_policy: makes the acting policies; None: those of the trainers' designs, or what is played.
+    """
+
+    def __init__(
+        self,
+        plan: HostPlan,
+        control: ControlEnd,
+        edges: HostEdges,
+        make_policy: Callable[[BehaviorSpec], ActingPolicy] | None = None,
+    ) -> None:
+        super().__init__(plan, control, edges)
+        config = self.config
+        self._router = Router()
+        self._tap = OutletTap(plan, config) if recorded_here(config, AGENT_PROCESSOR) else None
+        # What listens to ends, a handful per run; made into coroutines late, as a host that ends may take none of them.
+        self._followed = asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]](maxsize=64)
+        self._parameters_set = asyncio.Event()
+        if not config.environment_parameters:
+            self._parameters_set.set()
+        request = EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)
+        self._parts: list[ActorPart] = [part(self, request) for part in wanted_sides(config, "actor").values()]
+        make_brains = brain_maker(config, derive_seed(plan.seed, BRAINS, plan.replica), self._of_parts("person"))
+        make_policy = make_policy or self._of_parts("make_policy") or policy_maker(config, plan.folder)
+        mappings = PolicyMappings(make_policy, self_play_of(config), make_brains)
+        environment = EnvironmentStage(
+            self._maker(request),
+            mappings,
+            plan.replica * AGENT_ID_RANGE,
+            deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
+            oracle=self._of_parts("oracle"),
+            audience=self._of_parts("audience"),
+        )
+        self._actor = Actor(
+            environment,
+            AgentProcessor(
+                lambda name: longest_piece(
+                    config.behavior_settings(name), agents_of(config), kind_of_trainer(config, name).off_policy
+                ),
+                plan.source,
+                min_rows=rows_per_batch(config),
+            ),
+            CreditGate(self._ask),
+            ActorPort(self._announce, ended=lambda _: self._send_ended(), stopped=self._send_ended),
+            restarts=_restarts(config.env_settings),
+            resets_at_checkpoints=config.pipeline.deterministic,
+            resumed_at=plan.resumed_at,
+        )
+
+    def _of_parts(self, name: str) -> Any:
+        """Return what the first part that has it makes of something; None if none does."""
+        return next((found for part in self._parts if (found := getattr(part, name)) is not None), None)
+
+    def _maker(self, request: EnvironmentRequest) -> Callable[[], EnvironmentGroup]:
+        """Return what makes the environments."""
+        settings, inference = self.config.inference, self.config.checkpoint_settings.inference
+        make: Callable[[], EnvironmentGroup] | None = self._of_parts("make_group")
+        if make is not None:
+            return make
+        if inference and settings.video is not None:
+            from headrace.stages.exhibition.recorder import GameRecorder  # Pillow only where pictures are made
+
+            return GameRecorder(request, Path(settings.video), self.plan.run_id, settings.wanted).make
+        return partial(make_group, request)
+
+    def report(self) -> None:
+        """Send what parts have to say, and what every host sends."""
+        for part in self._parts:
+            part.before_report()
+        super().report()
+
+    async def _work(self) -> None:
+        stages = build_stages(placements_after(self.config, AGENT_PROCESSOR, in_main=False), self.config)
+        last: Any = LearnedStepsOnly(self._router, self.config)
+        outlet = last
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self._follow())
+            runners = []
+            if stages:
+                outlet = AgentManagerQueue("agent_processor out", LOCAL_BOUND)
+                runners = [tasks.create_task(runner) for runner in chain(stages, self.stages, outlet, last)]
+            if self._tap is not None:
+                outlet = self._tap.before(outlet)
+            outlet = BrainSteps(outlet, self._router, self.config)
+            await self._parameters_set.wait()  # the first episodes need their parameters
+            await run_source(self._actor, outlet, self.stages.context(ACTOR))
+            if runners:
+                await asyncio.wait(runners)
+            following.cancel()
+        if self._tap is not None:
+            self._tap.finish()
+
+    async def _listen(self) -> None:
+        async for message in self.control.receive():
+            match message:
+                case Grant() if message.source == self._actor.source:
+                    self._actor.receive_grant(message.number, message.caps, message.versions)
+                case Assignment():
+                    self._actor.receive_assignment(message)
+                case EnvironmentParameters():
+                    self._actor.receive_parameters(message)
+                    self._parameters_set.set()
+                case LearnerReplaced():
+                    self._actor.renew(message.source)
+                    self._edges.renew(f"trajectories/{message.behavior}")
+                case BeginCheckpoint():
+                    self._actor.request_checkpoint(message.number)
+                case Hold():
+                    self._actor.hold(message.held)
+                case Stop():
+                    self._actor.request_stop()
+                case OpenEdge():
+                    await self._open(message)
+            for part in self._parts:
+                part.receive(message)
+
+    async def _open(self, message: OpenEdge) -> None:
+        kind, _, what = message.name.partition("/")
+        match kind:
+            case "trajectories":
+                self._router.open(what, await self.open_outlet(message))
+            case "policies":
+                await self._followed.put(partial(self._follow_policies, await self.open_inlet(message)))
+            case _:
+                part = next(each for each in self._parts if kind in each.outlets + each.inlets)
+                if kind in part.outlets:
+                    part.open_outlet(await self.open_outlet(message))
+                else:
+                    await self._followed.put(partial(part.follow, await self.open_inlet(message)))
+
+    async def _follow(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                follow = await self._followed.get()
+                tasks.create_task(contained(self.plan.name, follow()))
+
+    async def _follow_policies(self, inlet: Inlet[PolicyUpdate]) -> None:
+        async for update in inlet:
+            self._actor.receive_policy(update)
+
+    def _announce(self, spec: BehaviorSpec) -> None:
+        self._router.expect(spec.name)
+        if self._tap is not None:
+            self._tap.expect(spec)
+        self.control.send(BehaviorSeen(spec.to_plain()))
+
+    def _send_ended(self) -> None:
+        self.control.send(SourceEnded())
+
+    def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
+        source, acting = self._actor.source, dict(self._actor.acting)
+        self.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back), acting))
+
+
+def _restarts(limits: EnvSettings) -> RestartBudget:
+    return RestartBudget(
+        limits.max_lifetime_restarts, limits.restarts_rate_limit_n, limits.restarts_rate_limit_period_s
+    )
+
+
+def self_play_of(config: RunConfig) -> Callable[[str], bool]:
+    """Return what is true of behaviours that play by assignments; none does where nothing is learned."""
+    if config.checkpoint_settings.inference:
+        return no_behavior
+    return lambda name: config.behavior_settings(name).self_play is not None
+
+
+# The way of steps that brains have decided, which are learned from by nobody: past users' stages, unless broadcast.
+
+
+class BrainSteps:
+    """The outlet of the agent processor: brains' steps that are not broadcast do not pass recorder and stages.
+
+    Those of a behaviour that never learns go straight to main, which counts them; of one that learns in other games
+    they are dropped.
+
+    Args:
+        sink: where all else goes.
+        router: the way out of the actor.
+        config: the run's configuration.
+    """
+
+    def __init__(self, sink: ItemSink[Any], router: ItemSink[Any], config: RunConfig) -> None:
+        self._sink = sink
+        self._router = router
+        self._config = config
+
+    async def put(self, item: TrajectoryBatch | Barrier) -> None:
+        """Pass an item on."""
+        if isinstance(item, TrajectoryBatch):
+            settings = self._config.behavior_settings(item.behavior)
+            if settings.brain and not settings.broadcast:
+                await (_put_learned(self._sink, item) if settings.learns else self._router.put(item))
+                return
+        await self._sink.put(item)
+
+    def close(self) -> None:
+        """Pass the end on."""
+        self._sink.close()
+
+
+class LearnedStepsOnly:
+    """The last outlet of an actor: of a behaviour that learns in some games, only the steps of these go on.
+
+    Args:
+        sink: the router.
+        config: the run's configuration.
+    """
+
+    def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:
+        self._sink = sink
+        self._config = config
+
+    async def put(self, item: Any) -> None:
+        """Pass an item on."""
+        if isinstance(item, TrajectoryBatch):
+            settings = self._config.behavior_settings(item.behavior)
+            if settings.brain and settings.learns:
+                await _put_learned(self._sink, item)
+                return
+        await self._sink.put(item)
+
+    def close(self) -> None:
+        """Pass the end on."""
+        self._sink.close()
+
+
+async def _put_learned(sink: ItemSink[Any], item: TrajectoryBatch) -> None:
+    learned = item.trajectories["learning"]
+    if learned.all():
+        await sink.put(item)
+    elif learned.any():
+        await sink.put(item.select(learned))

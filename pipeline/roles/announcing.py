@@ -1,0 +1,60 @@
+"""What a host says to the page about a game that it shows: its sides, and each picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.config.environment import KeyMapSettings
+from headrace.pipeline.control.messages import PictureTaken
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.exhibition.keys import buttons
+from headrace.stages.exhibition.projector import Shown
+from headrace.stages.exhibition.standings import Standings
+from headrace.stages.games.scene import Display
+
+
+def picture_taken(number: int, shown: Shown, standings: Standings, recorded: int = 0) -> PictureTaken:
+    """Return a picture with all that stands beside it.
+
+    Args:
+        number: rises with each picture.
+        shown: the picture.
+        standings: how games have ended so far.
+        recorded: steps of the recording that is under way.
+    """
+    picture = shown.picture
+    values = {
+        "number": number,
+        "shapes": picture.shapes,
+        "score": dict(picture.score),
+        "heads": dict(picture.heads),
+        "note": shown.note,
+        "about": shown.about,
+        "games": standings.games,
+        "wins": standings.wins,
+        "returns": standings.returns,
+        "recorded": recorded,
+    }
+    return PictureTaken(values, picture.image)
+
+
+def described_side(
+    spec: BehaviorSpec, display: Display | None, keys: KeyMapSettings, choices: Sequence[str], seat: bool = True
+) -> dict[str, Any]:
+    """Describe a behaviour id: who may play for it, by which keys, and whether a person may."""
+    name = spec.name if spec.name == spec.behavior_id else f"{spec.name}, team {spec.team}"
+    if display is not None:
+        name = display.sides.get(spec.behavior_id, name)
+    return {"id": spec.behavior_id, "name": name, "choices": list(choices), "keys": buttons(keys), "seat": seat}
+
+
+def described_show(
+    sides: Sequence[dict[str, Any]], display: Display | None, saved: str = "", trouble: str = "", waits: str = ""
+) -> dict[str, Any]:
+    """Describe what is shown: its sides, what does not change of its pictures, and what is to be said."""
+    drawn = None
+    if display is not None:
+        drawn = {"view": list(display.view), "sky": list(display.sky), "backdrop": display.backdrop}
+        drawn["aim"] = display.aim
+    return {"sides": [*sides], "display": drawn, "saved": saved, "trouble": trouble, "waits": waits}

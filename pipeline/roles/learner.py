@@ -1,0 +1,310 @@
+"""The learner host: one trainer, its inlet (from the actors, or a recording), its checkpoints and exports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+
+from headrace.pipeline.common.graph import TRAINER
+from headrace.pipeline.common.run_parts import learner_side
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import (
+    EpochEnded,
+    Exported,
+    FollowerLost,
+    LearnerReady,
+    LearnNoMore,
+    OpenEdge,
+    PartFailed,
+    SaveNow,
+    SetHyperparameter,
+    Stop,
+)
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.policies.export import export_policy
+from headrace.pipeline.policies.onnx_export import OnnxExporter
+from headrace.pipeline.roles.device import choose_device, choose_precision
+from headrace.pipeline.roles.stream_taps import InletTap, recorded_here
+from headrace.pipeline.roles.training import TrainerHost
+from headrace.pipeline.run_folder.atomic_files import FileGuard
+from headrace.pipeline.run_folder.checkpoint import unfinished_folder
+from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.ends import ItemSink, ItemSource, Outlet
+from headrace.stages.errors import StageError
+from headrace.stages.loop import StageHooks, StageRunner
+from headrace.stages.stage import Statistics
+from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.report import TrainerPort, TrainerReport
+from headrace.stages.trainer.stage import TrainerStage
+
+SOON_S = 2e-3
+"""Within this time arrivals are reported that actors may wait for."""
+
+
+class LearnerHost(TrainerHost):
+    """Runs one trainer, alone or as the first of its replicas."""
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        super().__init__(plan, control, edges)
+        self._outlet: asyncio.Future[Outlet[Any]] = asyncio.get_running_loop().create_future()
+        self._stage: TrainerStage | None = None
+        self._reported_step = 0
+        self._exported: tuple[int, int] | None = None
+        """Step and version of the policy that was exported last."""
+        self._asked_to_save: int | None = None
+        self._stopped = asyncio.Event()
+        self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
+        self._epochs: EpochStatistics | None = None
+        if (evaluation := self.config.evaluation) is not None:
+            self._epochs = EpochStatistics(self.statistics, evaluation.every, self._end_epoch)
+        self._files = FileGuard(self.stages.context(TRAINER).log)
+
+    async def _work(self) -> None:
+        replicas = self.config.pipeline.hosts.learners.replicas
+        device, why = choose_device(self.config.torch_settings.device)
+        together = f", in {replicas} replicas" if replicas > 1 else ""
+        log = self.stages.context(TRAINER).log
+        log.info("%s learns on %s (%s)%s.", self.plan.behavior, device, why, together)
+        if (configured := self.config.torch_settings.precision) != "float32":
+            _, words, slow = choose_precision(configured, device)
+            log.log(WARNING if slow else INFO, "%s: hidden products in %s.", self.plan.behavior, words)
+        if replicas == 1:
+            await self._train(SINGLE_TRAINER, device)
+            return
+        lost = await learner_side("followers")(self.plan, self.config, device).beside(self._train)
+        if lost:
+            self.control.send(FollowerLost(lost))
+            await asyncio.Event().wait()  # main ends it, and its queues stay as they are for its successor
+
+    async def _train(self, replicas: Replicas, device: str, followers: Any = None) -> None:
+        loop = asyncio.get_running_loop()
+        port = TrainerPort(self._report, soon=lambda call: loop.call_later(SOON_S, call))
+        statistics = self._epochs or self.statistics
+        share = None if followers is None else followers.share_samples
+        async with self._make_stage(replicas, device, statistics, port, share) as stage:
+            for name, value in stage.changed.items():
+                words = "%s goes on with %s %g, to which it was set while the run went on."
+                self.stages.context(TRAINER).log.info(words, self.plan.behavior, name, value)
+            if followers is not None:
+                followers.check_agreement(replicas, stage.trainer)
+            self._stage = stage
+            try:
+                await self._run_stage(stage, followers)
+            finally:
+                self._stage = None  # from the midst of an update nothing is saved
+
+    async def _run_stage(self, stage: TrainerStage, followers: Any) -> None:
+        plan, trainer, policy = self.plan, stage.trainer, stage.policy()
+        counts = ", ".join(f"{name} {count:,}" for name, count in trainer.parameter_counts().items())
+        if counts:
+            self.stages.context(TRAINER).log.info("%s has networks with these parameters: %s.", plan.behavior, counts)
+        self.control.send(
+            LearnerReady(
+                plan.behavior,
+                trainer.rows_per_update,
+                stage.held_rows,
+                any_age=trainer.off_policy,
+                corrects_age=trainer.corrects_age,
+                step=trainer.step,
+                hyperparameters=dict(stage.changed),
+            )
+        )
+        if self._asked_to_save is not None:
+            self._save(TRAINER, self._asked_to_save, stage.state_dict())
+        inlet: ItemSource[Any] = await self._inlet
+        outlet: ItemSink[Any] = await self._outlet
+        if followers is not None:
+            inlet, outlet = followers.join(stage, inlet, outlet)
+        await outlet.put(policy)
+        stage.report_now()
+        recorded = recorded_here(self.config, TRAINER, plan.behavior)
+        tap = InletTap(inlet, plan, self.config, self._spec) if recorded else None
+        hooks = StageHooks(save_part=self._save)
+        context = self.stages.context(TRAINER)
+        if self._epochs is not None:
+            context = replace(context, statistics=self._epochs)
+        runner = StageRunner(stage, tap or inlet, outlet, context, hooks, ends_barriers=True)
+        try:
+            await runner.run()
+        finally:
+            if tap is not None:
+                tap.finish()
+        await self._stopped.wait()  # the stream may have broken off before the last barrier: main then asks for a save
+
+    async def _listen(self) -> None:
+        async for message in self.control.receive():
+            match message:
+                case OpenEdge() if self._shards is not None and message.name.startswith("rows/"):
+                    self._shards.outlets.put_nowait(await self.open_outlet(message))
+                case OpenEdge() if self._shards is not None and message.name.startswith("samples/"):
+                    self._shards.inlets.put_nowait(await self.open_inlet(message))
+                case OpenEdge() if message.name.startswith("updates/"):
+                    self._outlet.set_result(await self.open_outlet(message))
+                case OpenEdge():
+                    self._inlet.set_result(await self.open_inlet(message))
+                case SaveNow() if self._stage is not None:
+                    self._save(TRAINER, message.number, self._stage.state_dict())
+                case SaveNow():  # there is no trainer yet
+                    self._asked_to_save = message.number
+                case SetHyperparameter() if self._stage is not None:
+                    self._set(self._stage, message)
+                case LearnNoMore() if self._stage is not None:
+                    self._stage.end_learning(message.why)
+                    self._stage.report_now()
+                case Stop():
+                    self._stopped.set()
+
+    def _set(self, stage: TrainerStage, message: SetHyperparameter) -> None:
+        log, behavior = self.stages.context(TRAINER).log, self.plan.behavior
+        try:
+            stage.set_hyperparameter(message.name, message.value)
+        except (StageError, ValueError) as error:
+            log.warning("%s: %s stays as it is: %s", behavior, message.name, error)
+            return
+        log.info("%s: %s is %g from step %d on.", behavior, message.name, message.value, stage.trainer.step)
+
+    def _save(self, stage: str, number: int, state: Any) -> None:
+        assert self._stage is not None, "it is the stage that saves"
+        if self.stages.has_saved(stage, number):
+            return
+        trainer = self._stage.trainer
+        # Report and export go first, so that main knows of both when the checkpoint is whole.
+        self._stage.report_now()
+        self._export()
+        try:
+            folder = unfinished_folder(self.plan.folder / "checkpoints", number)
+            folder.mkdir(parents=True, exist_ok=True)
+            trainer.save_bulk(folder)
+            if self._shards is not None:
+                self._shards.save(number)
+        except OSError as error:
+            self.control.send(PartFailed(number, self.stages.part_name(stage), str(error)))
+            return
+        self.stages.save_part(stage, number, state)
+
+    def _export(self) -> None:
+        assert self._stage is not None, "exports are made once there is a trainer"
+        plan, trainer = self.plan, self._stage.trainer
+        newest = trainer.step, trainer.version
+        if newest == self._exported:  # at an earlier checkpoint; its turn to learn has not come since, or the run ends
+            return
+        learner, policy = trainer.warm_state(), trainer.policy()
+        path = None
+        with self._files.writing(plan.folder / folder_name(plan.behavior), "no policies are exported"):
+            path = export_policy(
+                plan.folder,
+                policy,
+                self._spec,
+                self._settings,
+                learner=learner,
+                source_folder=self.config.source_folder,
+            )
+        if path is None:  # the checkpoint is what counts
+            return
+        self._exported = newest
+        onnx = self._onnx.write(path, self._design(), policy)
+        self.control.send(
+            Exported(
+                plan.behavior, trainer.step, str(path), self._stage.recent_return, None if onnx is None else str(onnx)
+            )
+        )
+
+    def _report(self, report: TrainerReport) -> None:
+        """Pass on the trainer's report; where a summary becomes due with it, the statistics go before it."""
+        summary_freq = self._settings.summary_freq
+        if report.step // summary_freq > self._reported_step // summary_freq:
+            self.report()
+        self._reported_step = report.step
+        if self._epochs is not None:
+            self._epochs.advance(report.step)
+        self.control.send(report)
+
+    def _end_epoch(self, step: int, values: Mapping[str, float]) -> None:
+        self.control.send(EpochEnded(self.plan.behavior, step, dict(values)))
+
+
+# Statistics of whole epochs: minimum, mean and maximum of what a trainer reports, over `evaluation.every` steps.
+
+_MEASURES = {
+    "Policy/Q1": "Q1",
+    "Policy/Q2": "Q2",
+    "Policy/Value": "V",
+    "Policy/Log Probability": "LogPi",
+}
+"""Statistics with `Min`, `Mean` and `Max` behind their names, and the names of their epochs."""
+_RETURNS = "Environment/Cumulative Reward"
+
+
+@dataclass(slots=True)
+class _Spread:
+    lowest: float = np.inf
+    total: float = 0.0
+    count: int = 0
+    highest: float = -np.inf
+
+
+class EpochStatistics:
+    """Passes statistics on, and keeps the spread of some of them until their epoch is over.
+
+    Args:
+        statistics: receives all of them.
+        every: trainer steps of an epoch.
+        ended: called with an epoch's last step and its statistics, if there are any.
+    """
+
+    def __init__(self, statistics: Statistics, every: int, ended: Callable[[int, Mapping[str, float]], None]) -> None:
+        self._statistics = statistics
+        self._every = every
+        self._ended = ended
+        self._epoch: int | None = None
+        self._spreads: dict[str, _Spread] = {}
+
+    def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
+        """Report a value."""
+        self._statistics.add(category, name, value, how)
+        measure, _, kind = name.rpartition(" ")
+        if measure in _MEASURES:
+            self._keep(_MEASURES[measure], kind, value)
+
+    def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
+        """Report many values of one statistic."""
+        found = list(values)
+        self._statistics.extend(category, name, found, how)
+        if name == _RETURNS:
+            for value in found:
+                for kind in ("Min", "Mean", "Max"):
+                    self._keep("EpRet", kind, value)
+
+    def advance(self, step: int) -> None:
+        """Note the trainer's step; the epoch that it ends is reported. What a resumed run has missed of one is not."""
+        epoch = step // self._every
+        if self._epoch is not None and epoch > self._epoch:
+            if self._spreads:
+                self._ended(epoch * self._every, self._values())
+            self._spreads = {}
+        self._epoch = epoch
+
+    def _keep(self, name: str, kind: str, value: float) -> None:
+        spread = self._spreads.setdefault(name, _Spread())
+        if kind == "Min":
+            spread.lowest = min(spread.lowest, value)
+        elif kind == "Max":
+            spread.highest = max(spread.highest, value)
+        else:
+            spread.total += value
+            spread.count += 1
+
+    def _values(self) -> dict[str, float]:
+        values = {}
+        for name, spread in self._spreads.items():
+            if spread.count:
+                mean = spread.total / spread.count
+                kinds = {"Min": spread.lowest, "Mean": mean, "Max": spread.highest}
+                values.update({f"Epoch/{name} {kind}": value for kind, value in kinds.items()})
+        return values

@@ -1,0 +1,148 @@
+"""The replay host: a recording, or demonstrations, in an actor's place.
+
+What was recorded behind the agent processor goes the whole way again: custom stages of the actor host, main's stages,
+trainer. What was recorded at a trainer's inlet goes straight to the trainer: it has that way behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headrace.pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, OpenEdge, SourceEnded, Stop
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.roles.custom_stages import build_stages
+from headrace.pipeline.roles.router import Router
+from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.roles.sizes import rows_per_batch
+from headrace.pipeline.roles.stages import LOCAL_BOUND, chain
+from headrace.pipeline.roles.stream_taps import AGENT_PROCESSOR
+from headrace.queues.agent_manager_queue import AgentManagerQueue
+from headrace.queues.ends import ItemSink
+from headrace.queues.messages import Barrier
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.factory import EnvironmentRequest
+from headrace.stages.environments.trial import announced_specs
+from headrace.stages.loop import run_source
+from headrace.stages.replay.source import ReplaySource
+from headrace.stages.trainer.imitation.loading import needs_spec
+from headrace.stages.trainer.imitation.source import DemonstrationSource
+
+
+class ReplayHost(Host):
+    """Replays recorded streams into the trajectory queues."""
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        super().__init__(plan, control, edges)
+        self._source = _make_source(self, self._announce)
+        self._router = Router()
+        # Main sends one checkpoint at a time, and one stop.
+        self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+
+    async def _work(self) -> None:
+        if isinstance(self._source, DemonstrationSource):
+            self._source.specs = await _unrecorded_specs(self)
+        whole_way = self.plan.replay_edge == AGENT_PROCESSOR
+        placements = placements_after(self.config, AGENT_PROCESSOR, in_main=False) if whole_way else []
+        stages = build_stages(placements, self.config)
+        context = self.stages.context("replay")
+        self._source.start(context)
+        for spec in self._source.behavior_specs.values():
+            self._announce(spec)
+        queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
+        barriers, batches = queue.add_producer(), queue.add_producer()
+        async with asyncio.TaskGroup() as tasks:
+            if stages:
+                for runner in chain(stages, self.stages, queue, self._router):
+                    tasks.create_task(runner)
+            else:
+                tasks.create_task(self._carry(queue))
+            tasks.create_task(self._obey(barriers))
+            await run_source(self._source, _Held(batches, self._flowing), context)
+            self.control.send(SourceEnded())
+
+    def _announce(self, spec: BehaviorSpec) -> None:
+        self._router.expect(spec.name)
+        self.control.send(BehaviorSeen(spec.to_plain()))
+
+    async def _carry(self, queue: AgentManagerQueue[Any]) -> None:
+        try:
+            async for item in queue:
+                await self._router.put(item)
+                del item
+        finally:
+            queue.close()
+            self._router.close()
+
+    async def _obey(self, barriers: Any) -> None:
+        try:
+            while (number := await self._commands.get()) is not None:
+                await barriers.put(Barrier(number))
+        finally:
+            barriers.close()
+
+    async def _listen(self) -> None:
+        async for message in self.control.receive():
+            match message:
+                case OpenEdge():
+                    self._router.open(message.name.partition("/")[2], await self.open_outlet(message))
+                case BeginCheckpoint():
+                    self._commands.put_nowait(message.number)
+                case Hold(held=True):
+                    self._flowing.clear()
+                case Hold():
+                    self._flowing.set()
+                case Stop():
+                    self._flowing.set()
+                    self._source.request_stop()
+                    self._commands.put_nowait(None)
+
+
+class _Held:
+    """An outlet that lets nothing pass while the run is held."""
+
+    def __init__(self, outlet: ItemSink[Any], flowing: asyncio.Event) -> None:
+        self._outlet = outlet
+        self._flowing = flowing
+
+    async def put(self, item: Any) -> None:
+        await self._flowing.wait()
+        await self._outlet.put(item)
+
+    def close(self) -> None:
+        self._outlet.close()
+
+
+def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> ReplaySource | DemonstrationSource:
+    """A recording, if there is one to replay; else demonstrations, for behaviours that learn from nothing else."""
+    config = host.config
+    if config.replay is not None:
+        return ReplaySource(config.replay.streams, host.plan.replay_edge, speed=config.replay.speed, announce=announce)
+    paths = offline_demonstrations(config)
+    return DemonstrationSource(paths, rows_per_batch(config), config.source_folder, _steps_before(host, paths))
+
+
+async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
+    """The specs that the environment announces, if there are demonstrations that say nothing of theirs; else none."""
+    config = host.config
+    paths = offline_demonstrations(config)
+    if not any(needs_spec(path, name, config.source_folder) for name, path in paths.items()):
+        return {}
+    return await announced_specs(EnvironmentRequest(config, host.plan.seed, run_folder=host.plan.folder))
+
+
+def _steps_before(host: Host, behaviors: Iterable[str]) -> dict[str, int]:
+    """Return the steps that the trainers of a resumed run have received, from their own parts of the checkpoint.
+
+    The manifest's steps will not do: of several trainers, those that save first report further ones before it is made.
+    """
+    if host.checkpoint is None:
+        return {}
+    states = {name: host.checkpoint.read(part_name(TRAINER, learner_name(name))) for name in behaviors}
+    return {name: int(state["trainer"]["step"]) for name, state in states.items() if state is not None}

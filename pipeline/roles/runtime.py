@@ -1,0 +1,134 @@
+"""The common part of hosts: plan, control channel, ends of queues, statistics; and how a host runs and ends.
+
+A host's own work lies in the module of its role (`common/run_parts.py`), where it runs in `pipeline/hosts/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any
+
+from headrace.pipeline.common.process import read_usage
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, StatisticsReport
+from headrace.pipeline.hosts.failures import contained, describe_failure, root_cause
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.roles.stages import StageHost
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
+from headrace.queues.agent_manager_queue import QueueStatistics
+from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.errors import QueueClosed
+
+REPORT_EVERY_S = 1.0
+"""Seconds between two reports of a host: statistics, and a sign of life."""
+
+
+class Host(ABC):
+    """One host, whatever its role.
+
+    Args:
+        plan: the host.
+        control: its end of the control channel.
+        edges: opens queue ends.
+
+    Attributes:
+        config: the run's configuration.
+        statistics: gathered here, and sent to main now and then.
+        checkpoint: the checkpoint that it resumes from; None in a fresh run.
+        stages: contexts, hooks and parts of checkpoints of its stages.
+    """
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        self.plan = plan
+        self.config = plan.load_config()
+        self.control = control
+        self.statistics = StatisticsCollector(plan.seed)
+        self.checkpoint: Checkpoint | None = newest_checkpoint(plan.folder / "checkpoints") if plan.resume else None
+        self.stages = StageHost(
+            plan.name, plan.folder, plan.seed, plan.replica, self.statistics, self.checkpoint, control.send
+        )
+        self._edges = edges
+        self._ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
+        self._outlets: list[Outlet[Any]] = []
+
+    async def open_outlet(self, message: OpenEdge) -> Outlet[Any]:
+        """Open the producing end of a queue."""
+        outlet = self._ends[message.name] = await self._edges.open_outlet(message.name, message.address)
+        self._outlets.append(outlet)
+        return outlet
+
+    async def open_inlet(self, message: OpenEdge) -> Inlet[Any]:
+        """Open the consuming end of a queue."""
+        inlet = self._ends[message.name] = await self._edges.open_inlet(message.name, message.address)
+        return inlet
+
+    @abstractmethod
+    async def _work(self) -> None:
+        """Return when the host has nothing left to do."""
+
+    @abstractmethod
+    async def _listen(self) -> None:
+        """Handle control messages until main closes the channel; then the host ends, whatever it was doing."""
+
+    async def run(self) -> bool:
+        """Run to the end, and report to main how it ended; True if it ended well."""
+        try:
+            await _beside(self.plan.name, self._work(), self._listen(), self._report_periodically())
+        except ExceptionGroup as group:
+            failure = root_cause(group)
+            self.report()
+            if not isinstance(failure, QueueClosed):
+                self.control.send(self._describe(failure))
+                return False
+        else:
+            self.report()
+        finally:
+            # After a failure was told: a host whose streams have ended, and that then dies, can't be replaced.
+            for outlet in self._outlets:
+                outlet.close()
+        self.control.send(HostFinished())
+        return True
+
+    def report(self) -> None:
+        """Send the statistics gathered since the last report, and the counts of queues."""
+        queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
+        used = read_usage(os.getpid())
+        self.control.send(
+            StatisticsReport(
+                self.statistics.drain(),
+                queues,
+                self.stages.silent_s(),
+                self.stages.timings.drain(),
+                used.cpu_s if used else 0.0,
+                used.memory if used else 0,
+            )
+        )
+
+    def _describe(self, failure: BaseException) -> HostFailed:
+        """Describe its failure to main."""
+        return describe_failure(self.plan.name, failure)
+
+    async def _report_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            self.report()
+            await self.control.drain()
+
+
+async def _beside(host: str, work: Coroutine[Any, Any, None], *background: Coroutine[Any, Any, None]) -> None:
+    """Run `work`; end when it or the first of the background coroutines ends, and cancel the others."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(contained(host, each)) for each in (work, *background)]
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            task.cancel()
+
+
+def plain_statistics(statistics: QueueStatistics) -> dict[str, Any]:
+    """A queue's counts as plain data."""
+    return {name: getattr(statistics, name) for name in QueueStatistics.__slots__}

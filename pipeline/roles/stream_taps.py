@@ -1,0 +1,141 @@
+"""Recording of streams in hosts: what leaves the agent processor, and what a trainer takes in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from headrace.config import RunConfig
+from headrace.pipeline.common.graph import TRAINER, teacher_of
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.policies.inference import policy_file
+from headrace.pipeline.policies.model_files import is_onnx
+from headrace.pipeline.roles.sizes import kind_of_trainer
+from headrace.queues.columns import Column
+from headrace.queues.ends import ItemSink, ItemSource
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.queues.stream_format import StreamHeader
+from headrace.queues.stream_writer import StreamWriter, next_stream_path
+from headrace.stages.policy.design import design_of
+from headrace.stages.replay.recorder import GuardedRecorder, Recorder
+
+AGENT_PROCESSOR = "agent_processor"
+
+
+def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> bool:
+    """Return True if an edge is recorded, and there the behaviour, if one is given."""
+    record = config.record
+    if record is None or edge not in record.edges:
+        return False
+    return behavior is None or record.behaviors == "all" or behavior in record.behaviors
+
+
+class OutletTap:
+    """The outlet of the agent processor, recorded: one file per actor, which begins with the first batch."""
+
+    def __init__(self, plan: HostPlan, config: RunConfig) -> None:
+        self._plan = plan
+        self._config = config
+        self._specs: list[BehaviorSpec] = []
+        self._recorder: GuardedRecorder | None = None
+        self._sink: ItemSink[Any]
+
+    def expect(self, spec: BehaviorSpec) -> None:
+        """Note a spec that the header will need, or tell a file whose header is written already."""
+        self._specs.append(spec)
+        if self._recorder is not None:
+            later = _header(self._plan, AGENT_PROCESSOR, [spec], self._config, self._squashed([spec]), {})
+            self._recorder.announce(later)
+
+    def before(self, sink: ItemSink[Any]) -> OutletTap:
+        """Record what goes to `sink`."""
+        self._sink = sink
+        return self
+
+    async def put(self, item: TrajectoryBatch | Barrier) -> None:
+        """Record an item and pass it on."""
+        if isinstance(item, Barrier) or recorded_here(self._config, AGENT_PROCESSOR, item.behavior):
+            if self._recorder is None:
+                self._recorder = GuardedRecorder(self._make_recorder)
+            self._recorder.tap(item)
+        await self._sink.put(item)
+
+    def close(self) -> None:
+        """Pass the end on."""
+        self._sink.close()
+
+    def finish(self) -> None:
+        """Write the index."""
+        if self._recorder is not None:
+            self._recorder.finish()
+
+    def _make_recorder(self) -> Recorder:
+        squashed = self._squashed(self._specs)
+        return _recorder(self._plan, self._plan.name, AGENT_PROCESSOR, self._specs, self._config, squashed)
+
+    def _squashed(self, specs: Iterable[BehaviorSpec]) -> list[str]:
+        names = dict.fromkeys(spec.name for spec in specs)
+        return [name for name in names if kind_of_trainer(self._config, name).squashed]
+
+
+class InletTap:
+    """A trainer's inlet, recorded in the very order in which the trainer takes from it."""
+
+    def __init__(self, inlet: ItemSource[Any], plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> None:
+        self._inlet = inlet
+        actor = teacher_of(config, plan.behavior) or plan.behavior
+        squashed = [spec.name] if kind_of_trainer(config, actor).squashed else []
+        # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
+        env_settings = {**plan.config["env_settings"], "seed": plan.seed}
+        plain = {**plan.config, "env_settings": env_settings}
+        self._recorder = GuardedRecorder(
+            lambda: _recorder(plan, plan.behavior, TRAINER, [spec], config, squashed, plain)
+        )
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for item in self._inlet:
+            self._recorder.tap(item)
+            yield item
+            del item
+
+    def close(self) -> None:
+        """Close the inlet: the consumer is gone."""
+        self._inlet.close()
+
+    def finish(self) -> None:
+        """Write the index."""
+        self._recorder.finish()
+
+
+def _recorder(
+    plan: HostPlan,
+    name: str,
+    edge: str,
+    specs: Iterable[BehaviorSpec],
+    config: RunConfig,
+    squashed: Iterable[str],
+    plain: Any = None,
+) -> Recorder:
+    path = next_stream_path(plan.folder / "streams", name, edge)
+    header = _header(plan, edge, list(specs), config, squashed, plan.config if plain is None else plain)
+    return Recorder(StreamWriter(path, header), edge)
+
+
+def _header(
+    plan: HostPlan, edge: str, specs: list[BehaviorSpec], config: RunConfig, squashed: Iterable[str], plain: Any
+) -> StreamHeader:
+    extra = {spec.name: _added_columns(plan, config, spec) for spec in specs}
+    return StreamHeader.of(plan.run_id, time.time(), (edge,), specs, plain, extra, list(squashed))
+
+
+def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tuple[Column, ...]:
+    """Return the columns that policies add to a behaviour's decisions: to a student's, its teacher's policies."""
+    actor = teacher_of(config, spec.name) or spec.name
+    if config.behavior_settings(actor).demonstrations is not None:  # nobody of ours acted
+        return ()
+    # An .onnx model that is played adds none.
+    if config.checkpoint_settings.inference and is_onnx(policy_file(config, plan.folder, actor)):
+        return ()
+    return design_of(spec, config.behavior_settings(actor), config.source_folder).added_columns

@@ -1,0 +1,210 @@
+"""The common part of the hosts that train: a trainer, made as the YAML says, which goes on from where the run does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from headrace.config import RunConfig
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.graph import TRAINER, actor_names, learner_name, part_name, shard_names, teacher_of
+from headrace.pipeline.common.lessons import kept_returns
+from headrace.pipeline.common.process import usable_cores
+from headrace.pipeline.common.run_parts import learner_side
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.channel import ControlEnd
+from headrace.pipeline.hosts.child_process import learners_of, most_learner_processes
+from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.policies.ml_agents import left_checkpoint
+from headrace.pipeline.policies.warm_start import initial_policy, resume_from_ml_agents, warm_start
+from headrace.pipeline.roles.device import choose_precision
+from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer
+from headrace.queues.ends import ItemSource
+from headrace.queues.messages import Barrier, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign, design_of
+from headrace.stages.replay.recording import recorded_agents
+from headrace.stages.stage import Statistics
+from headrace.stages.trainer.deliveries import Deliveries
+from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
+from headrace.stages.trainer.replicas import Replicas
+from headrace.stages.trainer.report import TrainerPort
+from headrace.stages.trainer.stage import TrainerStage
+from headrace.stages.trainer.thread_choice import ThreadChoice, candidates_for
+
+if TYPE_CHECKING:
+    from headrace.stages.trainer.sac.sharded_replay import ShardedReplay
+
+
+class TrainerHost(Host):
+    """Has one trainer, and an inlet for its experience."""
+
+    def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
+        super().__init__(plan, control, edges)
+        assert plan.spec is not None, "the plan of a host that trains has a spec"
+        self._spec = BehaviorSpec.from_plain(dict(plan.spec))
+        self._settings = self.config.behavior_settings(plan.behavior)
+        shards = len(shard_names(self.config, plan.behavior))
+        self._shards: Any = learner_side("replay_shards")(shards) if shards else None
+        loop = asyncio.get_running_loop()
+        self._inlet: asyncio.Future[ItemSource[TrajectoryBatch | Barrier]] = loop.create_future()
+
+    @asynccontextmanager
+    async def _make_stage(
+        self,
+        replicas: Replicas,
+        device: str,
+        statistics: Statistics,
+        port: TrainerPort | None = None,
+        share: Callable[[int, ItemSource[Any]], ItemSource[Any]] | None = None,
+    ) -> AsyncIterator[TrainerStage]:
+        """Make the stage with its trainer, which goes on from where the run does, and is joined to its shards."""
+        stage = self._new_stage(replicas, device, statistics, port)
+        replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
+        async with self._shards.joined(replay, share) if replay is not None else nullcontext():
+            if replay is not None:
+                await replay.opened()  # its size decides how a resumed run goes on
+            self._restore(stage)
+            yield stage
+
+    def _new_stage(
+        self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None
+    ) -> TrainerStage:
+        """Make the stage with its trainer, which is to be restored."""
+        behavior, settings = self.plan.behavior, self._settings
+        extrinsic = settings.reward_signals.extrinsic
+        return _stage_class(bool(shard_names(self.config, behavior)))(
+            self._make_trainer(replicas, device, statistics),
+            behavior,
+            settings.max_steps,
+            extrinsic.strength if extrinsic is not None else 0.0,
+            port,
+            reports_each=self.config.pipeline.deterministic,
+            kept_returns=kept_returns(self.config.environment_parameters, behavior),
+            clock=asyncio.get_running_loop().time,
+            columns=self._design().asked_columns,
+            actions=self._spec.actions,
+            # Recordings of several runs may be replayed together: each has a source 0.
+            deliveries=Deliveries.asked_for() if self.config.replay is None else None,
+            stop_when=settings.stop_when,
+            threads=thread_choice(self.config, behavior, device, self.stages.context(TRAINER).log),
+        )
+
+    def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:
+        plan = self.plan
+        teacher = teacher_of(self.config, plan.behavior)
+        context = TrainerContext(
+            behavior=plan.behavior,
+            settings=self._settings,
+            spec=self._spec,
+            # Of the behaviour alone, not of the host: a replay of its inlet gives the same weights again.
+            seed=derive_seed(plan.seed, TRAINER, plan.behavior),
+            device=device,
+            autograd=self.config.torch_settings.gradients == "autograd",
+            cuda_graphs=self.config.torch_settings.cuda_graphs,
+            bf16=choose_precision(self.config.torch_settings.precision, device)[0],
+            agents=_agents(self.config),
+            folder=self.config.source_folder,
+            statistics=statistics,
+            replicas=replicas,
+            replay_shards=len(shard_names(self.config, plan.behavior)),
+            teacher_squashed=teacher is not None and kind_of_trainer(self.config, teacher).squashed,
+        )
+        return make_trainer(context)
+
+    def _restore(self, stage: TrainerStage) -> None:
+        """Resume from a checkpoint, ours or ML-Agents', if there is one; else start from what the YAML names."""
+        part = part_name(TRAINER, learner_name(self.plan.behavior))
+        state = self.checkpoint.read(part) if self.checkpoint is not None else None
+        resume = self.config.checkpoint_settings.resume
+        theirs = left_checkpoint(self.plan.folder, self.plan.behavior) if state is None and resume else None
+        if state is not None:
+            assert self.checkpoint is not None, "the state was read from it"
+            try:
+                stage.load_state_dict(state)
+            except StageError as error:
+                raise StageError(
+                    f"{self.plan.behavior} can't go on from {self.checkpoint.folder}. Most likely its "
+                    "observations, actions or settings have changed since: let them be what they were, or start a "
+                    f"run of its own with another --run-id.\n{error}"
+                ) from error
+            warning = stage.trainer.load_bulk(self.checkpoint.folder)
+            if warning is not None:
+                self.stages.context(TRAINER).log.warning("%s: %s", self.plan.behavior, warning)
+        elif theirs is not None:
+            resume_from_ml_agents(stage.trainer, theirs, self._spec, self._settings, self.config.source_folder)
+        elif self.checkpoint is None:
+            path = initial_policy(self.config, self.plan.behavior)
+            if path is not None:
+                warm_start(stage.trainer, path, self._spec, self._settings, self.config.source_folder)
+                self.stages.context(TRAINER).log.info("Initializing from %s.", path)
+        stage.number_above(self.plan.lost_version)
+
+    def _design(self) -> PolicyDesign:
+        return design_of(self._spec, self._settings, self.config.source_folder)
+
+
+def _agents(config: RunConfig) -> int:
+    """Count the agents that act at a time, or did in the run that is replayed, whatever the YAML's environments are."""
+    recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
+    return recorded or agents_of(config)
+
+
+def _stage_class(sharded: bool) -> type[TrainerStage]:
+    """Return the class of the stage; SAC's is imported where it is needed alone."""
+    if not sharded:
+        return TrainerStage
+    from headrace.stages.trainer.sac.sharded_stage import ShardedTrainerStage
+
+    return ShardedTrainerStage
+
+
+# The threads that a learner computes with, as the YAML and the machine have it.
+
+
+def thread_choice(config: RunConfig, behavior: str, device: str, log: logging.Logger) -> ThreadChoice | None:
+    """Return what sets a learner's threads; None where it computes with as many as its process is set to.
+
+    Args:
+        config: the run's.
+        behavior: the behaviour that it learns.
+        device: the torch device that it learns on.
+        log: is told what was chosen, and by which durations.
+    """
+    learners = config.pipeline.hosts.learners
+    if learners.threads != "auto":
+        return ThreadChoice([learners.threads], _use)
+    # Sums depend on the number of threads in their last digits, and a replay is to give what was recorded.
+    exact = config.pipeline.deterministic or config.record is not None or config.replay is not None
+    if exact or learners.kind != "process" or learners.replicas > 1 or not device.startswith("cpu"):
+        return None
+    candidates = candidates_for(cores_left_for(config))
+    if len(candidates) == 1:
+        return None
+
+    def tell(threads: int, took: Mapping[int, float]) -> None:
+        tried = ", ".join(f"{number} {seconds:.3g} s" for number, seconds in took.items())
+        log.info("%s: learners.threads auto is %d: an update takes, by threads, %s.", behavior, threads, tried)
+
+    return ThreadChoice(candidates, _use, tell)
+
+
+def cores_left_for(config: RunConfig) -> int:
+    """Return how many cores a learner may use that neither actors nor other learners need."""
+    hosts = config.pipeline.hosts
+    actors = 0 if HOST_KINDS[hosts.actors.kind].on_ray else len(actor_names(config))
+    learners = min(len(learners_of(config)) or 1, most_learner_processes(config))
+    return max(1, (usable_cores() - actors) // learners)
+
+
+def _use(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)

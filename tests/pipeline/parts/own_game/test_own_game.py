@@ -1,0 +1,42 @@
+"""The way between the page and a run's own game: what is asked reaches its actor, also one that comes later."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from headrace.pipeline.control.messages import DirectShow, KeysHeld, PictureTaken
+from headrace.pipeline.parts.own_game.main import OwnGameLink
+
+HOST: Any = None
+"""Whose messages they are does not matter here."""
+
+
+class Actors:
+    """The actors of a run: what each was sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send_to_sources(self, message):
+        self.sent[-1].append(message)
+
+    async def start(self, link):
+        heard = []
+        self.sent.append(heard)
+        handle = SimpleNamespace(control=SimpleNamespace(send=heard.append))
+        await link.actor_started(SimpleNamespace(handle=handle))
+
+
+async def test_an_actor_that_takes_anothers_place_is_told_who_plays_and_the_page_that_it_is_another():
+    actors, told = Actors(), []
+    link = OwnGameLink(cast("Any", SimpleNamespace(broadcaster=actors)))
+    link.listen(told.append)
+    await actors.start(link)
+    order = DirectShow({"Volley?team=1": ("newest", True)})
+    for message in (DirectShow({}), order, KeysHeld("Volley?team=1", 1, ("a",))):
+        link.send(message)
+    link.receive(HOST, PictureTaken({}))
+    await actors.start(link)
+    assert actors.sent == [[DirectShow({}), order, KeysHeld("Volley?team=1", 1, ("a",))], [order]]
+    assert told == [None, PictureTaken({}), None]

@@ -1,0 +1,60 @@
+"""Parts of a run are what only some runs have: other runs go on without their folders and their entries in the table."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from run_configs import INLINE, cartpole
+from test_imports import below, imports, modules
+
+from headrace.pipeline.common.run_parts import RUN_PARTS
+from headrace.place import PARTS
+
+ROOT = Path(__file__).parents[3]
+TABLE = Path("pipeline", "common", "run_parts.py")
+
+
+@pytest.mark.parametrize("part", RUN_PARTS)
+def test_only_the_table_names_a_part(part):
+    room = f"pipeline.parts.{part}."
+    inside = f"pipeline/parts/{part}/"
+    others = [(path, tree) for path, tree in modules() if not path.startswith(inside)]
+    assert len(others) < len(modules()), "the part has a folder"
+    found = [
+        f"{path}:{line}" for path, tree in others for what, line in imports(tree) if f"{below(what)}.".startswith(room)
+    ]
+    assert not found
+
+
+def test_a_run_that_needs_no_part_goes_on_when_all_are_deleted(tmp_path):
+    checkout = tmp_path / "checkout"
+    for folder in (*PARTS, "bin", "headrace"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, checkout / folder, symlinks=True, ignore=ignored)
+    for part in RUN_PARTS:
+        shutil.rmtree(checkout / "pipeline" / "parts" / part)
+        delete_entry(checkout / TABLE, part)
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump(cartpole(behaviors__CartPole__max_steps=500, **INLINE)))
+    command = [sys.executable, str(checkout / "bin" / "run-pipeline"), str(config), "--results-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Exported" in done.stderr + done.stdout
+
+
+def delete_entry(table: Path, part: str) -> None:
+    """Delete the lines of an entry."""
+    text = table.read_text()
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    entry = next(each for call in calls for each in call.keywords if each.arg == part)
+    lines = text.splitlines(keepends=True)
+    before = entry.lineno - 1
+    while lines[before - 1].lstrip().startswith("#"):
+        before -= 1
+    table.write_text("".join(lines[:before] + lines[entry.end_lineno :]))

@@ -1,0 +1,90 @@
+"""Learners compute with the threads that the YAML names, or that cores are left over for."""
+
+import logging
+
+import pytest
+import torch
+
+from headrace.config import RunConfig
+from headrace.pipeline.hosts import child_process
+from headrace.pipeline.roles import training
+from headrace.pipeline.roles.training import cores_left_for, thread_choice
+
+LOG = logging.getLogger("test")
+
+
+def config_of(behaviors=("B",), **sections):
+    hosts = sections.pop("hosts", {})
+    sections["pipeline"] = {"hosts": hosts, **sections.pop("pipeline", {})}
+    plain = {"behaviors": {name: {} for name in behaviors}, "environment": {"kind": "builtin", "id": "Volley"}}
+    return RunConfig.from_plain({**plain, **sections})
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    def there_are(count):
+        for module in (training, child_process):
+            monkeypatch.setattr(module, "usable_cores", lambda: count)
+
+    return there_are
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("count", "behaviors", "hosts", "left"),
+    [
+        (1, "B", {}, 1),
+        (2, "B", {}, 1),
+        (8, "B", {}, 7),
+        (8, "B", {"actors": {"replicas": 4}}, 4),
+        (8, "B", {"actors": {"replicas": 16}}, 1),
+        (9, "ABCD", {}, 2),
+        (9, "ABCD", {"learners": {"processes": 2}}, 4),
+        (8, "B", {"actors": {"kind": "ray"}}, 8),
+    ],
+)
+def test_cores_that_actors_and_other_learners_need_are_left_to_them(count, behaviors, hosts, left, cores):
+    cores(count)
+    assert cores_left_for(config_of(behaviors, hosts=hosts)) == left
+
+
+@pytest.mark.parametrize(
+    ("sections", "device"),
+    [
+        ({"pipeline": {"deterministic": True}}, "cpu"),
+        ({"record": {}}, "cpu"),
+        ({"hosts": {"learners": {"replicas": 2}}}, "cpu"),
+        ({"hosts": {"learners": {"kind": "inline"}}}, "cpu"),
+        ({}, "cuda"),
+    ],
+)
+def test_nothing_is_tried_where_numbers_are_to_come_again_or_threads_are_not_what_computes(sections, device, cores):
+    cores(16)
+    assert thread_choice(config_of(**sections), "B", device, LOG) is None
+
+
+def test_a_number_in_the_yaml_is_used_as_it_is(cores):
+    cores(1)
+    choice = thread_choice(config_of(hosts={"learners": {"threads": 2}}), "B", "cpu", LOG)
+    choice.begin()
+    assert torch.get_num_threads() == 2
+    assert choice.state is None
+
+
+def test_what_is_chosen_is_said_with_what_each_number_takes(cores, caplog):
+    cores(3)
+    choice = thread_choice(config_of(), "B", "cpu", LOG)
+    with caplog.at_level(logging.INFO):
+        for _ in range(7):
+            choice.begin()
+            choice.took(0.2 / torch.get_num_threads(), 100)
+    assert [record.getMessage() for record in caplog.records] == [
+        "B: learners.threads auto is 2: an update takes, by threads, 1 0.2 s, 2 0.1 s."
+    ]
+    assert choice.state == 2
