@@ -10,7 +10,7 @@ it for an action, so in a turn-based game a turn of its own.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from headrace.config import ActionRepeatSettings
 from headrace.queues.messages import ActionBatch, Array, Floats
 from headrace.queues.specs import STEP_MUL, ActionSpec, BehaviorSpec
 from headrace.stages.environments.parameters import Parameterised
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, WrappedGroup, settled
 from headrace.stages.errors import StageError
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
@@ -31,7 +31,7 @@ _NONE = np.empty(0, np.int64)
 _NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
 
 
-class RepeatingGroup:
+class RepeatingGroup(WrappedGroup):
     """An environment group in which actions last several environment steps.
 
     Args:
@@ -40,14 +40,12 @@ class RepeatingGroup:
     """
 
     def __init__(self, group: EnvironmentGroup, settings: ActionRepeatSettings) -> None:
-        self.num_envs = group.num_envs
-        self._group = group
+        super().__init__(group)
         self._settings = settings
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
         self._holds: dict[str, HeldActions] = {}
         self._asked: tuple[str, ...] = ()
         """Behaviour ids with rows in the last environment step."""
-        self.has_deadlines = isinstance(group, Punctual) and group.has_deadlines
         if isinstance(group, Parameterised):
             self.set_parameters = group.set_parameters
         self._learn_specs()
@@ -68,15 +66,6 @@ class RepeatingGroup:
                 break
         return result
 
-    def request_stop(self) -> None:
-        """Let a step that hangs end soon, if the environments can do that."""
-        if isinstance(self._group, Stoppable):
-            self._group.request_stop()
-
-    def close(self) -> Awaitable[None] | None:
-        """Close the environments."""
-        return self._group.close()
-
     def _learn_specs(self) -> None:
         inner, known = self._group.behavior_specs, self.behavior_specs
         if len(inner) != len(known):
@@ -84,10 +73,9 @@ class RepeatingGroup:
 
     def _told(self, result: StepResult) -> StepResult:
         """Return what is left of a result: without the agents that go on with what they do."""
-        for gone in (result.lost, result.closed):
-            if gone is not None:
-                for holds in self._holds.values():
-                    holds.drop(gone)
+        for gone in result.gone:
+            for holds in self._holds.values():
+                holds.drop(gone)
         self._learn_specs()
         found: dict[str, AgentSteps] = {}
         asked = []
@@ -129,8 +117,7 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
 
 def _tells_something(result: StepResult) -> bool:
     games = result.games is not None and len(result.games.env_ids)
-    gone = result.lost is not None or result.closed is not None
-    return bool(result.steps or result.statistics or games or gone)
+    return bool(result.steps or result.statistics or games or result.gone)
 
 
 class HeldActions:

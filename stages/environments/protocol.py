@@ -106,6 +106,11 @@ class StepResult:
     those that have since the last tick; from `reset`, all. When the last one closes, the group raises
     `EnvironmentEnded` instead. None for none."""
 
+    @property
+    def gone(self) -> list[NDArray[np.int32]]:
+        """What there is of `lost` and `closed`."""
+        return [env_ids for env_ids in (self.lost, self.closed) if env_ids is not None]
+
 
 @runtime_checkable
 class EnvironmentGroup(Protocol):
@@ -158,3 +163,25 @@ class Stoppable(Protocol):
     def request_stop(self) -> None:
         """Let a `reset` or `step` that still runs raise `EnvironmentEnded` soon, as the run is to end."""
         ...
+
+
+class WrappedGroup:
+    """An environment group in front of another one; a derived class has `behavior_specs`, `reset` and `step`.
+
+    Args:
+        group: the environments; the wrapper closes them.
+    """
+
+    def __init__(self, group: EnvironmentGroup) -> None:
+        self.num_envs = group.num_envs
+        self.has_deadlines = isinstance(group, Punctual) and group.has_deadlines
+        self._group = group
+
+    def request_stop(self) -> None:
+        """Let a step that hangs end soon, if the environments can do that."""
+        if isinstance(self._group, Stoppable):
+            self._group.request_stop()
+
+    def close(self) -> Awaitable[None] | None:
+        """Close the environments."""
+        return self._group.close()

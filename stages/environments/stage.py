@@ -224,9 +224,8 @@ class EnvironmentStage(Source[StepBatch]):
         self._tick += 1
         if len(self.specs) > len(self._known):
             self._announce()
-        for gone in (self._result.lost, self._result.closed):
-            if gone is not None:
-                self._lose(gone)
+        for gone in self._result.gone:
+            self._lose(gone)
         named = type(self._group).__name__
         tracked = self._mappings.self_play or self._mappings.mixes_brains or self._mappings.rates_brains
         self._game_columns = self._tracker.finish(self._result, named) if tracked else {}

@@ -8,7 +8,7 @@ Other groups can't reset one instance: there the agent's next episode begins whe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.parameters import EpisodeParameters, Parameterised
-from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, Punctual, StepResult, Stoppable, settled
+from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, WrappedGroup, settled
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _CUTS = 2**20
@@ -33,7 +33,7 @@ class Limited(Protocol):
     """True if it does: it was made with the limit."""
 
 
-class LimitedGroup:
+class LimitedGroup(WrappedGroup):
     """An environment group in which no agent's episode has more than so many decisions.
 
     Args:
@@ -42,11 +42,9 @@ class LimitedGroup:
     """
 
     def __init__(self, group: EnvironmentGroup, steps: int) -> None:
-        self.num_envs = group.num_envs
-        self._group = group
+        super().__init__(group)
         self._limit = steps
         self._ages: dict[str, _Ages] = {}
-        self.has_deadlines = isinstance(group, Punctual) and group.has_deadlines
         self._parameters = EpisodeParameters()
         if isinstance(group, Parameterised):
             self.set_parameters = self._pass_on
@@ -65,25 +63,15 @@ class LimitedGroup:
         """Advance one tick, and truncate what is too old then."""
         return self._told(await settled(self._group.step(actions)))
 
-    def request_stop(self) -> None:
-        """Let a step that hangs end soon, if the environments can do that."""
-        if isinstance(self._group, Stoppable):
-            self._group.request_stop()
-
-    def close(self) -> Awaitable[None] | None:
-        """Close the environments."""
-        return self._group.close()
-
     def _pass_on(self, parameters: EpisodeParameters) -> None:
         assert isinstance(self._group, Parameterised), "it is, or this is not called"
         self._parameters = parameters
         self._group.set_parameters(parameters)
 
     def _told(self, result: StepResult) -> StepResult:
-        for gone in (result.lost, result.closed):
-            if gone is not None:
-                for ages in self._ages.values():
-                    ages.drop(gone)
+        for gone in result.gone:
+            for ages in self._ages.values():
+                ages.drop(gone)
         steps = {
             behavior_id: self._ages.setdefault(behavior_id, _Ages(self._limit)).add(each, self._parameters.generation)
             for behavior_id, each in result.steps.items()

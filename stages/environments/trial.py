@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
@@ -160,6 +160,15 @@ class Observer:
         if (at, kind) not in self._made:
             self._made.add((at, kind))
             yield Remark(f"{self._name}: {text}", serious)
+
+
+def passed_on(remarks: Iterable[Remark]) -> Generator[Remark, None, bool]:
+    """Yield remarks; returns True if any of them is serious."""
+    serious = False
+    for remark in remarks:
+        serious |= remark.serious
+        yield remark
+    return serious
 
 
 def reward_remarks(reward: Any, name: str) -> Iterator[Remark]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.godot.announcement import CHANNELS, is_picture
-from headrace.stages.environments.programs.errors import MessageError
+from headrace.stages.environments.programs.errors import MessageError, shown
 
 _NUMBER_KINDS = (int, float)
 OF_OBSERVATIONS = (
@@ -142,7 +142,7 @@ class AgentColumns:
                 for agent, values in zip(self._places, own, strict=True)
                 if not isinstance(values, Mapping) or key not in values
             )
-            keys = ", ".join(values) if isinstance(values, Mapping) else _shown(values)
+            keys = ", ".join(values) if isinstance(values, Mapping) else shown(values)
             why = f"it has: {keys}" if keys else f"it has none: {OF_OBSERVATIONS}"
             raise WrongColumn(f"agent {agent}: lacks the observation {key!r} ({why})") from None
         if key in self._choices:
@@ -173,7 +173,7 @@ class AgentColumns:
         except RecursionError:
             flat = None
         if flat is None or len(flat) != observation.size:
-            what = _shown(value) if flat is None else f"{len(flat)} numbers"
+            what = shown(value) if flat is None else f"{len(flat)} numbers"
             raise WrongColumn(
                 f"agent {agent}: has {what} as the observation {observation.name!r}, expected the {observation.size} "
                 "numbers that it has announced"
@@ -196,7 +196,7 @@ class AgentColumns:
             inner = value[0] if isinstance(value, list) and len(value) == 1 else value
             if not isinstance(inner, _NUMBER_KINDS) or inner != round(inner) or not 0 <= inner < choices:
                 raise WrongColumn(
-                    f"agent {agent}: has {_shown(value)} as the observation {observation.name!r}, expected a whole "
+                    f"agent {agent}: has {shown(value)} as the observation {observation.name!r}, expected a whole "
                     f"number from 0 to {choices - 1}"
                 )
             rows[row, int(inner)] = 1
@@ -207,7 +207,7 @@ class AgentColumns:
         for row, (agent, text) in enumerate(zip(self._places, found, strict=True)):
             if not isinstance(text, str):
                 raise WrongColumn(
-                    f"agent {agent}: has {_shown(text)} as the picture {observation.name!r}, expected its bytes as a "
+                    f"agent {agent}: has {shown(text)} as the picture {observation.name!r}, expected its bytes as a "
                     f"text of hexadecimal digits; {NO_WINDOW}"
                 )
             try:
@@ -224,18 +224,13 @@ def action_message(texts: Sequence[bytes]) -> bytes:
 
 def not_a_number(value: Any) -> str:
     """What stands in place of a number, for messages."""
-    return "null (NaN in Godot, or nothing)" if value is None else value if isinstance(value, str) else _shown(value)
+    return "null (NaN in Godot, or nothing)" if value is None else value if isinstance(value, str) else shown(value)
 
 
 def _flat(value: Any) -> chain[Any] | list[Any]:
     if isinstance(value, list):
         return chain.from_iterable(map(_flat, value))
     return [value]
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 class WrongPicture(ValueError):

@@ -19,7 +19,7 @@ from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
-from headrace.stages.environments.spaces.actions import action_mapping, action_masks
+from headrace.stages.environments.spaces.actions import action_mapping, action_masks, branches_without_choice
 from headrace.stages.environments.spaces.observations import observation_parts, take_rows
 from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
 from headrace.stages.error_text import describe_error
@@ -76,7 +76,6 @@ class CheckedVector:
             self.close()
             raise
         self.plain_spaces = plain_spaces(self._space, action_space)
-        self._branch_starts = np.cumsum([0, *self.actions.spec.discrete_branches])[:-1]
         self._parameters: EpisodeParameters | None = None
         """Parameters for resets of the whole vector environment; None if single ones get them, or there are none."""
         self._drawn: dict[str, Floats] = {}
@@ -191,7 +190,7 @@ class CheckedVector:
             raise BrokenEnvironmentError(
                 f"{self._name}: infos['action_mask'] must have {width} entries per instance, one per choice ({error})"
             ) from error
-        stuck = np.flatnonzero(~np.logical_or.reduceat(masks, self._branch_starts, axis=1).all(axis=1))
+        stuck = np.flatnonzero(branches_without_choice(masks, self.actions.spec.discrete_branches).any(axis=1))
         stuck = stuck if which is None else stuck[which[stuck]]
         if len(stuck):
             raise BrokenEnvironmentError(f"{self._name}: the action mask of instance {stuck[0]} forbids every choice")

@@ -12,7 +12,6 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.stages.environments import factory
-from headrace.stages.environments.factory import chain_wrappers
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import LoadError, blaming
 from headrace.stages.loading import import_module
@@ -32,7 +31,9 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
 
     def wrap(limit: int | None) -> Callable[[Any], Any] | None:
-        given = chain_wrappers(settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env")
+        given = factory.chain_wrappers(
+            settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env"
+        )
         if limit is None:
             return given
         return lambda env: TimeLimit(env if given is None else given(env), limit)

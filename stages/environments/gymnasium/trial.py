@@ -18,7 +18,6 @@ from gymnasium.utils.env_checker import check_env
 
 from headrace.config import RunConfig
 from headrace.stages.environments import factory
-from headrace.stages.environments.factory import chain_wrappers
 from headrace.stages.environments.trial import (
     STEPS,
     Observer,
@@ -27,6 +26,7 @@ from headrace.stages.environments.trial import (
     each_once,
     flag_remarks,
     group_remarks,
+    passed_on,
     reward_remarks,
     takes_seed,
     without_windows,
@@ -42,11 +42,7 @@ def try_gymnasium(config: RunConfig) -> Iterator[Remark]:
     request = without_windows(config)
     by_id = request.settings.id is not None
     for part in (group_remarks, _single) if by_id else (_single, group_remarks):
-        serious = False
-        for remark in part(request):
-            serious |= remark.serious
-            yield remark
-        if serious:
+        if (yield from passed_on(part(request))):
             return
 
 
@@ -92,7 +88,9 @@ def _made(request: factory.EnvironmentRequest) -> tuple[Any, str] | None:
             with suppress(Exception):
                 made.close()
             return None  # the group says what it is
-    wrap = chain_wrappers(settings, request.folder, name, lambda env: isinstance(env, gymnasium.Env), "a gymnasium.Env")
+    wrap = factory.chain_wrappers(
+        settings, request.folder, name, lambda env: isinstance(env, gymnasium.Env), "a gymnasium.Env"
+    )
     return (made if wrap is None else wrap(made)), name
 
 
@@ -123,8 +121,7 @@ def _of_env(env: Any, name: str) -> Iterator[Remark]:
         else:
             remarks, info, over = _step(env, name, observer, _sample(actions, info.get("action_mask")))
             steps += 1
-        yield from remarks
-        if any(remark.serious for remark in remarks):
+        if (yield from passed_on(remarks)):
             return
 
 

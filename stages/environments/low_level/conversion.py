@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headrace.queues.messages import Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.programs.rows import ProgramRows
+from headrace.stages.environments.spaces.actions import branches_without_choice
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 _NONE, _TRANSLATION = 1, 2
@@ -153,8 +154,7 @@ class _StepsReader:
                 f"DecisionSteps.action_mask has {forbidden.shape[1]} entries for each agent, expected {width}: one for "
                 f"each choice of the branches {list(self._spec.actions.discrete_branches)}"
             )
-        starts = np.cumsum((0, *self._spec.actions.discrete_branches[:-1]))
-        stuck = np.argwhere(np.logical_and.reduceat(forbidden, starts, axis=1))
+        stuck = np.argwhere(branches_without_choice(~forbidden, self._spec.actions.discrete_branches))
         if len(stuck):
             raise self._broken(
                 f"DecisionSteps.action_mask forbids row {stuck[0][0]} every choice of branch {stuck[0][1]}"

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.programs.errors import MessageError
+from headrace.stages.environments.programs.errors import MessageError, shown
 from headrace.stages.environments.programs.rows import ProgramRows
+from headrace.stages.environments.spaces.actions import branches_without_choice
 
 _OF_DECIDING = ("ids", "observations", "rewards", "masks", "groups", "group_rewards")
 _OF_ENDED = ("ids", "observations", "rewards", "truncated", "groups", "group_rewards")
@@ -40,7 +41,7 @@ def read_rows(spec: BehaviorSpec, part: Any) -> ProgramRows:
     """
     where = f"agents.{spec.behavior_id}"
     if not isinstance(part, Mapping) or set(part) - {"deciding", "ended"}:
-        raise MessageError(f"has sent {_shown(part)} as {where}: expected a map with 'deciding', 'ended' or both")
+        raise MessageError(f"has sent {shown(part)} as {where}: expected a map with 'deciding', 'ended' or both")
     ended = _Columns(spec, part.get("ended"), _OF_ENDED, f"{where}.ended")
     deciding = _Columns(spec, part.get("deciding"), _OF_DECIDING, f"{where}.deciding")
     both = (ended, deciding)
@@ -79,7 +80,7 @@ class _Columns:
         if part is None:
             return
         if not isinstance(part, Mapping):
-            raise MessageError(f"has sent {_shown(part)} as {where}: expected a map of columns")
+            raise MessageError(f"has sent {shown(part)} as {where}: expected a map of columns")
         unknown = [str(key) for key in part if key not in known]
         if unknown:
             raise MessageError(f"has sent {', '.join(unknown)} in {where}: expected no keys but {', '.join(known)}")
@@ -92,7 +93,7 @@ class _Columns:
         if count and "observations" not in self._part:
             raise MessageError(f"has sent {self._where} without 'observations'")
         if count and (not isinstance(given, list) or len(given) != len(self._spec.observations)):
-            found = _counted(len(given), "column") if isinstance(given, list) else _shown(given)
+            found = _counted(len(given), "column") if isinstance(given, list) else shown(given)
             expected = f"{len(self._spec.observations)}, one for each observation that was announced"
             raise MessageError(f"has sent {found} as {self._where}.observations: expected {expected}")
         what = f"observations[{index}] ({spec.name!r})"
@@ -135,14 +136,13 @@ class _Columns:
             )
         masks = self._array(self._part["masks"], count * actions.mask_size, "bool", "masks")
         masks = masks.reshape(count, actions.mask_size)
-        begin = 0
-        for branch, choices in enumerate(actions.discrete_branches):
-            none = ~masks[:, begin : begin + choices].any(axis=1)
-            if none.any():
-                agent = int(self.ids[none.argmax()])
-                name = repr(actions.branch_names[branch]) if actions.branch_names else branch
-                raise MessageError(f"{self._agent(agent)} a mask that forbids every choice of the action {name}")
-            begin += choices
+        stuck = branches_without_choice(masks, actions.discrete_branches)
+        if stuck.any():
+            branch, row = np.argwhere(stuck.T)[0].tolist()
+            name = repr(actions.branch_names[branch]) if actions.branch_names else branch
+            raise MessageError(
+                f"{self._agent(int(self.ids[row]))} a mask that forbids every choice of the action {name}"
+            )
         return masks
 
     def _ids(self) -> NDArray[np.int32]:
@@ -154,7 +154,7 @@ class _Columns:
             return _NO_IDS
         if ids.dtype.kind not in "if" or ids.ndim != 1 or not _are(ids, "int32").all():
             raise MessageError(
-                f"has sent {_shown(given)} as {self._where}.ids: expected a list of {_WANTED['int32']}, or their bytes"
+                f"has sent {shown(given)} as {self._where}.ids: expected a list of {_WANTED['int32']}, or their bytes"
             )
         distinct, counts = np.unique(ids, return_counts=True)
         if len(distinct) != len(ids):
@@ -179,9 +179,7 @@ class _Columns:
                 )
             found = _counted(values.size, "number")
         else:
-            raise MessageError(
-                f"has sent {_shown(given)} as {self._where}.{what}: expected a list of numbers, or bytes"
-            )
+            raise MessageError(f"has sent {shown(given)} as {self._where}.{what}: expected a list of numbers, or bytes")
         if values.size != size:
             each = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
             raise MessageError(f"has sent {found} as {self._where}.{what}: expected {size} in all{each}")
@@ -201,9 +199,9 @@ class _Columns:
             flat = [*_flat(row)]
             for index, value in enumerate(flat):
                 if not isinstance(value, int | float):
-                    shown = "null" if value is None else repr(value)
+                    found = "null" if value is None else repr(value)
                     return MessageError(
-                        f"{self._agent(agent)} {shown} at index {index} of {what}, expected {_WANTED[dtype]}"
+                        f"{self._agent(agent)} {found} at index {index} of {what}, expected {_WANTED[dtype]}"
                     )
             if len(flat) != per_agent:
                 return MessageError(
@@ -252,11 +250,6 @@ def _flat(value: Any) -> Iterator[Any]:
             yield from _flat(inner)
     else:
         yield value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,13 +13,8 @@ from aiohttp import WebSocketError, WSMsgType, web
 
 from headrace.config.listen import LOCALHOST
 from headrace.stages.environments.open_protocol.messages import format_of
-from headrace.stages.environments.programs.server import (
-    ADDRESS,
-    ConnectionClosed,
-    TooLarge,
-    refused_port,
-    warn_of_second,
-)
+from headrace.stages.environments.programs.errors import ProgramRefused
+from headrace.stages.environments.programs.server import ConnectionClosed, GameServer, TooLarge
 
 log = logging.getLogger(__name__)
 
@@ -28,27 +24,17 @@ _TOO_BIG = 1009
 """The code with which a connection is closed whose message is above the limit."""
 
 
-class WebSocketServer:
+class WebSocketServer(GameServer):
     """A `GameServer` of WebSockets: JSON in text frames, msgpack in binary ones.
 
     Pages of other sites can't call it: a browser tells where a page comes from, and only this machine's own, or files,
     are let in.
-
-    Args:
-        port: 0 for any that is free.
-        max_bytes: the largest message.
-
-    Attributes:
-        port: the real one after `start`.
     """
 
     def __init__(self, port: int, max_bytes: int) -> None:
-        self.port = port
-        self._max_bytes = max_bytes
+        super().__init__(port, max_bytes)
         self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
         self._taken = False
-        self._connected = asyncio.Event()
         self._arrived: deque[bytes] = deque()
         self._changed = asyncio.Event()
         self._error: Exception | None = None
@@ -57,39 +43,33 @@ class WebSocketServer:
 
     @property
     def unasked(self) -> bool:
-        """True if something has arrived that nobody has received yet."""
+        """As of `GameServer`."""
         return bool(self._arrived)
-
-    async def start(self, name: str, cure: str) -> None:
-        """Listen; as `GameServer.start`."""
-        app = web.Application()
-        app.router.add_get("/{path:.*}", self._serve)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
-        await self._runner.setup()
-        assert self._runner.server is not None, "set up"
-        try:
-            self._server = await asyncio.get_running_loop().create_server(self._runner.server, ADDRESS, self.port)
-        except OSError as error:
-            await self._runner.cleanup()
-            self._runner = None
-            raise refused_port(name, self.port, error, cure) from error
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def connected(self) -> None:
-        """Wait until a game is connected."""
-        await self._connected.wait()
 
     @property
     def arrived(self) -> tuple[int, int] | None:
         """None: of a frame that is not whole nothing is known."""
         return None
 
+    async def start(self, name: str, cure: str) -> None:
+        """As of `GameServer`."""
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self._serve)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
+        await self._runner.setup()
+        try:
+            await super().start(name, cure)
+        except ProgramRefused:
+            await self._runner.cleanup()
+            self._runner = None
+            raise
+
     def send(self, content: bytes) -> None:
-        """Send a message; nothing happens if the game is gone, which `receive` tells."""
+        """As of `GameServer`."""
         self._leaving.put_nowait(content)
 
     async def receive(self) -> bytes:
-        """Wait for the game's message; as `GameServer.receive`."""
+        """As of `GameServer`."""
         while not self._arrived:
             if self._error is not None:
                 raise self._error
@@ -98,18 +78,23 @@ class WebSocketServer:
         return self._arrived.popleft()
 
     def interrupt(self, error: Exception) -> None:
-        """Let `receive` raise an error, now or at its next call."""
+        """As of `GameServer`."""
         if self._error is None:
             self._error = error
         self._changed.set()
 
     def close(self) -> None:
-        """Close the connection and stop listening; closing twice is allowed."""
+        """As of `GameServer`."""
         self._leaving.put_nowait(None)
         if self._server is not None:
             self._server.close()  # at once: the next start listens at the same port
         if self._runner is not None and self._ending is None:
             self._ending = asyncio.ensure_future(self._runner.cleanup())
+
+    def _protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
+        assert self._runner is not None, "set up"
+        assert self._runner.server is not None, "set up"
+        return self._runner.server
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         origin = request.headers.get("Origin", "null")
@@ -117,7 +102,7 @@ class WebSocketServer:
             log.warning("A page of %s calls port %d, and is turned away: only %s's may.", origin, self.port, LOCALHOST)
             raise web.HTTPForbidden(text=f"pages of {origin} may not call this port")
         if self._taken:
-            warn_of_second(self.port)
+            self._warn_of_second()
             raise web.HTTPConflict(text="a game is connected to this port already")
         self._taken = True
         socket = web.WebSocketResponse(max_msg_size=self._max_bytes, timeout=_CLOSE_S, compress=False)

@@ -24,7 +24,12 @@ from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.pettingzoo.instances import TimeStep
 from headrace.stages.environments.protocol import AgentSteps
-from headrace.stages.environments.spaces.actions import ActionMapping, action_mapping, flat_mask
+from headrace.stages.environments.spaces.actions import (
+    ActionMapping,
+    action_mapping,
+    branches_without_choice,
+    flat_mask,
+)
 from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION, observation_parts
 from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
@@ -79,7 +84,6 @@ class BehaviorSpaces:
         self._single = one
         self._actions = one.spec
         self._maskable = one.maskable and bool(one.spec.mask_size)
-        self._branch_starts = np.cumsum([0, *one.spec.discrete_branches])[:-1]
         self.masked = self._mask_observed
         if self.masked:
             self._check_mask_width(observation_space)
@@ -140,8 +144,7 @@ class BehaviorSpaces:
                         f"{masks.shape[1]}: one per choice"
                     )
                 masks[row] = flat
-        free = np.logical_or.reduceat(masks, self._branch_starts, axis=1)
-        if not free.all():
+        if branches_without_choice(masks, self._actions.discrete_branches).any():
             raise BrokenEnvironmentError(
                 f"{self.owner}: an {MASK} of {self.behavior} forbids every choice to an agent that has to act"
             )

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from headrace.config.errors import suggest
 from headrace.stages.environments import factory
-from headrace.stages.environments.factory import chain_wrappers
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
@@ -37,21 +36,14 @@ _OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymun
 
 def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
     """Make the group that the settings describe; raises as `factory.make_group`."""
-    settings, folder = request.settings, request.folder
-    make: Callable[[], Any]
-    if settings.id is not None:
-        name = f"PettingZoo environment {settings.id!r}"
-        with blaming("environment", "id"):
-            found = maker_of(settings.id, settings.api, folder, name)
-        make = partial(found, **factory.arguments_for(found, settings.options, {}, name))
-        made = factory.call(make, name)
-    else:
-        name = f"environment factory {settings.factory!r}"
-        made, make = factory.call_factory(request, name)
-        if isinstance(made, EnvironmentGroup):
-            return factory.check_own_group(made, settings, name)
+    settings = request.settings
+    made, make, name = first_environment(request)
+    if settings.id is None and isinstance(made, EnvironmentGroup):
+        return factory.check_own_group(made, settings, name)
     limit = settings.max_episode_steps
-    wrap = chain_wrappers(settings, folder, name, lambda env: api_of(env) is not None, "a PettingZoo environment")
+    wrap = factory.chain_wrappers(
+        settings, request.folder, name, lambda env: api_of(env) is not None, "a PettingZoo environment"
+    )
     return PettingZooGroup(
         [
             instance if limit is None else LimitedInstance(instance, limit)
@@ -65,6 +57,23 @@ def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGro
         settings.rotate_sides,
         settings.info_keys,
     )
+
+
+def first_environment(request: factory.EnvironmentRequest) -> tuple[Any, Callable[[], Any], str]:
+    """Make one environment, without wrappers.
+
+    Returns:
+        the environment, or what else a factory made; a function that makes another one; its name for messages.
+    """
+    settings = request.settings
+    if settings.id is None:
+        name = f"environment factory {settings.factory!r}"
+        return *factory.call_factory(request, name), name
+    name = f"PettingZoo environment {settings.id!r}"
+    with blaming("environment", "id"):
+        found = maker_of(settings.id, settings.api, request.folder, name)
+    make = partial(found, **factory.arguments_for(found, settings.options, {}, name))
+    return factory.call(make, name), make, name
 
 
 def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:

@@ -7,12 +7,12 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from headrace.config import RunConfig
-from headrace.stages.environments import factory
 from headrace.stages.environments.pettingzoo.instances import api_of
-from headrace.stages.environments.pettingzoo.making import maker_of
+from headrace.stages.environments.pettingzoo.making import first_environment
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.trial import (
     STEPS,
@@ -21,12 +21,13 @@ from headrace.stages.environments.trial import (
     checker_remarks,
     each_once,
     group_remarks,
+    passed_on,
     reward_remarks,
     takes_seed,
     without_windows,
 )
 from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError, blaming
+from headrace.stages.errors import StageError
 
 _CYCLES = 50
 """Cycles of PettingZoo's own test."""
@@ -36,33 +37,19 @@ def try_pettingzoo(config: RunConfig) -> Iterator[Remark]:
     """Yield what is wrong with the environments of a configuration."""
     request = without_windows(config)
     try:
-        env, name = _made(request)
+        env, _, name = first_environment(request)
     except StageError as error:
         yield Remark(str(error), key=error.key)
         return
     serious = False
     if api_of(env) is not None and not isinstance(env, EnvironmentGroup):
-        for remark in each_once(_of_env(env, name)):
-            serious |= remark.serious
-            yield remark
+        serious = yield from passed_on(each_once(_of_env(env, name)))
         if not serious:
             yield from checker_remarks(lambda: _field_test(env), "PettingZoo's own test (pettingzoo.test)", name)
     with suppress(Exception):
         env.close()
     if not serious:
         yield from group_remarks(request)
-
-
-def _made(request: factory.EnvironmentRequest) -> tuple[Any, str]:
-    settings = request.settings
-    if settings.id is None:
-        name = f"environment factory {settings.factory!r}"
-        return factory.call_factory(request, name)[0], name
-    name = f"PettingZoo environment {settings.id!r}"
-    with blaming("environment", "id"):
-        make = maker_of(settings.id, settings.api, request.folder, name)
-    arguments = factory.arguments_for(make, settings.options, {}, name)
-    return factory.call(lambda: make(**arguments), name), name
 
 
 def _field_test(env: Any) -> None:
@@ -122,12 +109,8 @@ def _parallel(env: Any, name: str) -> Iterator[Remark]:
     for _ in range(STEPS):
         if not env.agents:
             seen, infos = env.reset()
-        serious = False
-        for agent in env.agents:
-            for remark in _seen(env, agent, seen, observer, name):
-                serious |= remark.serious
-                yield remark
-        if serious:
+        of_agents = (_seen(env, agent, seen, observer, name) for agent in env.agents)
+        if (yield from passed_on(chain.from_iterable(of_agents))):
             return
         given = env.step({agent: sample(agent, _masked(seen[agent], infos.get(agent, {}))) for agent in env.agents})
         if not isinstance(given, tuple) or len(given) != 5:
@@ -167,13 +150,7 @@ def _by_turns(env: Any, name: str) -> Iterator[Remark]:
         if terminated or truncated:
             env.step(None)
             continue
-        serious = False
-        for remark in (
-            *observer.compare(env.observation_space(agent), observation, f"{agent}'s observe"),
-            *reward_remarks(reward, name),
-        ):
-            serious |= remark.serious
-            yield remark
-        if serious:
+        remarks = observer.compare(env.observation_space(agent), observation, f"{agent}'s observe")
+        if (yield from passed_on([*remarks, *reward_remarks(reward, name)])):
             return
         env.step(sample(agent, _masked(observation, info)))

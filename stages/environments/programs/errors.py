@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 
@@ -19,3 +21,9 @@ class ProgramEnded(StageError):
 
 class MessageError(Exception):
     """A message that does not fit the protocol; the text follows the game's name in a sentence."""
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages show it: the beginning of it, if it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -9,7 +9,8 @@ import asyncio
 import errno
 import logging
 import struct
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from headrace.config.listen import LOCALHOST
 from headrace.stages.environments.programs.errors import ProgramRefused
@@ -44,75 +45,8 @@ class TooLarge(Exception):
         self.header = header
 
 
-class GameServer(Protocol):
+class GameServer(ABC):
     """Listens at a port for one game; whoever calls while it is connected is turned away.
-
-    Attributes:
-        port: the real one after `start`.
-        unasked: true if something has arrived that nobody has received yet.
-        arrived: bytes of a message that is not whole yet, and how many it announces; None without one.
-    """
-
-    port: int
-
-    @property
-    def arrived(self) -> tuple[int, int] | None:
-        """Bytes of a message that is not whole yet, and how many it announces; None without one."""
-
-    @property
-    def unasked(self) -> bool:
-        """True if something has arrived that nobody has received yet."""
-
-    async def start(self, name: str, cure: str) -> None:
-        """Listen.
-
-        Args:
-            name: of the game, for messages.
-            cure: what to do if the port is taken.
-
-        Raises:
-            ProgramRefused: if the port can't be used.
-        """
-
-    async def connected(self) -> None:
-        """Wait until a game is connected."""
-
-    def send(self, content: bytes) -> None:
-        """Send a message; nothing happens if the game is gone, which `receive` tells."""
-
-    async def receive(self) -> bytes:
-        """Wait for the game's message.
-
-        Raises:
-            ConnectionClosed: if it closes the connection, or has done so.
-            TooLarge: if the message is above the limit.
-        """
-
-    def interrupt(self, error: Exception) -> None:
-        """Let `receive` raise an error, now or at its next call."""
-
-    def close(self) -> None:
-        """Close the connection and stop listening; closing twice is allowed."""
-
-
-def refused_port(name: str, port: int, error: OSError, cure: str) -> ProgramRefused:
-    """The error for a port that can't be listened at; `name` and `cure` as of `GameServer.start`."""
-    if error.errno != errno.EADDRINUSE:
-        return ProgramRefused(f"{name}: port {port} can't be used: {error.strerror or error}")
-    return ProgramRefused(f"{name}: port {port} of {LOCALHOST} is in use by another program. {cure}")
-
-
-def warn_of_second(port: int) -> None:
-    """Say that a second program has called."""
-    log.warning(
-        "A second program calls port %d, at which a game is connected: it is turned away. Each build needs a "
-        "port of its own (env_settings.base_port), and one game can't be trained by two runs.",
-        port,
-    )
-
-
-class TcpServer:
-    """A `GameServer` of plain TCP.
 
     Args:
         port: 0 for any that is free.
@@ -126,16 +60,27 @@ class TcpServer:
         self.port = port
         self._max_bytes = max_bytes
         self._server: asyncio.Server | None = None
-        self._connection: _Connection | None = None
         self._connected = asyncio.Event()
 
     async def start(self, name: str, cure: str) -> None:
-        """Listen; as `GameServer.start`."""
+        """Listen.
+
+        Args:
+            name: of the game, for messages.
+            cure: what to do if the port is taken.
+
+        Raises:
+            ProgramRefused: if the port can't be used.
+        """
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: _Connection(self), ADDRESS, self.port)
+            self._server = await loop.create_server(self._protocol_factory(), ADDRESS, self.port)
         except OSError as error:
-            raise refused_port(name, self.port, error, cure) from error
+            if error.errno != errno.EADDRINUSE:
+                what = f"{name}: port {self.port} can't be used: {error.strerror or error}"
+            else:
+                what = f"{name}: port {self.port} of {LOCALHOST} is in use by another program. {cure}"
+            raise ProgramRefused(what) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def connected(self) -> None:
@@ -143,42 +88,95 @@ class TcpServer:
         await self._connected.wait()
 
     @property
+    @abstractmethod
+    def arrived(self) -> tuple[int, int] | None:
+        """Bytes of a message that is not whole yet, and how many it announces; None without one."""
+
+    @property
+    @abstractmethod
     def unasked(self) -> bool:
         """True if something has arrived that nobody has received yet."""
-        return self._connection is not None and self._connection.unread
+
+    @abstractmethod
+    def send(self, content: bytes) -> None:
+        """Send a message; nothing happens if the game is gone, which `receive` tells."""
+
+    @abstractmethod
+    async def receive(self) -> bytes:
+        """Wait for the game's message.
+
+        Raises:
+            ConnectionClosed: if it closes the connection, or has done so.
+            TooLarge: if the message is above the limit.
+        """
+
+    @abstractmethod
+    def interrupt(self, error: Exception) -> None:
+        """Let `receive` raise an error, now or at its next call."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection and stop listening; closing twice is allowed."""
+
+    @abstractmethod
+    def _protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
+        """Return what asyncio calls for each connection."""
+
+    def _warn_of_second(self) -> None:
+        log.warning(
+            "A second program calls port %d, at which a game is connected: it is turned away. Each build needs a "
+            "port of its own (env_settings.base_port), and one game can't be trained by two runs.",
+            self.port,
+        )
+
+
+class TcpServer(GameServer):
+    """A `GameServer` of plain TCP."""
+
+    def __init__(self, port: int, max_bytes: int) -> None:
+        super().__init__(port, max_bytes)
+        self._connection: _Connection | None = None
 
     @property
     def arrived(self) -> tuple[int, int] | None:
         """As of `GameServer`."""
         return None if self._connection is None else self._connection.arrived
 
+    @property
+    def unasked(self) -> bool:
+        """As of `GameServer`."""
+        return self._connection is not None and self._connection.unread
+
     def send(self, content: bytes) -> None:
-        """Send a message; nothing happens if the game is gone, which `receive` tells."""
+        """As of `GameServer`."""
         if self._connection is not None:
             self._connection.send(content)
 
     async def receive(self) -> bytes:
-        """Wait for the game's message; as `GameServer.receive`."""
+        """As of `GameServer`."""
         if self._connection is None:
             raise ConnectionClosed()
         return await self._connection.message()
 
     def interrupt(self, error: Exception) -> None:
-        """Let `receive` raise an error, now or at its next call."""
+        """As of `GameServer`."""
         if self._connection is not None:
             self._connection.fail(error)
 
     def close(self) -> None:
-        """Close the connection and stop listening; closing twice is allowed."""
+        """As of `GameServer`."""
         if self._connection is not None:
             self._connection.close()
         if self._server is not None:
             self._server.close()
 
+    def _protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
+        return lambda: _Connection(self)
+
     def _take(self, connection: _Connection) -> bool:
         """Take a connection as the game's; False if there is one already."""
         if self._connection is not None:
-            warn_of_second(self.port)
+            self._warn_of_second()
             return False
         self._connection = connection
         self._connected.set()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -119,6 +120,17 @@ def flat_mask(mask: Any, mapping: ActionMapping) -> NDArray[np.bool_]:
     if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
         return np.concatenate([flat_mask(part, mapping) for part in mask if part is not None])
     return np.ravel(np.asarray(mask)).astype(np.bool_)
+
+
+def branches_without_choice(masks: NDArray[np.bool_], branches: tuple[int, ...]) -> NDArray[np.bool_]:
+    """[n, branches] true where a mask [n, choices] forbids every choice of a branch."""
+    forbidden: NDArray[np.bool_] = ~np.logical_or.reduceat(masks, _branch_starts(branches), axis=1)
+    return forbidden
+
+
+@lru_cache(maxsize=256)
+def _branch_starts(branches: tuple[int, ...]) -> NDArray[np.int64]:
+    return np.cumsum((0, *branches[:-1]))
 
 
 def _check_keys(masks: Mapping[str, Any], mapping: ActionMapping) -> None:

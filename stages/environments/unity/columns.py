@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.environments.programs.rows import ProgramRows
+from headrace.stages.environments.spaces.actions import branches_without_choice
 from headrace.stages.environments.unity.actions import action_spec
 from headrace.stages.environments.unity.errors import UnityBroken, UnityMisobserved, UnityRefused
 from headrace.stages.environments.unity.messages import GOAL_SIGNAL, PNG, ObservationProto
@@ -72,8 +73,6 @@ class BehaviorReader:
         )
         pairs = zip(self.spec.observations, first.observations, strict=True)
         self._readers = [observation_reader(spec, proto) for spec, proto in pairs]
-        branches = self.spec.actions.discrete_branches
-        self._branch_starts = np.cumsum((0, *branches[:-1])) if branches else None
 
     def read(self, infos: Sequence[Any]) -> ProgramRows:
         """Convert the behaviour's agents (`AgentInfoProto`) of one message to columns.
@@ -140,7 +139,8 @@ class BehaviorReader:
             ) from error
 
     def _masks(self, rows: list[Any]) -> NDArray[np.bool_] | None:
-        if self._branch_starts is None:
+        branches = self.spec.actions.discrete_branches
+        if not branches:
             return None
         width = self.spec.actions.mask_size
         masks = [info.action_mask for info in rows]
@@ -152,18 +152,18 @@ class BehaviorReader:
             row = next(row for row, mask in enumerate(masks) if len(mask) in lengths)
             raise UnityBroken(
                 f"{self._owner}, agent {rows[row].id}: its action mask has {len(masks[row])} entries, expected {width}"
-                f": one for each choice of the branches {list(self.spec.actions.discrete_branches)}"
+                f": one for each choice of the branches {list(branches)}"
             )
         nothing = [False] * width
-        forbidden = np.array([mask[:] or nothing for mask in masks], np.bool_).reshape(len(rows), width)
-        stuck = np.logical_and.reduceat(forbidden, self._branch_starts, axis=1)
+        allowed = ~np.array([mask[:] or nothing for mask in masks], np.bool_).reshape(len(rows), width)
+        stuck = branches_without_choice(allowed, branches)
         if stuck.any():
             row, branch = (int(index) for index in np.argwhere(stuck)[0])
             raise UnityBroken(
                 f"{self._owner}, agent {rows[row].id}: its action mask forbids every choice of branch {branch}; leave "
                 "it at least one"
             )
-        return ~forbidden
+        return allowed
 
 
 class WrongObservation(Exception):
