@@ -19,6 +19,7 @@ from headrace.config.sections import EnvSettings
 from headrace.stages.environments.open_protocol.conformance import RandomTrainer, check_game
 from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
 from headrace.stages.environments.programs.errors import ProgramEnded
+from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.errors import StageError
 
 _PORT = 12008
@@ -61,7 +62,7 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 async def _follow(args: argparse.Namespace, program: GameProgram | None, port: int) -> int:
-    worker = OpenWorker(0, args.transport, port, program, args.seed, args.timeout_wait, _MOST_MIB)
+    worker = OpenWorker(WorkerSettings(0, port, args.seed, args.timeout_wait, _MOST_MIB), args.transport, program)
     if args.what == "play":
         return await _play(worker)
     failed = False

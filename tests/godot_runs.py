@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from headrace.stages.environments.godot.worker import GodotBuild, GodotWorker
+from headrace.stages.environments.programs.worker import WorkerSettings
 
 GAME = Path(__file__).with_name("godot_game.py")
 
@@ -20,5 +21,5 @@ def build_in(folder: Path) -> Path:
 
 def worker_of(folder: Path, *arguments: str, timeout_s: float = 30.0, max_message_mib: int = 8) -> GodotWorker:
     """A worker that starts the stand-in."""
-    build = GodotBuild(build_in(folder), arguments, log_folder=folder)
-    return GodotWorker(0, 0, build, 7, timeout_s, max_message_mib)
+    build = GodotBuild(build_in(folder), arguments, log_file=folder / "Godot-0.log")
+    return GodotWorker(WorkerSettings(0, 0, 7, timeout_s, max_message_mib), build)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
+from headrace.stages.environments.programs.worker import WorkerSettings
 
 GAME = Path(__file__).with_name("open_game.py")
 
@@ -15,7 +16,7 @@ GAME = Path(__file__).with_name("open_game.py")
 def worker_of(folder: Path, *arguments: str, timeout_s: float = 30.0, max_message_mib: int = 8) -> OpenWorker:
     """A worker that starts the stand-in."""
     program = GameProgram(sys.executable, [str(GAME), *arguments], folder / "Game-0.log")
-    return OpenWorker(0, "tcp", 0, program, 7, timeout_s, max_message_mib)
+    return OpenWorker(WorkerSettings(0, 0, 7, timeout_s, max_message_mib), "tcp", program)
 
 
 def free_port() -> int:

@@ -45,7 +45,7 @@ from headrace.stages.environments.godot.messages import (
     read_message,
     read_picture,
 )
-from headrace.stages.environments.godot.worker import GodotBuild, command_line
+from headrace.stages.environments.godot.worker import GodotBuild
 from headrace.stages.errors import StageError
 
 Step = tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]
@@ -109,10 +109,16 @@ class GodotEnv:
         else:
             given = tuple(f"--{key}={value}" for key, value in arguments.items())
             build = GodotBuild(
-                Path(env_path), given, not show_window, speedup, framerate, action_repeat, show_output=True
+                env_path,
+                given,
+                show_output=True,
+                headless=not show_window,
+                speedup=speedup,
+                fixed_fps=framerate,
+                action_repeat=action_repeat,
             )
             try:
-                command = command_line(build, port, seed)
+                command = build.command(port, seed)
             except StageError as error:
                 raise GodotEnvError(str(error)) from None
         self._link = BlockingLink(command, port, self.DEFAULT_TIMEOUT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from headrace.stages.environments.godot.worker import DEFAULT_PORT, ENGINE, Godo
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.programs.group import RUN_LOGS, ProgramGroup, make_program_group
 from headrace.stages.environments.programs.process import find_executable
+from headrace.stages.environments.programs.worker import worker_settings
 
 
 def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
@@ -43,17 +45,10 @@ def _connect(
     parameters: Mapping[str, float],
     again: bool,
 ) -> GodotWorker:
-    env = config.env_settings
-    port = env.base_port + worker_id if env.base_port else 0
-    return GodotWorker(
-        worker_id,
-        port or (DEFAULT_PORT if env.env_path is None else 0),
-        _build(config, worker_id, run_folder, parameters),
-        seed + worker_id,
-        env.timeout_wait,
-        env.max_message_mib,
-        patient=again,
-    )
+    settings = worker_settings(config, worker_id, seed, again)
+    if config.env_settings.env_path is None and not settings.port:
+        settings = replace(settings, port=DEFAULT_PORT)
+    return GodotWorker(settings, _build(config, worker_id, run_folder, parameters))
 
 
 def _build(
@@ -62,16 +57,17 @@ def _build(
     env, engine, settings = config.env_settings, config.engine_settings, _settings(config)
     if env.env_path is None:
         return None
+    log_file = run_folder.absolute() / RUN_LOGS / f"Godot-{worker_id}.log" if run_folder is not None else None
     return GodotBuild(
-        Path(env.env_path),
+        env.env_path,
         env.env_args or (),
+        None if config.debug else log_file,
+        config.debug,
         headless=engine.no_graphics or (engine.no_graphics_monitor and worker_id > 0),
         speedup=engine.time_scale,
         fixed_fps=settings.fixed_fps,
         action_repeat=None if settings.action_repeat is None else settings.action_repeat.steps,
         parameters=parameters,
-        log_folder=run_folder / RUN_LOGS if run_folder is not None else None,
-        show_output=config.debug,
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from headrace.stages.environments.godot.messages import (
 )
 from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.environments.programs.server import TcpServer
-from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording
+from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording, WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +51,36 @@ _FIXED_FPS = "--fixed-fps"
 _SEED = 0x7FFFFFFF
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GodotBuild(Launch):
+    """A build and its options."""
+
+    headless: bool = True
+    """Without a window, and so without pictures of cameras."""
+    speedup: float | None = 1.0
+    """Times as fast as the game is meant to be: its physics' rate and its time scale; None: as its scene says."""
+    fixed_fps: int | None = None
+    """Frames per second of game time, however long they take: as fast as the machine can; None: in real time."""
+    action_repeat: int | None = None
+    """Physics frames between decisions; None: as its scene says."""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Environment parameters at its start, as arguments."""
+
+    def command(self, port: int, seed: int) -> list[str]:
+        """The program, then what the engine and the addon read, then the user's arguments; raises as `Launch`."""
+        command = [str(find_executable(Path(self.path), ENGINE)), f"--port={port}", f"--env_seed={seed & _SEED}"]
+        if self.headless:
+            command += _WITHOUT_WINDOW
+        if self.fixed_fps is not None:
+            command += [_FIXED_FPS, str(self.fixed_fps)]
+        if self.action_repeat is not None:
+            command.append(f"--action_repeat={self.action_repeat}")
+        if self.speedup is not None:
+            command.append(f"--speedup={self.speedup:g}")
+        command += [f"--{name}={value:g}" for name, value in self.parameters.items()]
+        return [*command, *self.arguments]
+
+
 class GodotWorker(GameWorker):
     """One game: a build that the worker starts, or the editor, whose user presses Play.
 
@@ -59,30 +88,12 @@ class GodotWorker(GameWorker):
     most `timeout_s`.
 
     Args:
-        worker_id: number of the game in the run, from 0.
-        port: the port that it calls; 0 for any that is free, for builds alone.
+        settings: of the worker; port 0 is for builds alone.
         build: what to start; None for the editor.
-        seed: for the game's random numbers.
-        timeout_s: for the start, and for each exchange.
-        max_message_mib: largest message.
-        patient: True to wait for the editor's next Play for as long as it takes.
     """
 
-    def __init__(
-        self,
-        worker_id: int,
-        port: int,
-        build: GodotBuild | None,
-        seed: int,
-        timeout_s: float,
-        max_message_mib: int,
-        patient: bool = False,
-    ) -> None:
-        launch = None
-        if build is not None:
-            launch = Launch(partial(command_line, build), build.path, log_of(build, worker_id), build.show_output)
-        server = TcpServer(port, max_message_mib * 2**20)
-        super().__init__(worker_id, server, launch, seed, timeout_s, max_message_mib, patient, _WORDING)
+    def __init__(self, settings: WorkerSettings, build: GodotBuild | None) -> None:
+        super().__init__(settings, TcpServer(settings.port, settings.max_message_mib * 2**20), build, _WORDING)
         self._headless = build is not None and build.headless
         self._blind = False
         """True if its agents observe pictures that nobody draws."""
@@ -144,53 +155,3 @@ class GodotWorker(GameWorker):
         message = await self._ask(call_of(method), "call", f"has not answered the call of {method!r}")
         returned = message.get("returns")
         return returned if isinstance(returned, list) else []
-
-
-@dataclass(frozen=True, slots=True)
-class GodotBuild:
-    """A build and its options, equal for all of a run's but for the seed and the parameters."""
-
-    path: Path
-    """As given by the user, with or without the extension of any platform."""
-    arguments: tuple[str, ...] = ()
-    """The user's arguments, after ours."""
-    headless: bool = True
-    """Without a window, and so without pictures of cameras."""
-    speedup: float | None = 1.0
-    """Times as fast as the game is meant to be: its physics' rate and its time scale; None: as its scene says."""
-    fixed_fps: int | None = None
-    """Frames per second of game time, however long they take: as fast as the machine can; None: in real time."""
-    action_repeat: int | None = None
-    """Physics frames between decisions; None: as its scene says."""
-    parameters: Mapping[str, float] = field(default_factory=dict)
-    """Environment parameters at its start, as arguments."""
-    log_folder: Path | None = None
-    """Folder of `Godot-<worker>.log`, with its output; None for no log."""
-    show_output: bool = False
-    """Show its output among ours, instead of writing it to a log."""
-
-
-def command_line(build: GodotBuild, port: int, seed: int) -> list[str]:
-    """The command line: the program, then what the engine and the addon read, then the user's arguments.
-
-    Raises:
-        ProgramRefused: if there is no such executable.
-    """
-    command = [str(find_executable(build.path, ENGINE)), f"--port={port}", f"--env_seed={seed & _SEED}"]
-    if build.headless:
-        command += _WITHOUT_WINDOW
-    if build.fixed_fps is not None:
-        command += [_FIXED_FPS, str(build.fixed_fps)]
-    if build.action_repeat is not None:
-        command.append(f"--action_repeat={build.action_repeat}")
-    if build.speedup is not None:
-        command.append(f"--speedup={build.speedup:g}")
-    command += [f"--{name}={value:g}" for name, value in build.parameters.items()]
-    return [*command, *build.arguments]
-
-
-def log_of(build: GodotBuild, worker_id: int) -> Path | None:
-    """The file that a build's output goes to; None without one."""
-    if build.log_folder is None or build.show_output:
-        return None
-    return build.log_folder.absolute() / f"Godot-{worker_id}.log"

@@ -22,6 +22,7 @@ from headrace.stages.environments.programs.errors import MessageError
 from headrace.stages.environments.programs.group import RUN_LOGS, ProgramGroup, make_program_group
 from headrace.stages.environments.programs.program import Program, ProgramAnswer, merged_statistics
 from headrace.stages.environments.programs.rows import InstanceRows, ProgramRows
+from headrace.stages.environments.programs.worker import worker_settings
 from headrace.stages.environments.protocol import Measured
 
 
@@ -49,7 +50,7 @@ def check_game(config: RunConfig) -> None:
         ProgramRefused: if something is not.
     """
     if config.env_settings.env_path is not None:
-        GameProgram(config.env_settings.env_path).command("tcp", 0, 0)
+        GameProgram(config.env_settings.env_path).command(0, 0)
 
 
 def _connect(config: RunConfig, worker_id: int, seed: int, run_folder: Path | None, again: bool) -> OpenWorker:
@@ -58,18 +59,9 @@ def _connect(config: RunConfig, worker_id: int, seed: int, run_folder: Path | No
     if env.env_path is not None:
         log_file = None if run_folder is None else run_folder.absolute() / RUN_LOGS / f"Game-{worker_id}.log"
         program = GameProgram(env.env_path, env.env_args or (), log_file, config.debug)
-    port = env.base_port + worker_id if env.base_port else 0
-    return OpenWorker(
-        *(worker_id, _transport(config), port, program, seed + worker_id),
-        *(env.timeout_wait, env.max_message_mib),
-        patient=again,
-    )
-
-
-def _transport(config: RunConfig) -> str:
     settings = config.environment
     assert isinstance(settings, OpenProtocolSettings), "the table of environment kinds names this model"
-    return settings.transport
+    return OpenWorker(worker_settings(config, worker_id, seed, again), settings.transport, program)
 
 
 # One game of the group: its connection, its behaviours, and its states as rows.

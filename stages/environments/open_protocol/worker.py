@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from headrace.stages.environments.open_protocol.messages import (
 from headrace.stages.environments.programs.errors import MessageError, ProgramBroken, ProgramEnded, ProgramRefused
 from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.environments.programs.server import GameServer, TcpServer
-from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording
+from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording, WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +47,14 @@ _WORDING = Wording(
 
 
 @dataclass(frozen=True, slots=True)
-class GameProgram:
-    """What a worker starts."""
+class GameProgram(Launch):
+    """A game, or a command of the system such as `node`, with its arguments."""
 
-    path: str
-    """As given by the user: a file, with or without its extension, or a command of the system such as `node`."""
-    arguments: Sequence[str] = ()
-    """The user's, before ours."""
-    log_file: Path | None = None
-    show_output: bool = False
+    scheme: str = "tcp"
+    """How it calls: `tcp` or `ws`."""
 
-    def command(self, scheme: str, port: int, seed: int) -> list[str]:
-        """The command line: the program, the user's arguments, where it has to call, its seed.
-
-        Raises:
-            ProgramRefused: if there is no such program.
-        """
+    def command(self, port: int, seed: int) -> list[str]:
+        """The program, the user's arguments, where it has to call, its seed; raises as `Launch`."""
         try:
             found = str(find_executable(Path(self.path), "game"))
         except ProgramRefused:
@@ -70,7 +62,7 @@ class GameProgram:
             if of_system is None:
                 raise
             found = of_system
-        return [found, *self.arguments, f"--trainer={scheme}://127.0.0.1:{port}", f"--seed={seed & _SEED}"]
+        return [found, *self.arguments, f"--trainer={self.scheme}://127.0.0.1:{port}", f"--seed={seed & _SEED}"]
 
 
 def make_server(transport: str, port: int, max_message_mib: int) -> GameServer:
@@ -90,38 +82,16 @@ class OpenWorker(GameWorker):
     The order of calls is `start`, `reset`, then `step`; each waits for the game's state, at most `timeout_s`.
 
     Args:
-        worker_id: number of the game in the run, from 0.
+        settings: of the worker; port 0 is for programs alone.
         transport: `tcp` or `websocket`.
-        port: the port that it calls; 0 for any that is free, for programs alone.
         program: what to start; None if somebody else does.
-        seed: for the game's random numbers.
-        timeout_s: for the start, and for each exchange.
-        max_message_mib: largest message.
-        patient: True to wait for the game's next start for as long as it takes.
     """
 
-    def __init__(
-        self,
-        worker_id: int,
-        transport: str,
-        port: int,
-        program: GameProgram | None,
-        seed: int,
-        timeout_s: float,
-        max_message_mib: int,
-        patient: bool = False,
-    ) -> None:
-        launch = None
-        scheme = "tcp" if transport == "tcp" else "ws"
-        if program is not None:
-            launch = Launch(
-                lambda at, own: program.command(scheme, at, own),
-                Path(program.path),
-                program.log_file,
-                program.show_output,
-            )
-        server = make_server(transport, port, max_message_mib)
-        super().__init__(worker_id, server, launch, seed, timeout_s, max_message_mib, patient, _WORDING)
+    def __init__(self, settings: WorkerSettings, transport: str, program: GameProgram | None) -> None:
+        server = make_server(transport, settings.port, settings.max_message_mib)
+        if program is not None and transport != "tcp":
+            program = replace(program, scheme="ws")
+        super().__init__(settings, server, program, _WORDING)
         self._form: Format = "json"
         self._asked = 0
         """Number of the last `reset` or `act`."""

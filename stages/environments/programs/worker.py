@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.config import RunConfig
 from headrace.stages.environments.programs.errors import MessageError, ProgramBroken, ProgramEnded
 from headrace.stages.environments.programs.process import ProgramProcess, describe_exit, tail
 from headrace.stages.environments.programs.server import ConnectionClosed, GameServer, TooLarge
@@ -53,15 +55,49 @@ class Wording:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """How a worker starts its program."""
+class Launch(ABC):
+    """A program that a worker starts."""
 
-    command: Callable[[int, int], list[str]]
-    """Makes the command line from port and seed; raises ProgramRefused if there is no such executable."""
-    path: Path
-    """The program, for messages."""
+    path: str | Path
+    """As given by the user, with or without the extension of any platform."""
+    arguments: Sequence[str] = ()
+    """The user's."""
     log_file: Path | None = None
+    """Gets its output; None for no log."""
     show_output: bool = False
+    """Show its output among ours, instead of writing it to a log."""
+
+    @abstractmethod
+    def command(self, port: int, seed: int) -> list[str]:
+        """Make the command line.
+
+        Raises:
+            ProgramRefused: if there is no such program.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker of any engine is told."""
+
+    worker_id: int
+    """Number of the game in the run, from 0."""
+    port: int
+    """The port that it calls; 0 for any that is free."""
+    seed: int
+    """For the game's random numbers."""
+    timeout_s: float
+    """For the start, and for each exchange."""
+    max_message_mib: int
+    patient: bool = False
+    """True to wait for as long as it takes until somebody else starts the game again."""
+
+
+def worker_settings(config: RunConfig, worker_id: int, seed: int, patient: bool) -> WorkerSettings:
+    """Return what `env_settings` tells worker n, which has the run's seed + n."""
+    env = config.env_settings
+    port = env.base_port + worker_id if env.base_port else 0
+    return WorkerSettings(worker_id, port, seed + worker_id, env.timeout_wait, env.max_message_mib, patient)
 
 
 class GameWorker:
@@ -71,34 +107,17 @@ class GameWorker:
     `close` may be called.
 
     Args:
-        worker_id: number of the game in the run, from 0.
-        server: where it calls.
+        settings: of the worker.
+        server: where the game calls.
         launch: what to start; None if its user starts it.
-        seed: for the game's random numbers.
-        timeout_s: for the start, and for each exchange.
-        max_message_mib: largest message, for messages.
-        patient: True to wait for a user's next start for as long as it takes.
         wording: what its users call things.
     """
 
-    def __init__(
-        self,
-        worker_id: int,
-        server: GameServer,
-        launch: Launch | None,
-        seed: int,
-        timeout_s: float,
-        max_message_mib: int,
-        patient: bool,
-        wording: Wording,
-    ) -> None:
-        self.worker_id = worker_id
+    def __init__(self, settings: WorkerSettings, server: GameServer, launch: Launch | None, wording: Wording) -> None:
         self._server = server
         self._launch = launch
-        self._seed = seed
-        self._timeout_s = timeout_s
-        self._max_message_mib = max_message_mib
-        self._patient = patient and launch is None
+        self._settings = settings
+        self._timeout_s = settings.timeout_s
         self._wording = wording
         self._process: ProgramProcess | None = None
         self._died = asyncio.Event()
@@ -110,7 +129,8 @@ class GameWorker:
         """Its name in log messages and errors."""
         if self._launch is None:
             return f"{self._wording.unstarted} (port {self._server.port})"
-        return f"{self._wording.program} {self.worker_id} ({self._launch.path.name}, port {self._server.port})"
+        worker = f"{self._wording.program} {self._settings.worker_id}"
+        return f"{worker} ({Path(self._launch.path).name}, port {self._server.port})"
 
     @property
     def pid(self) -> int | None:
@@ -165,7 +185,7 @@ class GameWorker:
         if self._launch is None:
             log.info("Listening on port %d. %s", self._server.port, self._wording.invitation)
         else:
-            command = self._launch.command(self._server.port, self._seed)
+            command = self._launch.command(self._server.port, self._settings.seed)
             self._process = await ProgramProcess.launch(
                 command, self._launch.show_output, self._on_exit, self._launch.log_file
             )
@@ -180,7 +200,7 @@ class GameWorker:
                 done, _ = await asyncio.wait(
                     (connected, died), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
                 )
-                if not self._patient:
+                if not (self._settings.patient and self._launch is None):
                     break
                 if not done:
                     log.info(
@@ -244,7 +264,7 @@ class GameWorker:
                 f"four bytes, the lowest first. {self._wording.stranger}"
             )
         return (
-            f"has sent a message of {error.size:,} bytes; the limit is {self._max_message_mib} MiB, set by "
+            f"has sent a message of {error.size:,} bytes; the limit is {self._settings.max_message_mib} MiB, set by "
             f"env_settings.max_message_mib: raise it, or let the agents observe less. {self._wording.stranger}"
         )
 
@@ -255,7 +275,7 @@ class GameWorker:
             return ""
         if header.isascii() and header.decode().isprintable():
             return f"the text {header.decode()!r}"
-        if (header[:2] == b"\0\0" or error.size > _BEYOND_ALL) and turned <= self._max_message_mib * 2**20:
+        if (header[:2] == b"\0\0" or error.size > _BEYOND_ALL) and turned <= self._settings.max_message_mib * 2**20:
             return f"{turned:,} if the highest byte came first"
         return ""
 

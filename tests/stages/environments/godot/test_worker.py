@@ -10,8 +10,9 @@ import pytest
 from godot_runs import build_in, worker_of
 
 from headrace.stages.environments.godot.messages import action_message
-from headrace.stages.environments.godot.worker import GodotBuild, GodotWorker, command_line
+from headrace.stages.environments.godot.worker import GodotBuild, GodotWorker
 from headrace.stages.environments.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
+from headrace.stages.environments.programs.worker import WorkerSettings
 
 PRESS = action_message([b'{"press":1}'] * 4)
 
@@ -137,9 +138,9 @@ async def test_a_port_in_use_is_refused_with_the_cure(tmp_path):
     holder = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = holder.sockets[0].getsockname()[1]
     with pytest.raises(ProgramRefused, match=f"port {port} .* in use.*--base-port"):
-        await GodotWorker(0, port, GodotBuild(build_in(tmp_path)), 0, 5, 8).start()
+        await GodotWorker(WorkerSettings(0, port, 0, 5, 8), GodotBuild(build_in(tmp_path))).start()
     with pytest.raises(ProgramRefused, match=f"port {port} .* in use.*The editor calls"):
-        await GodotWorker(0, port, None, 0, 5, 8).start()
+        await GodotWorker(WorkerSettings(0, port, 0, 5, 8), None).start()
     holder.close()
 
 
@@ -154,7 +155,7 @@ async def test_a_second_caller_is_turned_away_and_the_first_plays_on(tmp_path, c
 
 
 async def test_the_editor_is_waited_for_and_its_stop_is_an_end():
-    worker = GodotWorker(0, 0, None, 0, 20, 8)
+    worker = GodotWorker(WorkerSettings(0, 0, 0, 20, 8), None)
     starting = asyncio.create_task(worker.start())
     for _ in range(1000):
         if worker._server.port:
@@ -180,7 +181,7 @@ async def test_the_editor_is_waited_for_and_its_stop_is_an_end():
 
 async def test_an_editor_that_never_calls_is_told_of():
     with pytest.raises(ProgramBroken, match="Press Play, in a scene with a Sync node"):
-        await GodotWorker(0, 0, None, 0, 0.05, 8).start()
+        await GodotWorker(WorkerSettings(0, 0, 0, 0.05, 8), None).start()
 
 
 def test_the_command_line_is_what_engine_and_addon_read(tmp_path):
@@ -193,7 +194,7 @@ def test_the_command_line_is_what_engine_and_addon_read(tmp_path):
         action_repeat=4,
         parameters={"gravity": 0.5},
     )
-    assert command_line(build, 11010, 2**31 + 5)[1:] == [
+    assert build.command(11010, 2**31 + 5)[1:] == [
         *("--port=11010", "--env_seed=5", "--fixed-fps", "60", "--action_repeat=4", "--speedup=2.5"),
         *("--gravity=0.5", "--level=4"),
     ]

@@ -13,6 +13,7 @@ from open_runs import called, free_port
 
 from headrace.stages.environments.open_protocol.worker import OpenWorker
 from headrace.stages.environments.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
+from headrace.stages.environments.programs.worker import WorkerSettings
 
 HELLO = {
     "type": "hello",
@@ -26,7 +27,7 @@ STATE = {"type": "state", "number": 1, "agents": {"Ball": {"deciding": {"ids": [
 async def listening(max_message_mib=1, timeout_s=30.0):
     """A worker that waits for a game, the task of its start, and its address."""
     port = free_port()
-    worker = OpenWorker(0, "websocket", port, None, 1, timeout_s, max_message_mib)
+    worker = OpenWorker(WorkerSettings(0, port, 1, timeout_s, max_message_mib), "websocket", None)
     starting = asyncio.ensure_future(worker.start())
     _, writer = await called(port)  # then it listens
     writer.close()
@@ -94,7 +95,7 @@ async def test_a_message_above_the_limit_is_named():
 
 async def test_a_taken_port_is_named():
     async with listening() as (worker, _, _, _):
-        other = OpenWorker(1, "websocket", int(worker.name.split()[-1][:-1]), None, 1, 1, 1)
+        other = OpenWorker(WorkerSettings(1, int(worker.name.split()[-1][:-1]), 1, 1, 1), "websocket", None)
         with pytest.raises(ProgramRefused, match="is in use by another program"):
             await other.start()
 
@@ -102,7 +103,7 @@ async def test_a_taken_port_is_named():
 async def test_the_next_game_may_call_the_same_port_at_once():
     port = free_port()
     for _ in range(3):
-        worker = OpenWorker(0, "websocket", port, None, 1, 30, 1)
+        worker = OpenWorker(WorkerSettings(0, port, 1, 30, 1), "websocket", None)
         starting = asyncio.ensure_future(worker.start())
         _, writer = await called(port)
         writer.close()

@@ -11,6 +11,7 @@ from open_runs import called, free_port, worker_of
 from headrace.stages.environments.open_protocol.conformance import RandomTrainer
 from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
 from headrace.stages.environments.programs.errors import ProgramBroken, ProgramEnded, ProgramRefused
+from headrace.stages.environments.programs.worker import WorkerSettings
 
 
 def is_gone(worker):
@@ -86,20 +87,20 @@ async def test_a_program_that_ends_or_is_silent_before_its_hello_is_named(tmp_pa
 
 
 async def test_a_missing_program_is_named():
-    worker = OpenWorker(0, "tcp", 0, GameProgram("no/such/game"), 1, 1, 8)
+    worker = OpenWorker(WorkerSettings(0, 0, 1, 1, 8), "tcp", GameProgram("no/such/game"))
     with pytest.raises(ProgramRefused, match="no game executable at no/such/game"):
         await worker.start()
 
 
 async def test_a_game_that_somebody_else_starts_is_waited_for(tmp_path):
-    worker = OpenWorker(0, "tcp", 0, None, 1, 0.2, 8)
+    worker = OpenWorker(WorkerSettings(0, 0, 1, 0.2, 8), "tcp", None)
     with pytest.raises(ProgramBroken, match=r"the game \(port \d+\) hasn't connected within 0.2 s"):
         await worker.start()
 
 
 async def test_the_end_of_its_connection_is_the_end_of_such_a_game():
     port = free_port()
-    worker = OpenWorker(0, "tcp", port, None, 1, 30, 8)
+    worker = OpenWorker(WorkerSettings(0, port, 1, 30, 8), "tcp", None)
     starting = asyncio.ensure_future(worker.start())
     _, writer = await called(port)
     writer.close()
@@ -118,7 +119,7 @@ async def test_the_end_of_its_connection_is_the_end_of_such_a_game():
 )
 async def test_bytes_that_are_no_message_are_told_with_what_they_look_like(sent, words):
     port = free_port()
-    worker = OpenWorker(0, "tcp", port, None, 1, 0.3, 8)
+    worker = OpenWorker(WorkerSettings(0, port, 1, 0.3, 8), "tcp", None)
     starting = asyncio.ensure_future(worker.start())
     _, writer = await called(port)
     writer.write(sent)
