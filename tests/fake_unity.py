@@ -15,7 +15,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.programs.group import ProgramGroup
 from headrace.stages.environments.unity.instance import UnityInstance
 from headrace.stages.environments.unity.messages import UnityOutputProto
-from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.restarts import RestartBudget
 
 WALKER = "Walker?team=0"

@@ -68,7 +68,7 @@ from headrace.stages.environments.unity.handshake import check, read_greeting
 from headrace.stages.environments.unity.instance import UnityInstance
 from headrace.stages.environments.unity.messages import UnityMessageProto
 from headrace.stages.environments.unity.png import PngError, decode_into, encode_png
-from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.environments.unity.worker import UnityWorker
 from headrace.stages.errors import StageError
 from headrace.stages.policy import design_of, policy_layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.godot.announcement import Announcement, assign_agents
 from headrace.stages.environments.godot.messages import AgentColumns, WrongColumn, action_message
+from headrace.stages.environments.godot.worker import GodotWorker
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.programs.errors import ProgramBroken
 from headrace.stages.environments.programs.program import Program, ProgramAnswer
@@ -25,25 +26,6 @@ _LONG = 10_000
 """Decisions after which an agent that has never been done is named."""
 TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
 """Keys of infos, of newer addons: the episode was cut by a time limit; what was observed at its end."""
-
-
-class Connection(Protocol):
-    """A connection with a game, as of `godot.worker.GodotWorker`; each call waits for an answer."""
-
-    async def start(self) -> Announcement:
-        """Connect."""
-
-    async def reset(self) -> dict[str, Any]:
-        """Reset all agents."""
-
-    async def step(self, message: bytes) -> dict[str, Any]:
-        """Let the agents act."""
-
-    async def call(self, method: str) -> list[Any]:
-        """Call a method of all agents."""
-
-    async def close(self, patience_s: float | None = None) -> None:
-        """End it in any state."""
 
 
 class _LastHeard:
@@ -74,7 +56,7 @@ class _Behavior:
         self.heard = _LastHeard((), 0)
 
 
-class GodotInstance(Program[Connection]):
+class GodotInstance(Program[GodotWorker]):
     """One game, which can be started again after it broke.
 
     Agents act in each step, all of them. Where one is done, the observation that came with it is taken for the first of
@@ -93,7 +75,7 @@ class GodotInstance(Program[Connection]):
     def __init__(
         self,
         worker_id: int,
-        connect: Callable[[Mapping[str, float], bool], Connection],
+        connect: Callable[[Mapping[str, float], bool], GodotWorker],
         roles: Callable[[Announcement, str], Sequence[tuple[str, int]]],
         pictures: str,
         infos: Sequence[str],
@@ -137,12 +119,11 @@ class GodotInstance(Program[Connection]):
         connection = await self._informed()
         return self._stepped(await connection.step(action_message(texts)))
 
-    async def _informed(self) -> Connection:
+    async def _informed(self) -> GodotWorker:
         """The connection, once the game has been told of environment parameters that have changed."""
-        assert self._connection is not None, "begin comes first"
         for method in self._told.calls():
-            await self._connection.call(method)
-        return self._connection
+            await self.connection.call(method)
+        return self.connection
 
     def _begun(self, message: Mapping[str, Any]) -> ProgramAnswer:
         observed = self._list(message, "obs")

@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.config import RunConfig
 from headrace.config.environment import GodotSettings
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.godot.announcement import Announcement, behaviors_of_agents
+from headrace.stages.environments.godot.announcement import behaviors_of_agents
 from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls
 from headrace.stages.environments.godot.worker import DEFAULT_PORT, ENGINE, GodotBuild, GodotWorker
 from headrace.stages.environments.parameters import EpisodeParameters
@@ -25,43 +25,33 @@ def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
     Worker n has the run's seed + n. The editor's Stop does not end a run: its next Play goes on.
     """
     config, settings = request.config, _settings(request.config)
-    env = config.env_settings
+    roles = partial(behaviors_of_agents, roles=settings.behaviors, unnamed=settings.behavior, listed=config.behaviors)
 
     def make(index: int, parameters: EpisodeParameters | None) -> GodotInstance:
         worker_id = request.first_instance + index
-        told = ParameterCalls(index, parameters, settings.calls, f"Godot worker {worker_id}")
-        connect = partial(_connect, config, worker_id, request.seed, request.run_folder)
-        roles = partial(_roles, config)
-        return GodotInstance(worker_id, connect, roles, settings.pictures, settings.info_keys, told)
+        calls = ParameterCalls(index, parameters, settings.calls, f"Godot worker {worker_id}")
+        connect = partial(_connect, request, worker_id)
+        return GodotInstance(worker_id, connect, roles, settings.pictures, settings.info_keys, calls)
 
-    return make_program_group(config, settings.num_envs, make, "restart" if env.env_path is None else env.on_close)
-
-
-def _connect(
-    config: RunConfig,
-    worker_id: int,
-    seed: int,
-    run_folder: Path | None,
-    parameters: Mapping[str, float],
-    again: bool,
-) -> GodotWorker:
-    settings = worker_settings(config, worker_id, seed, again)
-    if config.env_settings.env_path is None and not settings.port:
-        settings = replace(settings, port=DEFAULT_PORT)
-    return GodotWorker(settings, _build(config, worker_id, run_folder, parameters))
+    return make_program_group(config, settings.num_envs, make, waits_for_restart=True)
 
 
-def _build(
-    config: RunConfig, worker_id: int, run_folder: Path | None, parameters: Mapping[str, float]
-) -> GodotBuild | None:
-    env, engine, settings = config.env_settings, config.engine_settings, _settings(config)
-    if env.env_path is None:
-        return None
-    log_file = run_folder.absolute() / RUN_LOGS / f"Godot-{worker_id}.log" if run_folder is not None else None
+def _connect(request: EnvironmentRequest, worker_id: int, parameters: Mapping[str, float], again: bool) -> GodotWorker:
+    settings = worker_settings(request.config, worker_id, request.seed, again)
+    if request.config.env_settings.env_path is None:
+        return GodotWorker(replace(settings, port=settings.port or DEFAULT_PORT), None)
+    return GodotWorker(settings, _build(request, request.config.env_settings.env_path, worker_id, parameters))
+
+
+def _build(request: EnvironmentRequest, path: str, worker_id: int, parameters: Mapping[str, float]) -> GodotBuild:
+    config, engine, settings = request.config, request.config.engine_settings, _settings(request.config)
+    log_file = None
+    if request.run_folder is not None and not config.debug:
+        log_file = request.run_folder.absolute() / RUN_LOGS / f"Godot-{worker_id}.log"
     return GodotBuild(
-        env.env_path,
-        env.env_args or (),
-        None if config.debug else log_file,
+        path,
+        config.env_settings.env_args or (),
+        log_file,
         config.debug,
         headless=engine.no_graphics or (engine.no_graphics_monitor and worker_id > 0),
         speedup=engine.time_scale,
@@ -69,11 +59,6 @@ def _build(
         action_repeat=None if settings.action_repeat is None else settings.action_repeat.steps,
         parameters=parameters,
     )
-
-
-def _roles(config: RunConfig, announcement: Announcement, owner: str) -> list[tuple[str, int]]:
-    settings = _settings(config)
-    return behaviors_of_agents(announcement, owner, settings.behaviors, settings.behavior, config.behaviors)
 
 
 def _settings(config: RunConfig) -> GodotSettings:

@@ -1,11 +1,10 @@
-"""From the YAML to a group of games that speak the open protocol: programs, ports, seeds."""
+"""From the YAML to a group of games that speak the open protocol; and one of them, its states as rows."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,22 +24,25 @@ from headrace.stages.environments.programs.rows import InstanceRows, ProgramRows
 from headrace.stages.environments.programs.worker import worker_settings
 from headrace.stages.environments.protocol import Measured
 
+log = logging.getLogger(__name__)
+
+_MANY_EMPTY = 2_000
+"""States without a row, one after the other, after which a warning tells of them."""
+_MOST_EMPTY = 100_000
+"""States without a row, one after the other, after which a game is taken for broken."""
+
 
 def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
     """Make the group that `environment` and `env_settings` describe; nothing is started before its first reset.
 
     Game n has the run's seed + n. The end of a game that its user starts does not end a run: its next start goes on.
     """
-    config, env = request.config, request.config.env_settings
 
     def make(index: int, parameters: EpisodeParameters | None) -> OpenInstance:
         worker_id = request.first_instance + index
-        connect = partial(_connect, config, worker_id, request.seed, request.run_folder)
-        return OpenInstance(worker_id, connect, index, parameters)
+        return OpenInstance(worker_id, partial(_connect, request, worker_id), index, parameters)
 
-    return make_program_group(
-        config, request.settings.num_envs, make, "restart" if env.env_path is None else env.on_close
-    )
+    return make_program_group(request.config, request.settings.num_envs, make, waits_for_restart=True)
 
 
 def check_game(config: RunConfig) -> None:
@@ -53,26 +55,15 @@ def check_game(config: RunConfig) -> None:
         GameProgram(config.env_settings.env_path).command(0, 0)
 
 
-def _connect(config: RunConfig, worker_id: int, seed: int, run_folder: Path | None, again: bool) -> OpenWorker:
-    env = config.env_settings
+def _connect(request: EnvironmentRequest, worker_id: int, again: bool) -> OpenWorker:
+    config, settings, env = request.config, request.settings, request.config.env_settings
+    assert isinstance(settings, OpenProtocolSettings), "the table of environment kinds names this model"
     program = None
     if env.env_path is not None:
-        log_file = None if run_folder is None else run_folder.absolute() / RUN_LOGS / f"Game-{worker_id}.log"
+        folder = request.run_folder
+        log_file = None if folder is None else folder.absolute() / RUN_LOGS / f"Game-{worker_id}.log"
         program = GameProgram(env.env_path, env.env_args or (), log_file, config.debug)
-    settings = config.environment
-    assert isinstance(settings, OpenProtocolSettings), "the table of environment kinds names this model"
-    return OpenWorker(worker_settings(config, worker_id, seed, again), settings.transport, program)
-
-
-# One game of the group: its connection, its behaviours, and its states as rows.
-
-
-log = logging.getLogger(__name__)
-
-_MANY_EMPTY = 2_000
-"""States without a row, one after the other, after which a warning tells of them."""
-_MOST_EMPTY = 100_000
-"""States without a row, one after the other, after which a game is taken for broken."""
+    return OpenWorker(worker_settings(config, worker_id, request.seed, again), settings.transport, program)
 
 
 class OpenInstance(Program[OpenWorker]):
@@ -101,19 +92,16 @@ class OpenInstance(Program[OpenWorker]):
         self.specs = (await self._connection.start()).specs
 
     async def _reset(self) -> ProgramAnswer:
-        assert self._connection is not None, "begin comes first"
-        return await self._answer(await self._connection.reset(self._drawn() or {}))
+        return await self._answer(await self.connection.reset(self._drawn() or {}))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
         """Let agents act, and wait for a state with at least one row; raises as `Program.begin`."""
-        assert self._connection is not None, "begin comes first"
         parts = {
             behavior_id: actions_part(self._deciding[behavior_id], batch) for behavior_id, batch in actions.items()
         }
-        return await self._answer(await self._connection.step(parts, self._changed()))
+        return await self._answer(await self.connection.step(parts, self._changed()))
 
     async def _answer(self, message: Mapping[str, Any]) -> ProgramAnswer:
-        assert self._connection is not None, "begin comes first"
         statistics = []
         for empty in range(_MOST_EMPTY):
             if empty == _MANY_EMPTY:
@@ -125,12 +113,12 @@ class OpenInstance(Program[OpenWorker]):
             try:
                 state = read_state(message, self.specs)
             except MessageError as error:
-                raise await self._connection.refuse(str(error)) from None
+                raise await self.connection.refuse(str(error)) from None
             statistics.append({name: Measured(values) for name, values in state.statistics.items()})
             if state.rows:
                 return ProgramAnswer(self._tracked(state.rows), merged_statistics(statistics))
-            message = await self._connection.step({}, self._changed())
-        raise await self._connection.refuse(
+            message = await self.connection.step({}, self._changed())
+        raise await self.connection.refuse(
             f"has sent {_MOST_EMPTY:,} states without an agent, one after the other; a state has agents that ask for a "
             "decision or have ended"
         )

@@ -1,14 +1,14 @@
 """PettingZoo environments as an environment group: many agents, of several behaviours and teams.
 
-Instances are stepped one after the other; `rows` makes columns of their agents' time steps. In a turn-based
-environment a tick is one action of each instance, and only the agents that act next have decision rows, with all their
+Instances are stepped one after the other; `BehaviorRows` makes columns of their time steps. In a turn-based environment
+a tick is one action of each instance, and only the agents that act next have decision rows, with all their
 rewards since their last action.
 
-An episode of an instance is a game between its teams, if it has several (`outcomes`). Agents have fixed sides, but the
+An episode of an instance is a game between its teams, if it has several (`teams`). Agents have fixed sides, but the
 teams that play them may rotate: with T teams, side s of instance i is played in its episode e by team
 (s + i + e) mod T. An agent id stands for an agent's name *and* team in an instance, so its behaviour id never changes.
 
-`making` finds and makes environments, `instances` steps one of them, `roles` assigns behaviours and teams.
+`making` finds and makes environments, `instances` steps one of them, `teams` assigns behaviours and teams.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from headrace.stages.environments.pettingzoo.behavior_spaces import (
     check_names,
 )
 from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, TimeStep
-from headrace.stages.environments.pettingzoo.outcomes import (
+from headrace.stages.environments.pettingzoo.teams import (
     GroupRewards,
     OutcomeRule,
+    Role,
+    RoleAssignment,
     TeamScores,
     check_scores,
     game_outcomes,
 )
-from headrace.stages.environments.pettingzoo.roles import Role, RoleAssignment
 from headrace.stages.environments.protocol import AgentSteps, GameResults, Measured, StepResult
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import BrokenEnvironmentError, StageError

@@ -301,7 +301,10 @@ def _those_at(actions: Mapping[str, ActionBatch], places: Mapping[str, slice]) -
 
 
 def make_program_group(
-    config: RunConfig, num_envs: int, make: Callable[[int, EpisodeParameters | None], Program[Any]], on_close: str
+    config: RunConfig,
+    num_envs: int,
+    make: Callable[[int, EpisodeParameters | None], Program[Any]],
+    waits_for_restart: bool,
 ) -> ProgramGroup:
     """Make the group that `env_settings` describes; nothing is started before its first reset.
 
@@ -309,14 +312,15 @@ def make_program_group(
         config: the run's.
         num_envs: instances.
         make: as of `ProgramGroup`.
-        on_close: as of `ProgramGroup`.
+        waits_for_restart: True if a run goes on once the user has stopped and started the engine's editor again.
     """
     env = config.env_settings
+    editor = env.env_path is None
     return ProgramGroup(
         make,
         num_envs,
         lambda: RestartBudget(env.max_lifetime_restarts, env.restarts_rate_limit_n, env.restarts_rate_limit_period_s),
-        editor=env.env_path is None,
-        on_close=on_close,
+        editor=editor,
+        on_close="restart" if editor and waits_for_restart else env.on_close,
         in_step=config.pipeline.deterministic,
     )

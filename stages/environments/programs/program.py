@@ -64,6 +64,12 @@ class Program(ABC, Generic[Connection]):
         self._connection: Connection | None = None
         self._episodes = ProgramEpisodes()
 
+    @property
+    def connection(self) -> Connection:
+        """The connection, once `begin` was called."""
+        assert self._connection is not None, "begin comes first"
+        return self._connection
+
     async def begin(self) -> ProgramAnswer:
         """Start it, or start it again, and reset all agents.
 

@@ -330,11 +330,8 @@ def _ending_spec(left: bytes) -> Any | None:
 
 def _is_pair(data: bytes, at: int) -> bool:
     try:
-        length, start = read_varint(data, at)
-        if not length or start + length > len(data):
-            return False
-        pair = AgentInfoActionPairProto.FromString(data[start : start + length])
-    except (ValueError, DecodeError):
+        pair, _ = _read(AgentInfoActionPairProto, data, at)
+    except _NotWholeError:
         return False
     return bool(pair.agent_info.observations)
 

@@ -14,7 +14,7 @@ from headrace.stages.environments.programs.rows import InstanceRows
 from headrace.stages.environments.unity.actions import action_protos
 from headrace.stages.environments.unity.columns import BehaviorReader
 from headrace.stages.environments.unity.errors import UnityBroken
-from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +71,9 @@ class UnityInstance(Program[Worker]):
         return await self._answer(await self._updated_worker().step(protos))
 
     def _updated_worker(self) -> Worker:
-        assert self._connection is not None, "begin comes first"
         assert self._bridge is not None
         self._bridge.update()
-        return self._connection
+        return self.connection
 
     async def _answer(self, output: Any) -> ProgramAnswer:
         assert self._bridge is not None

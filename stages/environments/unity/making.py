@@ -14,7 +14,7 @@ from headrace.stages.environments.programs.group import RUN_LOGS, ProgramGroup, 
 from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.environments.unity.executable import Executable
 from headrace.stages.environments.unity.instance import UnityInstance, Worker
-from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import LoadError, blaming
 from headrace.stages.loading import load_callable
@@ -34,31 +34,27 @@ def make_unity_group(request: EnvironmentRequest) -> ProgramGroup:
 
     def make(index: int, parameters: EpisodeParameters | None) -> UnityInstance:
         worker_id = request.replica * settings.num_envs + index
-        connect = partial(
-            _connect, config, worker_id, request.seed, request.run_folder, channels, parameters=parameters
-        )
+        connect = partial(_connect, request, worker_id, channels, parameters)
         return UnityInstance(worker_id, connect, without_graphics=worker_id == first_without_graphics(config))
 
-    return make_program_group(config, settings.num_envs, make, settings.on_close)
+    return make_program_group(config, settings.num_envs, make, waits_for_restart=False)
 
 
 def _connect(
-    config: RunConfig,
+    request: EnvironmentRequest,
     worker_id: int,
-    seed: int,
-    run_folder: Path | None,
     channels: list[Callable[[], Any]],
     parameters: EpisodeParameters | None,
 ) -> tuple[Worker, SideChannelBridge]:
     from headrace.stages.environments.unity.worker import EDITOR_PORT, UnityWorker  # with gRPC, which no check needs
 
-    settings = config.env_settings
-    port = settings.base_port + worker_id if settings.base_port else 0
+    config, settings, seed = request.config, request.config.env_settings, request.seed
     bridge = SideChannelBridge(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
+    port = settings.base_port + worker_id if settings.base_port else 0
     worker = UnityWorker(
         worker_id,
         EDITOR_PORT if settings.env_path is None else port,
-        _executable(config, worker_id, run_folder),
+        _executable(config, worker_id, request.run_folder),
         (seed + worker_id) & 0x7FFFFFFF,  # Unity's seeds are int32
         settings.num_areas,
         settings.timeout_wait,

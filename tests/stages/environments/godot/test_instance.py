@@ -11,13 +11,14 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.godot import instance as instance_module
 from headrace.stages.environments.godot.announcement import AgentSpaces, Announcement
 from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls
+from headrace.stages.environments.godot.worker import GodotWorker
 from headrace.stages.environments.programs.errors import ProgramBroken
 
 SEEN = {"obs": {"space": "box", "size": [1]}}
 ACTS = {"press": {"size": 2, "action_type": "discrete"}}
 
 
-class Game:
+class Game(GodotWorker):
     """A connection that answers what the test says."""
 
     def __init__(self, policies):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.stages.environments.pettingzoo.outcomes import TeamScores, game_outcomes
+from headrace.stages.environments.pettingzoo.teams import TeamScores, game_outcomes
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from headrace.config import RoleSettings
-from headrace.stages.environments.pettingzoo.roles import Role, RoleAssignment
+from headrace.stages.environments.pettingzoo.teams import Role, RoleAssignment
 from headrace.stages.errors import StageError
 
 SMALL, LARGE = (spaces.Box(0, 1, (2,)), spaces.Discrete(2)), (spaces.Box(0, 1, (3,)), spaces.Discrete(2))

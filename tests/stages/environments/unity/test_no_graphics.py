@@ -9,7 +9,7 @@ from unity_samples import agent, noise, picture, png
 from headrace.config import EngineSettings, RunConfig
 from headrace.stages.environments.unity.instance import UnityInstance
 from headrace.stages.environments.unity.making import first_without_graphics
-from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 
 
 def instance(without_graphics, *script):

@@ -13,7 +13,7 @@ from headrace.stages.environments.parameters import EnvironmentParameters, Episo
 from headrace.stages.environments.programs.program import merged_statistics
 from headrace.stages.environments.protocol import Measured
 from headrace.stages.environments.unity.errors import UnityBroken
-from headrace.stages.environments.unity.side_channel_bridge import SideChannelBridge
+from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.errors import StageError
 
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "max_value": 2}}
