@@ -7,7 +7,6 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from headrace.pipeline.actions import train
@@ -100,8 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"warning: {warning}\n")
     if passed:
         sys.stderr.write(f"Passed on to the game: {' '.join(passed)}\n")
-    played = args.timesteps if args.inference else None
-    status = train(config, until=None if played is None else partial(_have_played, played))
+
+    most: int | None = args.timesteps if args.inference else None
+
+    def have_played(run: ProgressSnapshot) -> bool:
+        return most is not None and sum(behavior.steps for behavior in run.behaviors) >= most
+
+    status = train(config, until=have_played)
     if args.inference or not (folder_of(args) / "checkpoints" / "manifest.json").is_file():
         return status
     try:
@@ -111,11 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"gdrl: {error}\n")
         return status or 1
     return status
-
-
-def _have_played(steps: int, run: ProgressSnapshot) -> bool:
-    """Return True if all agents together have made so many steps."""
-    return sum(behavior.steps for behavior in run.behaviors) >= steps
 
 
 def _left(args: Namespace) -> list[str]:

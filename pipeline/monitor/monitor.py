@@ -187,21 +187,18 @@ class LivePage:
         await self._show.close()
 
     def _routes(self, settings: MonitorSettings, control: Control) -> list[web.RouteDef]:
-        stream = web.get(f"/api/runs/{RUN}/stream", self._feed.stream)
-        watch = web.get(f"/api/runs/{RUN}/watch", watching(self._show, self._may_play(settings)))
+        def may_play(request: web.Request) -> bool:
+            return settings.control and carries_token(request, self._token)
+
         options = {"control": settings.control, "watch": {"refused": self._show.trouble, "own": self._show.own}}
-        steering = control.routes(f"/api/runs/{RUN}")
         return [
             *page_routes(),
-            stream,
-            watch,
+            web.get(f"/api/runs/{RUN}/stream", self._feed.stream),
+            web.get(f"/api/runs/{RUN}/watch", watching(self._show, may_play)),
             *run_routes({RUN: self.run}, options),
             *health_routes(self.run),
-            *steering,
+            *control.routes(f"/api/runs/{RUN}"),
         ]
-
-    def _may_play(self, settings: MonitorSettings) -> Callable[[web.Request], bool]:
-        return lambda request: settings.control and carries_token(request, self._token)
 
     def _needs_token(self, request: web.Request) -> bool:
         return request.method == "POST" or (self._wide and request.path not in OPEN)

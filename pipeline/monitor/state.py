@@ -112,43 +112,36 @@ def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
 def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
     """Return the edges that a queue is, by its name; none for one that joins no stages."""
     kind, _, what = queue.partition("/")
-    publisher, last = StagePlace(MAIN, PUBLISHER), _last_of_actor(config)
+    publisher, trainer = StagePlace(MAIN, PUBLISHER), StagePlace(learner_name(what), TRAINER)
     match kind:
         case "trajectories":
-            target = _entry(config, what)
+            target, last = _entry(config, what), _stages("actor" if config.replay is None else "replay", config)[-1]
             return [Edge(queue, kind, what, StagePlace(actor, last), target) for actor in actors]
         case "learn":
-            passed = [*_of_main(config, what)]
-            source = StagePlace(MAIN, passed[-1] if passed else PUBLISHER)
-            return [Edge(queue, kind, what, source, StagePlace(learner_name(what), TRAINER))]
+            *_, source = (PUBLISHER, *_of_main(config, what))
+            return [Edge(queue, kind, what, StagePlace(MAIN, source), trainer)]
         case "updates":
-            return [Edge(queue, kind, what, StagePlace(learner_name(what), TRAINER), publisher)]
+            return [Edge(queue, kind, what, trainer, publisher)]
         case "policies":
             name = behavior_name(what)
             takers = (StagePlace(host, INFERENCE if host == INFERENCE else ENVIRONMENT) for host in actors)
             return [Edge(queue, kind, name, publisher, taker) for taker in takers]
         case "requests" | "answers" | "asked" | "answered":
-            relay, actor, decider = (
-                StagePlace(MAIN, RELAY),
-                StagePlace(what, ENVIRONMENT),
-                StagePlace(INFERENCE, INFERENCE),
-            )
+            actor, relay = StagePlace(what, ENVIRONMENT), StagePlace(MAIN, RELAY)
+            decider = StagePlace(INFERENCE, INFERENCE)
             ways = {"requests": (actor, relay), "asked": (relay, decider), "answered": (decider, relay)}
             return [Edge(queue, kind, "", *ways.get(kind, (relay, actor)))]
         case "rows" | "samples":
             name, _, shard = what.rpartition("/")
-            near, far = (
-                StagePlace(learner_name(name), TRAINER),
-                StagePlace(shard_name(name, int(shard)), "replay_buffer"),
-            )
+            near = StagePlace(learner_name(name), TRAINER)
+            far = StagePlace(shard_name(name, int(shard)), "replay_buffer")
             return [Edge(queue, kind, name, *((near, far) if kind == "rows" else (far, near)))]
     return []
 
 
 def _entry(config: RunConfig, behavior: str) -> StagePlace:
     """Where trajectories come to from the actors."""
-    stages = [*_of_main(config, behavior)]
-    if stages:
+    if stages := _of_main(config, behavior):
         return StagePlace(MAIN, stages[0])
     learns = config.behavior_settings(behavior).learns and not config.checkpoint_settings.inference
     through = route(config, behavior).through_main or not learns
@@ -159,10 +152,6 @@ def _of_main(config: RunConfig, behavior: str) -> tuple[str, ...]:
     """The stages of main on the way of a behaviour's trajectories."""
     found = route(config, behavior)
     return (*found.before_ghost, *((GHOST,) if found.self_play else ()), *found.after_ghost)
-
-
-def _last_of_actor(config: RunConfig) -> str:
-    return _stages("replay" if config.replay is not None else "actor", config)[-1]
 
 
 def _stages(role: str, config: RunConfig) -> tuple[str, ...]:

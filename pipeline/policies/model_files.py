@@ -128,7 +128,9 @@ def read_model(
     path = file.path
     try:
         if is_onnx(path):
-            stated, step = _stated(file) if spec is None else (spec, 0)
+            from headrace.stages.policy.onnx.model_spec import stated_notes
+
+            stated, step = stated_notes(path, file.behavior) if spec is None else (spec, 0)
             return Model(path, PolicyDesign(stated, NetworkSettings()), _unread(file, version, step))
         if not is_export(path):
             theirs = MLAgentsCheckpoint(path)
@@ -144,7 +146,8 @@ def read_model(
             design = replace(design, spec=spec)
         return Model(path, design, replace(export.update, version=version))
     except StageError as error:
-        raise RunError(_naming(path, error)) from error
+        text = str(error)
+        raise RunError(text if str(path) in text else f"{path}: {text}") from error
     except (OSError, ValueError) as error:
         raise RunError(str(error)) from error
 
@@ -325,20 +328,8 @@ def _behavior_of(path: Path) -> str:
     return parent if path.name == NEWEST or path.stem.startswith(f"{parent}-") else path.stem
 
 
-def _stated(file: ModelFile) -> tuple[BehaviorSpec, int]:
-    from headrace.stages.policy.onnx.model_spec import stated_notes
-
-    return stated_notes(file.path, file.behavior)
-
-
 def _unread(file: ModelFile, version: int, step: int = 0) -> PolicyUpdate:
     return PolicyUpdate(file.behavior, version, np.empty(0, np.float32), (), step or step_in_name(file.path))
-
-
-def _naming(path: Path, error: StageError) -> str:
-    """Return a message that names the file."""
-    text = str(error)
-    return text if str(path) in text else f"{path}: {text}"
 
 
 def _hint(path: Path) -> str:

@@ -17,7 +17,7 @@ from headrace.pipeline.prediction.observation_reader import MASK, ObservationRea
 from headrace.pipeline.prediction.policy_spaces import OwnTerms, own_terms
 from headrace.queues.messages import ActionBatch, Floats
 from headrace.queues.specs import STEP_MUL, BehaviorSpec, behavior_name
-from headrace.stages.environments.spaces.actions import ActionMapping, action_mapping
+from headrace.stages.environments.spaces.actions import action_mapping
 from headrace.stages.errors import StageError
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.protocol import ActingPolicy, Recall
@@ -62,7 +62,7 @@ class LoadedPolicy:
         self._masked_beside = MASK not in getattr(self.observation_space, "parts", {MASK: None})
         self._chooses_held = terms.chooses_held
         self._random = np.random.default_rng(seed)
-        self._mapping = lru_cache(maxsize=16)(self._make_mapping)
+        self._mapping = lru_cache(maxsize=16)(lambda n: action_mapping(self.action_space, n, self.behavior))
         first = nothing_recalled(policy, spec.actions, 1)
         self._first = None if first is None else np.concatenate((first.memories, first.previous_actions), axis=1)
 
@@ -148,9 +148,6 @@ class LoadedPolicy:
             return to_own(actions)
         own = to_own(ActionBatch(actions.continuous, actions.discrete[:, :-1]))
         return {"action": own, STEP_MUL: actions.discrete[:, -1] + 1}
-
-    def _make_mapping(self, n: int) -> ActionMapping:
-        return action_mapping(self.action_space, n, self.behavior)
 
 
 def _first_of(action: Any) -> Any:

@@ -137,11 +137,7 @@ def _grouped(runs: Iterable[PlottedRun]) -> dict[str, list[PlottedRun]]:
                 break
         else:
             groups.append([run])
-    return {_label([run.name for run in group]): group for group in groups}
-
-
-def _label(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names)}: mean ± SD"
+    return {", ".join(run.name for run in group) + ": mean ± SD" * (len(group) > 1): group for group in groups}
 
 
 def _draw_group(axis: Any, curves: Sequence[Mapping[str, list[float]] | None], label: str, colour: str) -> None:

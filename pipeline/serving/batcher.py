@@ -152,8 +152,11 @@ class Batcher:
         for each in group:
             rows = slice(at, at + each.request.agents)
             at = rows.stop
+            recall = decision.recall
+            if recall is not None:
+                recall = Recall(recall.memories[rows], recall.previous_actions[rows])
             actions = ActionBatch(decision.actions.continuous[rows], decision.actions.discrete[rows])
-            _settle(each, ActionAnswer(actions, _recalled(decision.recall, rows), loaded))
+            _settle(each, ActionAnswer(actions, recall, loaded))
 
     async def _act(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> Decision:
         self.decisions += 1
@@ -197,10 +200,6 @@ def _recall(group: list[_WaitingRequest]) -> Recall | None:
     return Recall(
         _joined(tuple(each.memories for each in found)), _joined(tuple(each.previous_actions for each in found))
     )
-
-
-def _recalled(recall: Recall | None, rows: slice) -> Recall | None:
-    return None if recall is None else Recall(recall.memories[rows], recall.previous_actions[rows])
 
 
 def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> None:

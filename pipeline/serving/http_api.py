@@ -11,7 +11,6 @@ from aiohttp import hdrs, web
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.pipeline.serving.action_request import KEYS, MOST_AGENTS, ErrorKind, RequestRefused, read_action_request
-from headrace.pipeline.serving.batcher import ActionAnswer
 from headrace.pipeline.serving.metrics import CONTENT_TYPE
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.site import MSGPACK, checked, read_plain, refusal
@@ -42,9 +41,15 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     async def act(request: web.Request) -> web.Response:
         name = request.match_info["model"]
         service.model(name)  # before a body is read for nothing
-        plain = await read_plain(request)
-        answer = await service.act(name, lambda spec: read_action_request(spec, plain))
-        return _answer(request, _plain_of(answer))
+        body = await read_plain(request)
+        answer = await service.act(name, lambda spec: read_action_request(spec, body))
+        plain = {
+            "continuous": answer.actions.continuous.tolist(),
+            "discrete": answer.actions.discrete.tolist(),
+            "version": answer.loaded.version,
+            "step": answer.loaded.step,
+        }
+        return _answer(request, plain)
 
     async def open_session(request: web.Request) -> web.Response:
         wanted = checked(await read_plain(request), NewSession) if request.can_read_body else NewSession(agents=1)
@@ -94,16 +99,6 @@ def _refusing(handler: Handler) -> Handler:
             return answer
 
     return respond
-
-
-def _plain_of(answer: ActionAnswer) -> dict[str, Any]:
-    actions, loaded = answer.actions, answer.loaded
-    return {
-        "continuous": actions.continuous.tolist(),
-        "discrete": actions.discrete.tolist(),
-        "version": loaded.version,
-        "step": loaded.step,
-    }
 
 
 def _answer(request: web.Request, plain: Any, status: int = 200) -> web.Response:
