@@ -31,12 +31,10 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
 
     def wrap(limit: int | None) -> Callable[[Any], Any] | None:
-        given = factory.chain_wrappers(
-            settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env"
-        )
+        chain = wrappers_of(request, name)
         if limit is None:
-            return given
-        return lambda env: TimeLimit(env if given is None else given(env), limit)
+            return chain
+        return lambda env: TimeLimit(env if chain is None else chain(env), limit)
 
     settings = request.settings
     # A vectorised implementation has no single environments, whose episodes could be limited one by one.
@@ -68,6 +66,15 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     group = GymnasiumGroup(envs, settings.behavior or "", name, settings.observations, settings.info_keys)
     group.limits_episodes = singles
     return group
+
+
+def wrappers_of(request: factory.EnvironmentRequest, name: str) -> Callable[[Any], Any] | None:
+    """Return what wraps a single environment in `environment.wrappers`; raises as `factory.chain_wrappers`."""
+    from gymnasium import Env
+
+    return factory.chain_wrappers(
+        request.settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env"
+    )
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

@@ -18,6 +18,7 @@ from gymnasium.utils.env_checker import check_env
 
 from headrace.config import RunConfig
 from headrace.stages.environments import factory
+from headrace.stages.environments.gymnasium.making import wrappers_of
 from headrace.stages.environments.trial import (
     STEPS,
     Observer,
@@ -88,9 +89,7 @@ def _made(request: factory.EnvironmentRequest) -> tuple[Any, str] | None:
             with suppress(Exception):
                 made.close()
             return None  # the group says what it is
-    wrap = factory.chain_wrappers(
-        settings, request.folder, name, lambda env: isinstance(env, gymnasium.Env), "a gymnasium.Env"
-    )
+    wrap = wrappers_of(request, name)
     return (made if wrap is None else wrap(made)), name
 
 
