@@ -27,9 +27,8 @@ from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run
 from headrace.pipeline.main.references import in_place
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.run_shape import settled_shape
+from headrace.pipeline.main.run_shape import for_viewers, settled_shape
 from headrace.pipeline.main.self_play import check_players, write_leagues
-from headrace.pipeline.main.viewers import for_viewers
 from headrace.pipeline.policies.clip import write_final_clips
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_steps

@@ -30,8 +30,7 @@ from headrace.pipeline.control.messages import LogLine
 from headrace.pipeline.hosts.failures import describe_failure
 from headrace.pipeline.hosts.lifeline import HostLifeline, die_with
 from headrace.pipeline.hosts.links import ProcessEdges
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import HostEdges, HostWork
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
 from headrace.queues.platform import Ticket, open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute

@@ -12,8 +12,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.control.channel import ControlEnd, local_pair
 from headrace.pipeline.control.messages import OpenEdge
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import Feed, HostHandle
+from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import Inlet, Outlet
 

@@ -26,8 +26,7 @@ from headrace.pipeline.control.messages import OpenEdge
 from headrace.pipeline.hosts.child_process import ChildProcess, learner_processes, most_learner_processes, take_child
 from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_link
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import Feed, HostHandle
+from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.pipeline.hosts.shared_process import SharedProcess, SharedProcessHost
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.links import LinkEnd

@@ -19,7 +19,7 @@ from headrace.pipeline.common.graph import offline_demonstrations
 from headrace.pipeline.main.self_play import check_samplers
 from headrace.pipeline.policies.brains import check_brains
 from headrace.pipeline.reporting.writers import check_writers
-from headrace.pipeline.roles.custom_stages import check_stages
+from headrace.pipeline.roles.stages import check_stages
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.opponents import check_opponents
 

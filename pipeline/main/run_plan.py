@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import Route, expected_parts, offline_demonstrations, route, students_of, teacher_of
-from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder, folder_name

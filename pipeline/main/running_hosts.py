@@ -10,8 +10,7 @@ from contextlib import suppress
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.process import ProcessUsage
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import Feed, HostFactory, HostHandle
+from headrace.pipeline.hosts.protocol import Feed, HostFactory, HostHandle, HostPlan
 from headrace.stages.loading import load_attribute
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from typing import Any
 from headrace.config import RunConfig
 from headrace.pipeline.common.graph import Route, main_stage_name, placements_after
 from headrace.pipeline.main.self_play import SelfPlay
-from headrace.pipeline.roles.custom_stages import build_stage
-from headrace.pipeline.roles.stages import PlacedStage, Runner, StageHost, chain
+from headrace.pipeline.roles.stages import PlacedStage, Runner, StageHost, build_stage, chain
 from headrace.queues.ends import Inlet, ItemSource, Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch

@@ -26,20 +26,24 @@ from headrace.pipeline.control.messages import (
     Stop,
 )
 from headrace.pipeline.hosts.failures import contained
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.brains import brain_maker
 from headrace.pipeline.policies.inference import policy_maker
 from headrace.pipeline.roles.actor_part import ActorPart
-from headrace.pipeline.roles.custom_stages import build_stages
-from headrace.pipeline.roles.router import Router
+from headrace.pipeline.roles.outlets import (
+    AGENT_PROCESSOR,
+    BrainSteps,
+    LearnedStepsOnly,
+    OutletTap,
+    Router,
+    recorded_here,
+)
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, rows_per_batch
-from headrace.pipeline.roles.stages import LOCAL_BOUND, chain
-from headrace.pipeline.roles.stream_taps import AGENT_PROCESSOR, OutletTap, recorded_here
+from headrace.pipeline.roles.stages import LOCAL_BOUND, build_stages, chain
 from headrace.queues.agent_manager_queue import AgentManagerQueue
-from headrace.queues.ends import Inlet, ItemSink
-from headrace.queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
+from headrace.queues.ends import Inlet
+from headrace.queues.messages import Assignment, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credit_gate import CreditGate
@@ -229,71 +233,3 @@ def self_play_of(config: RunConfig) -> Callable[[str], bool]:
     if config.checkpoint_settings.inference:
         return no_behavior
     return lambda name: config.behavior_settings(name).self_play is not None
-
-
-# The way of steps that brains have decided, which are learned from by nobody: past users' stages, unless broadcast.
-
-
-class BrainSteps:
-    """The outlet of the agent processor: brains' steps that are not broadcast do not pass recorder and stages.
-
-    Those of a behaviour that never learns go straight to main, which counts them; of one that learns in other games
-    they are dropped.
-
-    Args:
-        sink: where all else goes.
-        router: the way out of the actor.
-        config: the run's configuration.
-    """
-
-    def __init__(self, sink: ItemSink[Any], router: ItemSink[Any], config: RunConfig) -> None:
-        self._sink = sink
-        self._router = router
-        self._config = config
-
-    async def put(self, item: TrajectoryBatch | Barrier) -> None:
-        """Pass an item on."""
-        if isinstance(item, TrajectoryBatch):
-            settings = self._config.behavior_settings(item.behavior)
-            if settings.brain and not settings.broadcast:
-                await (_put_learned(self._sink, item) if settings.learns else self._router.put(item))
-                return
-        await self._sink.put(item)
-
-    def close(self) -> None:
-        """Pass the end on."""
-        self._sink.close()
-
-
-class LearnedStepsOnly:
-    """The last outlet of an actor: of a behaviour that learns in some games, only the steps of these go on.
-
-    Args:
-        sink: the router.
-        config: the run's configuration.
-    """
-
-    def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:
-        self._sink = sink
-        self._config = config
-
-    async def put(self, item: Any) -> None:
-        """Pass an item on."""
-        if isinstance(item, TrajectoryBatch):
-            settings = self._config.behavior_settings(item.behavior)
-            if settings.brain and settings.learns:
-                await _put_learned(self._sink, item)
-                return
-        await self._sink.put(item)
-
-    def close(self) -> None:
-        """Pass the end on."""
-        self._sink.close()
-
-
-async def _put_learned(sink: ItemSink[Any], item: TrajectoryBatch) -> None:
-    learned = item.trajectories["learning"]
-    if learned.all():
-        await sink.put(item)
-    elif learned.any():
-        await sink.put(item.select(learned))

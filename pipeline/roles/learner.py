@@ -25,12 +25,11 @@ from headrace.pipeline.control.messages import (
     SetHyperparameter,
     Stop,
 )
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.export import export_policy
 from headrace.pipeline.policies.onnx_export import OnnxExporter
 from headrace.pipeline.roles.device import choose_device, choose_precision
-from headrace.pipeline.roles.stream_taps import InletTap, recorded_here
+from headrace.pipeline.roles.outlets import InletTap, recorded_here
 from headrace.pipeline.roles.training import TrainerHost
 from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import unfinished_folder

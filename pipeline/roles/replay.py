@@ -13,14 +13,11 @@ from typing import Any
 from headrace.pipeline.common.graph import TRAINER, learner_name, offline_demonstrations, part_name, placements_after
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, OpenEdge, SourceEnded, Stop
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import HostEdges
-from headrace.pipeline.roles.custom_stages import build_stages
-from headrace.pipeline.roles.router import Router
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
+from headrace.pipeline.roles.outlets import AGENT_PROCESSOR, Router
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.sizes import rows_per_batch
-from headrace.pipeline.roles.stages import LOCAL_BOUND, chain
-from headrace.pipeline.roles.stream_taps import AGENT_PROCESSOR
+from headrace.pipeline.roles.stages import LOCAL_BOUND, build_stages, chain
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import ItemSink
 from headrace.queues.messages import Barrier

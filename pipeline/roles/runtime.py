@@ -15,8 +15,7 @@ from headrace.pipeline.common.process import read_usage
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, StatisticsReport
 from headrace.pipeline.hosts.failures import contained, describe_failure, root_cause
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint

@@ -20,8 +20,7 @@ from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.control.messages import OpenEdge
 from headrace.pipeline.hosts.lifeline import ANSWER_S
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import Feed, HostHandle
+from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.pipeline.hosts.ray.calls import RayDeliveries, RaySource, Stored
 from headrace.pipeline.hosts.ray.session import RaySession
 from headrace.pipeline.hosts.ray.worker import DOWN, UP, RayWorker

@@ -21,8 +21,8 @@ from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.hosts.host_process import keep_freed_memory, log_to_main, serve
-from headrace.pipeline.hosts.plan import HostPlan
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
+from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.hosts.ray.calls import RaySource
 from headrace.queues.ends import Inlet, Outlet, post
 from headrace.queues.pull import PullInlet, PullOutlet

@@ -15,8 +15,7 @@ from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import DecideFor, HostFailed, OpenEdge, PolicyKept, Stop
 from headrace.pipeline.hosts.failures import contained
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.inference import policy_maker
 from headrace.pipeline.roles.device import choose_device
 from headrace.pipeline.roles.runtime import Host

@@ -11,8 +11,7 @@ from typing import Any
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import Evaluated, OpenEdge, Stop
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.brains import lone_brain
 from headrace.pipeline.policies.export import export_policy, read_export
 from headrace.pipeline.policies.inference import policy_maker

@@ -23,8 +23,7 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import shard_names
 from headrace.pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine
 from headrace.pipeline.hosts.failures import root_cause
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import HostFactory, HostHandle
+from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan
 from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier, TrajectoryBatch

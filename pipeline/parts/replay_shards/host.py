@@ -13,8 +13,7 @@ from headrace.pipeline.common.graph import REPLAY_SHARD, TRAINER, learner_name, 
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import HostFailed, OpenEdge, PartFailed
-from headrace.pipeline.hosts.plan import HostPlan
-from headrace.pipeline.hosts.protocol import HostEdges
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
 from headrace.queues.ends import ItemSource, Outlet

@@ -13,7 +13,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, Stop
 from headrace.pipeline.hosts.inline import InlineHost, LocalEdges
-from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.run_plan import RunPlan

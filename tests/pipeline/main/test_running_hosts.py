@@ -13,7 +13,7 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
-from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 
 pytestmark = pytest.mark.virtual_time

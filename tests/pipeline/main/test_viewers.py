@@ -9,7 +9,7 @@ import pytest
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.main.viewers import for_viewers
+from headrace.pipeline.main.run_shape import for_viewers
 
 POLE = {"kind": "gymnasium", "id": "CartPole-v1", "num_envs": 16, "options": {"sutton_barto_reward": True}}
 BOARD = {"kind": "pettingzoo", "id": "classic/connect_four-v3", "num_envs": 4}

@@ -10,7 +10,7 @@ import pytest
 from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge
 from headrace.pipeline.hosts.inline import LocalEdges
-from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 

@@ -13,7 +13,7 @@ from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.control.messages import Evaluated, HostFailed, HostFinished, OpenEdge, Stop
 from headrace.pipeline.hosts.host_process import serve
 from headrace.pipeline.hosts.inline import LocalEdges
-from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.export import read_export
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate

@@ -1,23 +1,25 @@
-"""Recording of streams in hosts: what leaves the agent processor, and what a trainer takes in."""
+"""The ways out of an actor and into a trainer: routes, recordings, and which steps go on."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.graph import TRAINER, teacher_of
-from headrace.pipeline.hosts.plan import HostPlan
+from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.inference import policy_file
 from headrace.pipeline.policies.model_files import is_onnx
 from headrace.pipeline.roles.sizes import kind_of_trainer
 from headrace.queues.columns import Column
-from headrace.queues.ends import ItemSink, ItemSource
+from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_format import StreamHeader
 from headrace.queues.stream_writer import StreamWriter, next_stream_path
+from headrace.stages.errors import StageError
 from headrace.stages.policy.design import design_of
 from headrace.stages.replay.recorder import GuardedRecorder, Recorder
 
@@ -139,3 +141,109 @@ def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tup
     if config.checkpoint_settings.inference and is_onnx(policy_file(config, plan.folder, actor)):
         return ()
     return design_of(spec, config.behavior_settings(actor), config.source_folder).added_columns
+
+
+class Router:
+    """Sends trajectories to their behaviour's outlet, and barriers to all; waits for outlets that are yet to open."""
+
+    def __init__(self) -> None:
+        self._outlets: dict[str, Outlet[Any]] = {}
+        self._expected: set[str] = set()
+        self._opened = asyncio.Event()
+
+    def expect(self, behavior: str) -> None:
+        """There will be an outlet for this behaviour name."""
+        self._expected.add(behavior)
+
+    def open(self, behavior: str, outlet: Outlet[Any]) -> None:
+        """Open the outlet of a behaviour name."""
+        self._expected.add(behavior)
+        self._outlets[behavior] = outlet
+        self._opened.set()
+
+    async def put(self, item: TrajectoryBatch | Barrier) -> None:
+        """Wait until the item has a place in its outlet.
+
+        Raises:
+            StageError: if nobody has announced its behaviour, so that no outlet would ever open.
+        """
+        names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
+        if isinstance(item, TrajectoryBatch) and item.behavior not in self._expected:
+            known = ", ".join(sorted(self._expected)) or "none"
+            raise StageError(f"trajectories of {item.behavior_id!r} have no way to a trainer (behaviours: {known})")
+        for name in names:
+            while name not in self._outlets:
+                self._opened.clear()
+                await self._opened.wait()
+            await self._outlets[name].put(item)
+
+    def close(self) -> None:
+        """Leave the outlets open: they end with their host, once it has said how it ends."""
+
+
+# The way of steps that brains have decided, which are learned from by nobody: past users' stages, unless broadcast.
+
+
+class BrainSteps:
+    """The outlet of the agent processor: brains' steps that are not broadcast do not pass recorder and stages.
+
+    Those of a behaviour that never learns go straight to main, which counts them; of one that learns in other games
+    they are dropped.
+
+    Args:
+        sink: where all else goes.
+        router: the way out of the actor.
+        config: the run's configuration.
+    """
+
+    def __init__(self, sink: ItemSink[Any], router: ItemSink[Any], config: RunConfig) -> None:
+        self._sink = sink
+        self._router = router
+        self._config = config
+
+    async def put(self, item: TrajectoryBatch | Barrier) -> None:
+        """Pass an item on."""
+        if isinstance(item, TrajectoryBatch):
+            settings = self._config.behavior_settings(item.behavior)
+            if settings.brain and not settings.broadcast:
+                await (_put_learned(self._sink, item) if settings.learns else self._router.put(item))
+                return
+        await self._sink.put(item)
+
+    def close(self) -> None:
+        """Pass the end on."""
+        self._sink.close()
+
+
+class LearnedStepsOnly:
+    """The last outlet of an actor: of a behaviour that learns in some games, only the steps of these go on.
+
+    Args:
+        sink: the router.
+        config: the run's configuration.
+    """
+
+    def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:
+        self._sink = sink
+        self._config = config
+
+    async def put(self, item: Any) -> None:
+        """Pass an item on."""
+        if isinstance(item, TrajectoryBatch):
+            settings = self._config.behavior_settings(item.behavior)
+            if settings.brain and settings.learns:
+                await _put_learned(self._sink, item)
+                return
+        await self._sink.put(item)
+
+    def close(self) -> None:
+        """Pass the end on."""
+        self._sink.close()
+
+
+async def _put_learned(sink: ItemSink[Any], item: TrajectoryBatch) -> None:
+    learned = item.trajectories["learning"]
+    if learned.all():
+        await sink.put(item)
+    elif learned.any():
+        await sink.put(item.select(learned))
