@@ -5,6 +5,7 @@ Other tools watch its output, and people know its lines: they are looked for as 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 from unity_runs import BUILD, reports
+
+from headrace.pipeline.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLED_AS_ML_AGENTS = """
@@ -44,7 +47,7 @@ Simple: {summary_freq: 200}
 """
 HOSTS = ("pipeline.hosts.actors.kind=inline", "pipeline.hosts.learners.kind=inline")
 INLINE = [word for host in HOSTS for word in ("--set", host)]
-"""For runs after the first, to which processes add nothing."""
+"""For runs to which processes add nothing."""
 SUMMARY = (
     r"Simple\. Step: (\d+)\. Time Elapsed: \d+\.\d{3} s\. "
     r"(No episode was completed since last summary|Mean Reward: -?\d+\.\d{3}\. Std of Reward: \d+\.\d{3})\. Training\."
@@ -65,26 +68,35 @@ def ports_from() -> int:
 
 
 @pytest.fixture
-def learn(tmp_path):
-    """Calls the command in a folder with the files; what it said, after its exit status was looked at."""
+def folder(tmp_path, monkeypatch):
+    """The working directory, with the files."""
     (tmp_path / "simple.yaml").write_text(FILE, encoding="utf-8")
     (tmp_path / "old.yaml").write_text(OLD_FILE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
-    def call(*arguments: str, status: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", CALLED_AS_ML_AGENTS, *arguments],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-        )
-        assert done.returncode == status, done.stdout
-        return done.stdout
 
-    return call
+def called(folder: Path, *arguments: str) -> str:
+    """Call the command in a process of its own; what it said."""
+    done = subprocess.run(
+        [sys.executable, "-c", CALLED_AS_ML_AGENTS, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture
+def learn(folder, monkeypatch, in_this_process):
+    """Calls the command in this process and everything in one event loop, to which processes add nothing."""
+    monkeypatch.setattr(sys, "argv", ["/usr/local/bin/mlagents-learn"])
+    return functools.partial(in_this_process, main)
 
 
 def lines(text: str) -> list[str]:
@@ -92,14 +104,14 @@ def lines(text: str) -> list[str]:
     return [line.removeprefix("[INFO] ") for line in text.splitlines() if line.startswith("[INFO] ")]
 
 
-def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says(learn, tmp_path):
+def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says(folder, learn):
     port = str(ports_from())
     unity = ("--env", f"{BUILD}.x86_64", "--base-port", port, "--num-envs", "2", "--no-graphics", "--seed", "3")
     engine = ("--width", "64", "--height", "48", "--quality-level", "1", "--time-scale", "3")
     frames = ("--target-frame-rate", "50", "--capture-frame-rate", "0", "--num-areas", "2")
-    rest = ("--env-args", "--scene", "simple", "--companions", "2", "--report", str(tmp_path / "report"))
+    rest = ("--env-args", "--scene", "simple", "--companions", "2", "--report", str(folder / "report"))
 
-    first = learn("simple.yaml", "--verbose", "--run-id=first", *unity, *engine, *frames, *rest)
+    first = called(folder, "simple.yaml", "--verbose", "--run-id=first", *unity, *engine, *frames, *rest)
     assert "Version information:" in first
     said = lines(first)
     for expected in (
@@ -119,8 +131,8 @@ def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says
     exported = [line.removeprefix("Exported ") for line in said if line.startswith("Exported ")]
     assert all(re.fullmatch(r"results/first/Simple/Simple-\d+\.onnx", path) for path in exported)
     assert f"Copied {exported[-1]} to results/first/Simple.onnx." in said
-    check_what_unity_was_told(reports(tmp_path / "report"), port)
-    steps = status(tmp_path, "first")["checkpoints"][-1]["steps"]
+    check_what_unity_was_told(reports(folder / "report"), port)
+    steps = status(folder, "first")["checkpoints"][-1]["steps"]
 
     resumed = lines(
         learn("simple.yaml", "--run-id=first", "--resume", "--set", "behaviors.Simple.max_steps=1200", *unity, *INLINE)
@@ -128,10 +140,11 @@ def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says
     assert f"Resuming training from step {steps}." in resumed
     assert any(line.startswith("Resuming from results/first/checkpoints/") for line in resumed)
     assert not any(line.startswith("Starting training from step 0") for line in resumed)
-    checkpoints = status(tmp_path, "first")["checkpoints"]
+    checkpoints = status(folder, "first")["checkpoints"]
     assert [entry["file_path"] for entry in checkpoints[: len(exported)]] == exported
 
-    other = lines(learn("simple.yaml", "--run-id=second", "--initialize-from=first", *unity, *INLINE))
+    short = ("--set", "behaviors.Simple.max_steps=300")
+    other = lines(learn("simple.yaml", "--run-id=second", "--initialize-from=first", *short, *unity, *INLINE))
     assert "Initializing from results/first/Simple/Simple-" in "\n".join(other)
     assert "Starting training from step 0 and saving to results/second/Simple." in other
 
@@ -157,17 +170,17 @@ def status(folder: Path, run_id: str) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))["Simple"]
 
 
-def test_a_command_and_a_file_of_a_very_old_version_train(learn, tmp_path):
+def test_a_command_and_a_file_of_a_very_old_version_train(folder, learn):
     port = str(ports_from())
     arguments = ("old.yaml", str(BUILD), "--train", "--slow", "--worker-id=0", "--base-port", port)
-    said = learn(*arguments, "--run-id=old", "--keep-checkpoints=3", "--save-freq=100", "--cpu")
+    said = learn(*arguments, "--run-id=old", "--keep-checkpoints=3", "--save-freq=100", "--cpu", *INLINE)
     for warned in ("--train", "--slow", "--worker-id", "--keep-checkpoints", "--save-freq", "--cpu", str(BUILD)):
         assert any(line.startswith(f"warning: {warned}: ") for line in said.splitlines()), said
     assert "trainer: is 'trainer_type' now" in said
-    settings = yaml.safe_load((tmp_path / "results" / "old" / "configuration.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((folder / "results" / "old" / "configuration.yaml").read_text(encoding="utf-8"))
     behavior = settings["behaviors"]["Simple"]
     assert (behavior["keep_checkpoints"], behavior["checkpoint_interval"]) == (3, 100)
-    assert status(tmp_path, "old")["checkpoints"][-1]["steps"] >= 300
+    assert status(folder, "old")["checkpoints"][-1]["steps"] >= 300
 
 
 def test_without_a_file_a_scenes_behaviours_learn_with_the_defaults(learn):

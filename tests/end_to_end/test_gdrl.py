@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -11,31 +12,17 @@ from pathlib import Path
 import pytest
 from godot_runs import build_in
 
+from headrace.pipeline.gdrl.command import main
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def gdrl(tmp_path):
+def gdrl(tmp_path, monkeypatch, in_this_process):
     """Runs the command in a folder of its own, with a build of the stand-in; returns its output."""
-    build = build_in(tmp_path)
-
-    def call(*arguments, status=0):
-        command = [
-            sys.executable,
-            "-m",
-            "headrace.pipeline.gdrl",
-            f"--env_path={build}",
-            "--env=gdrl",
-            "--base_port=0",
-            "--agents=8",
-        ]
-        command += arguments
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    return call
+    monkeypatch.chdir(tmp_path)
+    always = (f"--env_path={build_in(tmp_path)}", "--env=gdrl", "--base_port=0", "--agents=8")
+    return functools.partial(in_this_process, main, *always)
 
 
 def steps_of(folder):
@@ -73,5 +60,9 @@ def test_a_game_that_breaks_leaves_what_was_learned(gdrl, tmp_path):
     assert (tmp_path / "kept.zip").is_file()
 
 
-def test_mistakes_are_said_without_a_traceback(gdrl):
-    assert "--timesteps=0: expected at least 1" in gdrl("--timesteps=0", status=2)
+def test_mistakes_are_said_without_a_traceback_by_the_module_as_by_the_command():
+    line = [sys.executable, "-m", "headrace.pipeline.gdrl", "--timesteps=0"]
+    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert "--timesteps=0: expected at least 1" in done.stderr
+    assert "Traceback" not in done.stderr
