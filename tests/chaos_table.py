@@ -129,7 +129,7 @@ def diagonal() -> set[Cell]:
         Cell("publisher", "first item", "CancelledError"),
         Cell("writer", "mid-run", "GeneratorExit"),
         Cell("environment", "checkpoint", "os._exit(0)"),
-        Cell("trainer", "mid-run", "os._exit(3)"),
+        Cell("ActorStage", "mid-run", "os._exit(3)"),
         Cell("game", "mid-run", "kill -9"),
         Cell("trainer", "mid-run", "SIGSTOP"),
         Cell("MainStage", "mid-run", "hang in Python"),

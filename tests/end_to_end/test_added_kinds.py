@@ -22,7 +22,12 @@ ENVIRONMENT_KINDS["poles"] = dataclasses.replace(ENVIRONMENT_KINDS["gymnasium"],
 def make(request):
     return make_gymnasium_group(request)
 """
-PLAIN = cartpole(behaviors__CartPole__max_steps=600, environment__kind="poles", checkpoint_settings={"run_id": "poles"})
+PLAIN = cartpole(
+    behaviors__CartPole__max_steps=600,
+    environment__kind="poles",
+    pipeline__hosts__learners__kind="inline",  # which knows of no environment
+    checkpoint_settings={"run_id": "poles"},
+)
 SCRIPT = f"import poles, headrace; print(headrace.run({PLAIN!r}).behaviors['CartPole'].step)"
 
 

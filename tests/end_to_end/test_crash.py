@@ -46,11 +46,12 @@ def test_a_killed_actor_is_replaced_and_the_run_goes_on_with_each_trajectory_del
     assert_resumes(command)
 
 
+@pytest.mark.slow  # tests/chaos has it too
 @pytest.mark.parametrize(
     "plain",
     [
         pytest.param(LONG, id="straight to the learner"),
-        pytest.param(LONG_PLAY, id="through main", marks=pytest.mark.slow),
+        pytest.param(LONG_PLAY, id="through main"),
     ],
 )
 def test_an_actor_that_may_not_be_replaced_ends_the_run_and_nobody_waits_for_it(start, plain):

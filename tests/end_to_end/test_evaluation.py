@@ -7,13 +7,15 @@ import re
 import signal
 
 import pytest
+import yaml
 from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole, changed, sac, troubled, volley
 from run_folders import read_whole_checkpoint, weights_digest
-from runs import run_here
+from runs import assert_no_children, run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from unity_command import unity
 from unity_runs import reports
 
+from headrace.pipeline.cli import main
 from headrace.pipeline.policies.export import read_export
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
@@ -36,25 +38,25 @@ def fragile(trouble: str, **changes: object) -> Plain:
 
 
 @pytest.mark.parametrize("opponents", [pytest.param(SCRIPTED, marks=pytest.mark.slow), "snapshot"])
-def test_the_best_of_self_play_is_the_best_by_its_own_mean_of_one_evaluation_per_name(start, opponents):
-    command = start(volley(evaluation={"every": 1000, "episodes": 12, "opponents": opponents}, **INLINE))
-    assert command.wait() == 0, command.output
-    found = scores(command.output)
+def test_the_best_of_self_play_is_the_best_by_its_own_mean_of_one_evaluation_per_name(tmp_path, caplog, opponents):
+    caplog.set_level("INFO")
+    plain = volley(evaluation={"every": 1000, "episodes": 12, "opponents": opponents}, **INLINE)
+    run_folder = run_here(plain, tmp_path, "run").folder
+    found = scores(caplog.text)
     assert {name for name, *_ in found} == {"Volley"}
     assert [best for *_, best in found] == [
         all(mean > earlier for _, _, earlier, _ in found[:number]) for number, (_, _, mean, _) in enumerate(found)
     ]
-    folder = command.run_folder / "Volley"
+    folder = run_folder / "Volley"
     best = read_export(folder / "Volley-best.pt").update
     assert best.step == [step for _, step, _, is_best in found if is_best][-1]
     assert best.snapshot == -1
     last = max(int(path.stem.rpartition("-")[2]) for path in folder.glob("Volley-[0-9]*.pt"))
     assert last - 1000 < found[-1][1] <= last  # the last policy was played as well
-    saved = newest_checkpoint(command.run_folder / "checkpoints")
+    saved = newest_checkpoint(run_folder / "checkpoints")
     assert saved is not None
     assert saved.progress["best_against"] == opponents
     assert (folder / "Volley-opponent.pt").exists() == (opponents == "snapshot")
-    command.assert_left_nothing()
 
 
 def test_a_resumed_run_keeps_its_best_and_whom_it_plays_against(tmp_path, caplog):
@@ -132,14 +134,19 @@ def test_one_that_always_breaks_in_evaluation_is_given_up_and_the_end_of_the_run
     command.assert_left_nothing()
 
 
-@pytest.mark.parametrize("trouble", ["endless", pytest.param("hang", marks=pytest.mark.slow)])
-def test_one_that_never_ends_in_evaluation_holds_up_no_end(start, trouble):
-    command = start(fragile(trouble, pipeline__supervision={"grace_s": 8.0}), beside=[TROUBLED_ENV])
+def test_one_that_never_ends_in_evaluation_holds_up_no_end(tmp_path, caplog):
+    in_a_process = {**INLINE, "pipeline__hosts__evaluation__kind": "process"}
+    plain = fragile("endless", pipeline__supervision={"grace_s": 4.0}, **in_a_process)
+    run_folder = run_here(plain, tmp_path, "run").folder
+    assert "Evaluation: the last policies were still being played 3 s after the end of training" in caplog.text
+    assert read_whole_checkpoint(run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 3000
+
+
+@pytest.mark.slow
+def test_one_that_hangs_in_evaluation_holds_up_no_end(start):
+    command = start(fragile("hang", pipeline__supervision={"grace_s": 8.0}), beside=[TROUBLED_ENV])
     assert command.wait() == 0, command.output
-    if trouble == "endless":
-        assert "Evaluation: the last policies were still being played 6 s after the end of training" in command.output
-    else:
-        assert re.search("evaluation.* did not end within", command.output)
+    assert re.search("evaluation.* did not end within", command.output)
     assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 3000
     command.assert_left_nothing()
 
@@ -173,29 +180,29 @@ def test_a_killed_evaluation_is_started_again(start):
 # Unity. ----------------------------------------------------------------------------------------------------------------
 
 
-def test_unity_is_evaluated_in_programs_of_its_own_on_ports_behind_the_actors(start, tmp_path):
+def test_unity_is_evaluated_in_programs_of_its_own_on_ports_behind_the_actors(tmp_path, caplog):
+    caplog.set_level("INFO")
     plain = unity(tmp_path, "--scene", "duel", evaluation={"every": 400, "episodes": 8, "opponents": "random"})
     settings = plain["behaviors"].pop("Simple")
     plain["behaviors"]["Duel"] = {**settings, "self_play": {"save_steps": 100, "team_change": 400, "swap_steps": 100}}
-    command = start(changed(plain, {"engine_settings": {"time_scale": 7.0}, **INLINE}))
-    assert command.wait() == 0, command.output
-    assert {name for name, *_ in scores(command.output)} == {"Duel"}
+    run_folder = run_here(changed(plain, {"engine_settings": {"time_scale": 7.0}, **INLINE}), tmp_path, "run").folder
+    assert {name for name, *_ in scores(caplog.text)} == {"Duel"}
     base = plain["env_settings"]["base_port"]
     told = sorted(reports(tmp_path / "reports"), key=lambda report: report["port"])
     assert [(report["port"] - base, report["seed"], report["returncode"]) for report in told] == [
         (number, 5 + number, 0) for number in range(4)
     ]
     assert all(report["engine"]["time_scale"] == [7.0] for report in told)
-    assert (command.run_folder / "run_logs" / "Player-3.log").is_file()
-    command.assert_left_nothing()
+    assert (run_folder / "run_logs" / "Player-3.log").is_file()
+    assert_no_children()
 
 
-def test_the_editor_can_t_be_evaluated_as_validate_says(start, tmp_path):
+def test_the_editor_can_t_be_evaluated_as_validate_says(in_this_process, tmp_path):
     plain = unity(tmp_path, evaluation={"every": 400})
     plain["env_settings"] = {}
-    command = start(plain, "--validate")
-    assert command.wait() == 2, command.output
-    assert "evaluation: needs programs of its own, and the Unity Editor is one" in command.output
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(plain))
+    said = in_this_process(main, str(tmp_path / "config.yaml"), "--validate", status=2)
+    assert "evaluation: needs programs of its own, and the Unity Editor is one" in said
 
 
 def test_each_epoch_of_sac_has_the_spread_of_its_values_and_returns(tmp_path, caplog):
@@ -249,13 +256,13 @@ class Env(gymnasium.Env):
 
 
 @pytest.mark.lengthy
-def test_an_epochs_returns_and_those_of_its_test_are_the_ones_computed_by_hand(start, tmp_path):
+def test_an_epochs_returns_and_those_of_its_test_are_the_ones_computed_by_hand(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "known.py").write_text(KNOWN)
-    plain = sac(behaviors__Pendulum__max_steps=200, evaluation={"every": 96, "episodes": 10})
+    plain = sac(behaviors__Pendulum__max_steps=200, evaluation={"every": 96, "episodes": 10}, **INLINE)
     plain["environment"] = {"kind": "gymnasium", "factory": "known:Env", "behavior": "Pendulum", "num_envs": 1}
-    command = start(plain)
-    assert command.wait() == 0, command.output
-    events = EventAccumulator(str(command.run_folder / "Pendulum")).Reload()
+    events = EventAccumulator(str(run_here(plain, tmp_path, "run").folder / "Pendulum")).Reload()
     # Episodes of 5 steps return 5, 10, 15, 5, …: 19 end in the first 96 steps, 38 in 192. An epoch ends with the first
     # of the trainer's reports at or behind its last step, so that an episode more may have come by then.
     returns = [5.0 + 5 * (episode % 3) for episode in range(40)]
@@ -269,6 +276,6 @@ def test_an_epochs_returns_and_those_of_its_test_are_the_ones_computed_by_hand(s
         for first in (19, 20)
         for second in (38, 39, 40)
     ), spreads
-    evaluated = LINE.findall(command.output)
+    evaluated = LINE.findall(caplog.text)
     assert evaluated[0][2:5] == ("9.500", "4.153", "10")  # 5, 10, 15, …, 5: four, three and three
     assert evaluated[0][6:] == ("5.000", "15.000", "5.0")

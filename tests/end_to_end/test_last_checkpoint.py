@@ -24,6 +24,7 @@ def slow(grace_s: float, **changes: Any) -> Plain:
     return cartpole(
         behaviors__CartPole__trainer_type="misbehaving_trainers:SlowTrainer",
         pipeline__supervision__grace_s=grace_s,
+        pipeline__hosts__actors__kind="inline",
         **changes,
     )
 

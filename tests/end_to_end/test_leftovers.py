@@ -10,7 +10,8 @@ import pytest
 from run_configs import INLINE, changed, troubled
 
 GAME_ENV = Path(__file__).with_name("game_env.py")
-PROCESSES = {"pipeline__hosts__actors__kind": "process"}
+PROCESSES = {"pipeline__hosts__learners__kind": "inline"}
+"""Games are the actors' affair."""
 WAYS = [
     pytest.param({}, PROCESSES, id="in the actor's group"),
     pytest.param({"session": True}, PROCESSES, id="in a session of its own", marks=pytest.mark.slow),
@@ -85,6 +86,8 @@ def test_a_second_signal_leaves_no_game_of_an_environment_that_hangs(start, tmp_
     command.until(lambda: "Learning was interrupted" in command.output, "the first signal's answer")
     command.interrupt()
     assert command.wait() == 130, command.output
+    assert "ended at once" in command.output
+    assert "Traceback" not in command.output
     assert len(games(tmp_path)) == 4
     command.assert_left_nothing()
 

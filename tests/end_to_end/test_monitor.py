@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import pytest
 from page_calls import LONG, Page, held_up
-from run_configs import cartpole, changed, volley
+from run_configs import INLINE, cartpole, changed, volley
 
 pytestmark = pytest.mark.lengthy
+LONG_HERE = changed(LONG, INLINE)
 FAILING = """
 from pathlib import Path
 from headrace.stages import Stage
@@ -62,7 +63,7 @@ def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(start):
 
 
 def test_whoever_may_not_call_it_is_refused_and_the_run_goes_on(start):
-    page = Page(start(LONG, "--monitor=0"))
+    page = Page(start(LONG_HERE, "--monitor=0"))
     assert page.call("/api/runs/none/state")[0] == 404
     assert page.call("/api/none")[0] == 404
     assert page.call("/..%2f..%2fsetup.cfg")[0] == 404
@@ -75,7 +76,7 @@ def test_whoever_may_not_call_it_is_refused_and_the_run_goes_on(start):
 
 
 def test_beyond_this_machine_it_asks_for_the_token(start):
-    page = Page(start(LONG, "--monitor=all:0", environment={"HEADRACE_TOKEN": "secret"}))
+    page = Page(start(LONG_HERE, "--monitor=all:0", environment={"HEADRACE_TOKEN": "secret"}))
     assert page.token == "secret"
     for path in ("/api/runs", "/api/runs/live/configuration", "/api/runs/live/stream", "/metrics"):
         assert page.call(path, token="wrong")[0] == 401
@@ -111,7 +112,7 @@ def test_a_resumed_run_has_its_curves_from_the_start(start):
 def test_a_failed_run_says_so_on_the_page(start, tmp_path):
     (tmp_path / "failing_stage.py").write_text(FAILING)
     stages = [{"use": "failing_stage:Failing", "after": "agent_processor", "host": "main"}]
-    page = Page(start(changed(LONG, {"pipeline__stages": stages}), "--monitor=0"))
+    page = Page(start(changed(LONG_HERE, {"pipeline__stages": stages}), "--monitor=0"))
     events = page.stream()
     assert next(events)["state"]["status"] in ("starting", "running")
     (tmp_path / "now").touch()
@@ -124,13 +125,13 @@ def test_a_failed_run_says_so_on_the_page(start, tmp_path):
 def test_a_port_in_use_is_refused_before_the_run_begins(start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = start(LONG, f"--monitor={port}")
+        command = start(LONG_HERE, f"--monitor={port}")
         assert command.wait() == 2, command.output
     assert f"monitor.listen: can't listen on localhost:{port}: another program uses it" in command.output
     assert "Traceback" not in command.output
 
 
 def test_an_address_that_is_none_is_a_mistake_in_the_command(start):
-    command = start(LONG, "--monitor=example.org:80")
+    command = start(LONG_HERE, "--monitor=example.org:80")
     assert command.wait() == 2
     assert "'example.org' is none of: localhost" in command.output

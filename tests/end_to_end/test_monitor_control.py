@@ -12,6 +12,7 @@ from runs import Command
 
 pytestmark = pytest.mark.lengthy
 RUN = "/api/runs/live"
+LONG_HERE = changed(LONG, INLINE)
 LONG_PLAY = volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__checkpoint_interval=10**8)
 
 
@@ -50,7 +51,7 @@ def stands_still(page):
     [
         pytest.param(LONG, id="straight to the learner"),
         pytest.param(LONG_PLAY, id="through main", marks=pytest.mark.slow),
-        pytest.param(changed(LONG, INLINE), id="inline", marks=pytest.mark.slow),
+        pytest.param(LONG_HERE, id="inline", marks=pytest.mark.slow),
         pytest.param(changed(LONG, {"pipeline__deterministic": True}), id="deterministic", marks=pytest.mark.slow),
     ],
 )
@@ -84,7 +85,7 @@ def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
 
 
 def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(steered, start):
-    page = steered(LONG)
+    page = steered(LONG_HERE)
     change = {"behavior": "CartPole", "name": "learning_rate", "value": 1.5e-4}
     assert page.call(f"{RUN}/hyperparameters", change) == (200, {"done": True})
     page.command.until(lambda: "CartPole: learning_rate is 0.00015 from step" in page.command.output, "the log")
@@ -96,7 +97,7 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     page.until(lambda _: rate() == pytest.approx(1.5e-4, rel=0.01), "the learning rate in the statistics")
     page.call(f"{RUN}/stop", body={})
     assert page.command.wait() == 0, page.command.output
-    again = Page(start(LONG, "--resume", "--monitor=0"))
+    again = Page(start(LONG_HERE, "--resume", "--monitor=0"))
     words = "CartPole goes on with learning_rate 0.00015, to which it was set while the run went on."
     again.command.until(lambda: words in again.command.output, words)
     again.until(lambda state: learning_rate_in(state) == 1.5e-4, "the value in the state")
@@ -140,7 +141,7 @@ def test_the_api_describes_itself(one_page):
 
 @pytest.fixture(scope="module")
 def one_page(tmp_path_factory):
-    command = Command(tmp_path_factory.mktemp("steered"), LONG, "--monitor=0", "--monitor-control")
+    command = Command(tmp_path_factory.mktemp("steered"), LONG_HERE, "--monitor=0", "--monitor-control")
     page = Page(command)
     page.until(lambda state: state["status"] == "running" and state["behaviors"], "a running run")
     yield page

@@ -1,4 +1,4 @@
-"""What is learned in Unity: the stand-in's tasks are solved through the real command, by four programs at once.
+"""What is learned in Unity: the stand-in's tasks are solved, by four programs at once.
 
 How well an episode was played is the stand-in's own measure, which it writes down itself: 1 is perfect, and playing by
 chance comes to about 0 (in `duel`, whose measure is the share of steps in the right direction, to a half).
@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import Command
+from run_configs import INLINE, changed
+from runs import run_here
 from unity_runs import BUILD, free_port, reports
 
 PPO: dict[str, Any] = {
@@ -57,13 +58,9 @@ def play(folder, behavior, arguments, settings, parameters=None, num_envs=4):
         "environment_parameters": parameters or {},
         "behaviors": {behavior: settings},
     }
-    command = Command(folder, plain)
-    try:
-        assert command.wait() == 0, command.output
-    finally:
-        command.end()
+    run_here(changed(plain, INLINE), folder, "run")
     found = reports(folder / "reports")
-    assert len(found) == num_envs, command.output
+    assert len(found) == num_envs
     assert {report["returncode"] for report in found} == {0}, found
     return [report["measures"] for report in found]
 

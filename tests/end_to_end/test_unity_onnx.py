@@ -150,6 +150,7 @@ def test_a_model_of_version_2_plays_what_it_says(tmp_path):
             "timeout_wait": 60,
         },
         "behaviors": {"Given": {"trainer_type": "ppo", "init_path": str(path), "summary_freq": 50}},
+        "pipeline": {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}},
     }
     assert "Given is played by" in Command(tmp_path, plain, "--inference", "--deterministic").end_after(
         "Mean Reward: 2.900"

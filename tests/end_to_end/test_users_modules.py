@@ -109,7 +109,7 @@ def call(folder: Path, *line: object, **environment: str) -> str:
     "line",
     [
         ("train.py", ROOT),
-        ("-m", "train", ROOT),
+        pytest.param(("-m", "train", ROOT), marks=pytest.mark.slow),
         ("-c", f"import sys; sys.path.append({str(ROOT)!r})\nfrom headrace import run\nprint(run('c.yaml').behaviors)"),
         ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={ROOT}", "test_train.py"),
     ],
