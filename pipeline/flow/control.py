@@ -176,7 +176,7 @@ class PolicyLags:
     """The lag of each behaviour, from its trainer's start on."""
 
     def __init__(self, settings: PipelineSettings) -> None:
-        self._given = settings.max_policy_lag
+        self._max_policy_lag = settings.max_policy_lag
         hosts = settings.hosts
         self._takes_turns = HOST_KINDS[hosts.actors.kind].in_main and HOST_KINDS[hosts.learners.kind].in_main
         self._measured: dict[str, _Measured] = {}
@@ -190,8 +190,8 @@ class PolicyLags:
             any_age: it learns from steps of any age.
             corrects_age: it learns as well from steps of somewhat older policies.
         """
-        if self._given != "auto":
-            return self._given
+        if self._max_policy_lag != "auto":
+            return self._max_policy_lag
         if self._takes_turns:
             return self._say(behavior, 0, "actors and learner take turns in the main process")
         if any_age:

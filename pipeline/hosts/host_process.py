@@ -198,10 +198,10 @@ def keep_freed_memory() -> bool:
 
 def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> HostWork:
     """Make the host of a plan's role."""
-    made: HostWork = load_attribute(plan.host_class or host_role(plan.role).implementation, None, "host")(
+    work: HostWork = load_attribute(plan.host_class or host_role(plan.role).implementation, None, "host")(
         plan, control, edges
     )
-    return made
+    return work
 
 
 async def serve(

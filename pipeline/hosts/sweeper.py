@@ -49,7 +49,7 @@ class Sweep:
         self._entry = f"{VARIABLE}={mark}".encode()
         self._leads_session = "/" in mark  # as hosts do; main's session is the user's
         self._since = time.monotonic()
-        self._asked: set[int] = set()
+        self._terminated: set[int] = set()
 
     def look(self) -> bool:
         """Signal what is left; True when there is no more to do."""
@@ -68,8 +68,9 @@ class Sweep:
         except OSError:  # it has just ended
             return False
         try:
-            if self._is_left_behind(pid) and (kill or pid not in self._asked):  # the number may be another's by now
-                self._asked.add(pid)
+            # The number may be another process's by now.
+            if self._is_left_behind(pid) and (kill or pid not in self._terminated):
+                self._terminated.add(pid)
                 signal.pidfd_send_signal(process, signal.SIGKILL if kill else signal.SIGTERM)
         except OSError:
             return False

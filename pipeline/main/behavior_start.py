@@ -175,10 +175,10 @@ class BehaviorStarter:
         elif not plan.playing:
             log.info("Starting training from step 0 and saving to %s.", plan.folder.behavior(name))
         if settings.learns:
-            shown = settings.model_dump(mode="json", by_alias=True)
+            described = settings.model_dump(mode="json", by_alias=True)
         else:
-            shown = {"brain": ", ".join(brain.name for brain in settings.brain)}
-        self._reporter.add_behavior(name, settings.max_steps, settings.summary_freq, step, shown, settings.learns)
+            described = {"brain": ", ".join(brain.name for brain in settings.brain)}
+        self._reporter.add_behavior(name, settings.max_steps, settings.summary_freq, step, described, settings.learns)
         return state
 
     def _path(self, behavior: str) -> TrajectoryPath:

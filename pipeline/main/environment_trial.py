@@ -29,8 +29,8 @@ def try_environments(config: RunConfig) -> tuple[list[str], list[str]]:
         remarks = [_unanswered(answer.status, timeout_s, _where(answer.stacks, config))]
     else:
         remarks = [Remark(**each) for each in answer]
-    told = [(remark.serious, in_place(config, remark.key or ("environment",), remark.text)) for remark in remarks]
-    return [text for serious, text in told if serious], [text for serious, text in told if not serious]
+    texts = [(remark.serious, in_place(config, remark.key or ("environment",), remark.text)) for remark in remarks]
+    return [text for serious, text in texts if serious], [text for serious, text in texts if not serious]
 
 
 def _unanswered(status: int | None, timeout_s: float, where: str) -> Remark:

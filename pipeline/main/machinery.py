@@ -18,14 +18,14 @@ from headrace.pipeline.main.broadcast import Broadcaster
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.host_ends import HostWatch
+from headrace.pipeline.main.host_ends import HostWatch, SilenceWatch
 from headrace.pipeline.main.launcher import Launcher
 from headrace.pipeline.main.lost_learners import LostLearners
 from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.shutdown import SOURCES_SHARE, EarlyEnd, Shutdown
-from headrace.pipeline.main.supervision import SilenceWatch, Supervisor
+from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.progress import Progress
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector

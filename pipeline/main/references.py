@@ -72,8 +72,8 @@ def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
             from headrace.stages.policy.network.custom import find_network  # with torch, which it needs anyway
 
             where: KeyPath = (*path, *key, "network")
-            asked = f"{dotted(where)} {reference!r}"
-            yield partial(find_network, reference, config.source_folder, where, asked)
+            description = f"{dotted(where)} {reference!r}"
+            yield partial(find_network, reference, config.source_folder, where, description)
 
 
 def _networks(settings: BehaviorSettings) -> Iterator[tuple[KeyPath, str]]:

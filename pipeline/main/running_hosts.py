@@ -42,8 +42,8 @@ class RunningHosts:
     def factory(self, kind: str) -> HostFactory:
         """Return the factory of a kind of host."""
         if kind not in self._factories:
-            made = load_attribute(HOST_KINDS[kind].implementation, None, "host kind")
-            self._factories[kind] = made(self._config, self._tasks)
+            factory = load_attribute(HOST_KINDS[kind].implementation, None, "host kind")
+            self._factories[kind] = factory(self._config, self._tasks)
         return self._factories[kind]
 
     async def start(

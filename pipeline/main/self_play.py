@@ -185,9 +185,9 @@ def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
     settings = config.behavior_settings(behavior).self_play
     assert settings is not None, "only asked of behaviours with self-play"
     path = ("behaviors", behavior)
-    made, arguments = _find_sampler(config, path, settings)
+    sampler_class, arguments = _find_sampler(config, path, settings)
     with blaming(*path, *_OPPONENTS):
-        sampler: OpponentSampler = construct(dotted((*path, *_OPPONENTS)), settings.opponents, made, arguments)
+        sampler: OpponentSampler = construct(dotted((*path, *_OPPONENTS)), settings.opponents, sampler_class, arguments)
     return sampler
 
 
@@ -207,7 +207,7 @@ def _find_sampler(config: RunConfig, path: KeyPath, settings: SelfPlaySettings) 
     built_in, where = OPPONENT_SAMPLERS.get(settings.opponents), dotted((*path, *_OPPONENTS))
     use, folder = (built_in.implementation, None) if built_in else (settings.opponents, config.source_folder)
     with blaming(*path, *_OPPONENTS):
-        made = find_class(where, use, folder)
-        if not callable(getattr(made, "choose", None)):
+        sampler_class = find_class(where, use, folder)
+        if not callable(getattr(sampler_class, "choose", None)):
             raise LoadError(f"{where}: {use} has no method choose(candidates, random)")
-        return made, check_arguments(where, use, made, settings.opponents_with)
+        return sampler_class, check_arguments(where, use, sampler_class, settings.opponents_with)

@@ -253,7 +253,7 @@ class EarlyEnd:
         self._shutdown = shutdown
         self._limit_s = plan.config.pipeline.max_wall_time_s
         self._began_s = clock()
-        self._told: set[str] = set()
+        self._ended_behaviors: set[str] = set()
 
     async def watch(self, stop: asyncio.Event) -> None:
         """End the run when it is asked to."""
@@ -274,8 +274,8 @@ class EarlyEnd:
         wanted = state.settings.stop_when.elo if state.settings.stop_when is not None else None
         if wanted is None or state.elo is None or state.elo < wanted or state.done or state.learner is None:
             return
-        if state.behavior not in self._told:
-            self._told.add(state.behavior)
+        if state.behavior not in self._ended_behaviors:
+            self._ended_behaviors.add(state.behavior)
             state.learner.control.send(LearnNoMore(f"its rating is {state.elo:.1f} (stop_when.elo)"))
 
     def _end(self, why: str, words: str) -> None:

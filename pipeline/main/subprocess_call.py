@@ -48,7 +48,7 @@ def call_in_subprocess(function: str, config: RunConfig, timeout_s: float, *argu
     """
     with tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True) as folder:
         path = config.path
-        asked = {
+        request = {
             "path": sys.path,
             "plugins": plugin_modules(),
             "folder": folder,
@@ -58,7 +58,7 @@ def call_in_subprocess(function: str, config: RunConfig, timeout_s: float, *argu
             "function": function,
             "arguments": arguments,
         }
-        status = _run(msgpack.packb(asked), timeout_s + _GRACE_S)
+        status = _run(msgpack.packb(request), timeout_s + _GRACE_S)
         written = Path(folder) / "answer"
         if written.exists():
             return msgpack.unpackb(written.read_bytes(), use_list=False, strict_map_key=False)
@@ -67,7 +67,7 @@ def call_in_subprocess(function: str, config: RunConfig, timeout_s: float, *argu
         return NoAnswer(None if text.startswith(_TOO_LONG) else status, text)
 
 
-def _run(asked: bytes, timeout_s: float) -> int | None:
+def _run(request: bytes, timeout_s: float) -> int | None:
     """Run the child; its exit status, None if it took too long. Its whole process group is ended."""
     quiet = {**os.environ, "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}  # no window
     let_child_find_us(quiet)
@@ -81,7 +81,7 @@ def _run(asked: bytes, timeout_s: float) -> int | None:
         env=quiet,
     )
     try:
-        child.communicate(asked, timeout_s)
+        child.communicate(request, timeout_s)
     except subprocess.TimeoutExpired:
         return None
     finally:

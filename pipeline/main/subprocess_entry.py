@@ -1,4 +1,4 @@
-"""The process in which a function is called alone: what is asked on standard input, its answer into a file."""
+"""The process in which a function is called alone: what is request on standard input, its answer into a file."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from headrace.pipeline.common.process import follow_path_of_main
 
 def main() -> None:
     """Call the function; ends the process at once, with whatever threads that has left."""
-    asked = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
-    follow_path_of_main(asked["path"])
-    folder = Path(asked["folder"])
+    request = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
+    follow_path_of_main(request["path"])
+    folder = Path(request["folder"])
     stacks = (folder / "stacks").open("w", encoding="utf-8")
     faulthandler.enable(stacks, all_threads=False)  # for a segmentation fault
     # Then it ends itself, also where nobody is left to end it.
-    faulthandler.dump_traceback_later(asked["timeout_s"], exit=True, file=stacks)
-    import_plugins(asked["plugins"])
-    config = RunConfig.from_plain(asked["config"], Path(asked["config_path"]) if asked["config_path"] else None)
-    answer = load_entry(asked["function"])(config, *asked["arguments"])
+    faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=stacks)
+    import_plugins(request["plugins"])
+    config = RunConfig.from_plain(request["config"], Path(request["config_path"]) if request["config_path"] else None)
+    answer = load_entry(request["function"])(config, *request["arguments"])
     faulthandler.cancel_dump_traceback_later()
     written = folder / "answer.part"
     written.write_bytes(msgpack.packb(answer))

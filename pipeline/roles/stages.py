@@ -186,9 +186,9 @@ def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]
     Raises:
         LoadError: if it can't be imported, is no Stage, does not take its arguments or raises.
     """
-    made, arguments = _find(placement, config)
+    stage_class, arguments = _find(placement, config)
     with blaming(*_key(placement, config)):
-        stage: Stage[Any, Any] = construct(_where(placement), placement.use, made, arguments)
+        stage: Stage[Any, Any] = construct(_where(placement), placement.use, stage_class, arguments)
     return stage
 
 
@@ -227,8 +227,8 @@ def _key(placement: StagePlacement, config: RunConfig) -> KeyPath:
 def _find(placement: StagePlacement, config: RunConfig) -> tuple[type[Stage[Any, Any]], dict[str, Any]]:
     where, key = _where(placement), _key(placement, config)
     with blaming(*key, "use"):
-        made = find_class(where, placement.use, config.source_folder, STAGE_GROUP)
-        if not issubclass(made, Stage):
-            raise LoadError(f"{where}: {placement.use} is not a class derived from headrace.Stage, got {made!r}")
+        stage_class = find_class(where, placement.use, config.source_folder, STAGE_GROUP)
+        if not issubclass(stage_class, Stage):
+            raise LoadError(f"{where}: {placement.use} is not a class derived from headrace.Stage, got {stage_class!r}")
     with blaming(*key, "with"):
-        return made, check_arguments(where, placement.use, made, placement.with_)
+        return stage_class, check_arguments(where, placement.use, stage_class, placement.with_)

@@ -33,14 +33,14 @@ class RaySource:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
         self._reader = secrets.token_hex(8)
-        self._asked: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._waiting: dict[str, asyncio.Future[list[Any] | None]] = {}
         self._next: asyncio.Task[None] | None = None
         self._open: set[asyncio.Task[None]] = set()
 
     async def fetch(self, name: str, taken: int) -> list[Any] | None:
         """As `FetchSource.fetch`."""
-        self._asked[name] = taken
+        self._counts[name] = taken
         answer: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
         self._waiting[name] = answer
         self._call_soon()
@@ -59,11 +59,11 @@ class RaySource:
         await _others()
         assert self._next is not None, "this is it"
         call, self._next = self._next, None
-        asked, self._asked = self._asked, {}
+        counts, self._counts = self._counts, {}
         self._open.add(call)
         try:
             with _lost():
-                answers = await self._actor.fetch.remote(self._reader, asked)
+                answers = await self._actor.fetch.remote(self._reader, counts)
         except PeerLost as error:
             for answer in self._waiting.values():
                 if not answer.done():

@@ -58,7 +58,7 @@ class RayHost:
         session: the Ray that it lives in.
         stored: what several hosts get.
         maxlen: bound of queues in which items wait in line.
-        asked: what it asks for, in words.
+        resources: what it asks for, in words.
     """
 
     may_hang = True
@@ -70,7 +70,7 @@ class RayHost:
         session: RaySession,
         stored: Stored,
         maxlen: int,
-        asked: str,
+        resources: str,
     ) -> None:
         self.plan = plan
         self.actor = actor
@@ -87,7 +87,7 @@ class RayHost:
         self._session = session
         self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
-        self._asked = asked
+        self._resources = resources
         self._settled = self._closed = False
         self._up: PullInlet[Any] = PullInlet(UP, CONTROL_BOUND, {plan.name: self.source})
         self._up.settle(plan.name)
@@ -172,7 +172,8 @@ class RayHost:
             async with asyncio.timeout(ANSWER_S):
                 return str(await self.actor.describe.remote())
         return (
-            f"it does not answer: its node is gone or stopped, or none has room for it yet (it asks for {self._asked})"
+            "it does not answer: its node is gone or stopped, or none has room for it yet (it asks for "
+            f"{self._resources})"
         )
 
     def kill(self) -> None:
@@ -298,9 +299,9 @@ class RayHosts:
             raise RunError(_HEADLESS)
         # A learner that starts its followers has not started Ray itself.
         own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
-        options = _options(self._asked(plan.role), own)
-        made = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
-        actor = made.remote(plan.to_plain(), sys.path if own else [])
+        options = _options(self._resources_of(plan.role), own)
+        worker_class = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
+        actor = worker_class.remote(plan.to_plain(), sys.path if own else [])
         host = RayHost(plan, actor, session, self._stored, self._maxlen, _in_words(options))
         self._hosts[plan.name] = host
         if feed is not None:
@@ -326,7 +327,7 @@ class RayHosts:
         if self._session is not None:
             self._session.close()
 
-    def _asked(self, role: str) -> HostResources:
+    def _resources_of(self, role: str) -> HostResources:
         resources: HostResources = getattr(self._config.pipeline.hosts, host_role(role).placed_as).resources
         return resources
 
@@ -342,16 +343,16 @@ class RayHosts:
                 host.lose()
 
 
-def _options(asked: HostResources, own: bool) -> dict[str, Any]:
+def _options(resources: HostResources, own: bool) -> dict[str, Any]:
     """Return Ray's options of an actor that asks for these resources."""
     options: dict[str, Any] = {
-        "num_cpus": asked.cpus if asked.cpus is not None else float(not own),
-        "num_gpus": asked.gpus,
-        "resources": dict(asked.custom),
-        "scheduling_strategy": "SPREAD" if asked.placement == "spread" else "DEFAULT",
+        "num_cpus": resources.cpus if resources.cpus is not None else float(not own),
+        "num_gpus": resources.gpus,
+        "resources": dict(resources.custom),
+        "scheduling_strategy": "SPREAD" if resources.placement == "spread" else "DEFAULT",
     }
-    if asked.memory is not None:
-        options["memory"] = asked.memory
+    if resources.memory is not None:
+        options["memory"] = resources.memory
     return options
 
 

@@ -67,14 +67,14 @@ class RaySession:
         place = temporary if len(temporary) <= _LONGEST_FOLDER else "/tmp"
         self._folder = tempfile.mkdtemp(prefix=f"headrace-ray-{os.getpid()}-", dir=place)
         remove_folder_at_end(self._folder)
-        asked = _asked(config)
-        gpus, memory = asked.pop("GPU", 0.0), asked.pop("memory", 0.0)
+        amounts = _amounts(config)
+        gpus, memory = amounts.pop("GPU", 0.0), amounts.pop("memory", 0.0)
         try:
             with _environment(child_environment() | _token()), _loopback_allowed(), _signals_kept():
                 ray.init(
                     address="local",
-                    num_cpus=max(1, os.cpu_count() or 1, math.ceil(asked.pop("CPU", 0.0))),
-                    resources=asked,
+                    num_cpus=max(1, os.cpu_count() or 1, math.ceil(amounts.pop("CPU", 0.0))),
+                    resources=amounts,
                     include_dashboard=False,
                     logging_level=logging.ERROR,
                     _node_ip_address=LOOPBACK,
@@ -105,7 +105,7 @@ class RaySession:
                 f"pipeline.ray.address: no Ray cluster can be joined at {address!r}: {error}. This machine must be one "
                 "of its nodes (`ray start --address=…`)"
             ) from error
-        if (gpus := _asked(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
+        if (gpus := _amounts(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
             self.close()
             raise RunError(
                 f"pipeline.hosts: resources ask for {gpus:g} of GPU, and no node of the cluster at {address!r} has any"
@@ -170,7 +170,7 @@ def _modules_in(config: RunConfig) -> list[str]:
     return found
 
 
-def _asked(config: RunConfig) -> dict[str, float]:
+def _amounts(config: RunConfig) -> dict[str, float]:
     """What a run's hosts on Ray ask for together, by Ray's names of resources."""
     hosts = config.pipeline.hosts
     counts = (
@@ -184,8 +184,8 @@ def _asked(config: RunConfig) -> dict[str, float]:
     for settings, count in counts:
         if not count or settings.kind is None or not HOST_KINDS[settings.kind].on_ray:
             continue
-        asked = settings.resources
-        each = {"CPU": asked.cpus, "GPU": asked.gpus, "memory": asked.memory, **asked.custom}
+        resources = settings.resources
+        each = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
         total.update({name: count * amount for name, amount in each.items() if amount})
     return dict(total)
 

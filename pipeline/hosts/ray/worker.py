@@ -77,11 +77,11 @@ class RayEdges:
         """Wait for the end of a queue."""
         return await asyncio.shield(self._end(name))
 
-    async def fetch(self, reader: str, asked: Mapping[str, int]) -> dict[str, list[Any] | None]:
+    async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
         """Return what the queues have that a reader asks for, by name; the numbers are those taken of each before."""
         if reader not in self._readers:
             self._readers[reader] = Reader(self)
-        return await self._readers[reader].fetch(asked)
+        return await self._readers[reader].fetch(counts)
 
     async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
         """As `PushInlet.deliver`, to several queues; the keys are the items' queues and numbers."""
@@ -107,7 +107,7 @@ class RayEdges:
 
 
 class Reader:
-    """One who fetches from several queues of this host: a call brings what there is in all that were asked for."""
+    """One who fetches from several queues of this host: a call brings what there is in all that were counts for."""
 
     def __init__(self, edges: RayEdges) -> None:
         self._edges = edges
@@ -115,12 +115,12 @@ class Reader:
         self._changed = asyncio.Event()
         self._calls = 0
 
-    async def fetch(self, asked: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Fetch from these queues too; waits for any that it or an earlier call has asked for, or for a later call."""
+    async def fetch(self, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
+        """Fetch from these queues too; waits for any that it or an earlier call has counts for, or for a later call."""
         self._calls += 1
         call = self._calls
         self._changed.set()
-        for name, taken in asked.items():
+        for name, taken in counts.items():
             task = self._fetching[name] = asyncio.create_task(self._fetch(name, taken), name=f"answering {name}")
             task.add_done_callback(lambda _: self._changed.set())
         while not (done := [name for name, task in self._fetching.items() if task.done()]) and call == self._calls:
@@ -179,9 +179,9 @@ class RayWorker:
             await up.wait_closed()  # type: ignore[attr-defined]
         return 0 if ended_well else 1
 
-    async def fetch(self, reader: str, asked: Mapping[str, int]) -> dict[str, list[Any] | None]:
+    async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
         """As `RayEdges.fetch`."""
-        return await self._edges.fetch(reader, asked)
+        return await self._edges.fetch(reader, counts)
 
     async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
         """As `RayEdges.deliver`."""

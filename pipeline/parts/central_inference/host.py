@@ -58,7 +58,7 @@ class InferenceHost(Host):
         self._actors = actors
         self._following = asyncio.Queue[tuple[str, Inlet[Any]]](maxsize=64)  # ends to listen to; a handful per run
         self._answers: dict[str, Outlet[Any]] = {}
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._batches = 0
         self._stopped = asyncio.Event()
 
@@ -103,7 +103,7 @@ class InferenceHost(Host):
     async def _take_requests(self, actor: str, inlet: Inlet[DecisionRequest]) -> None:
         async for request in inlet:
             self._decider.receive(actor, request)
-            self._asked.set()
+            self._requested.set()
             del request
 
     async def _decide(self) -> None:
@@ -111,9 +111,9 @@ class InferenceHost(Host):
         took_s = 0.0
         with context.activity.running(INFERENCE, lambda: self._batches):
             while True:
-                await self._asked.wait()
+                await self._requested.wait()
                 await self._wait_for_others(took_s * PATIENCE)
-                self._asked.clear()
+                self._requested.clear()
                 began = time.perf_counter()
                 context.activity.operation = _Deciding(len(self._decider))
                 answers = self._decider.answer()
@@ -134,5 +134,5 @@ class InferenceHost(Host):
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 while len(self._decider) < self._actors:
-                    self._asked.clear()
-                    await self._asked.wait()
+                    self._requested.clear()
+                    await self._requested.wait()

@@ -59,7 +59,7 @@ class ExhibitionHost(Host):
         self._cast: Cast | None = None
         self._players = RunPlayers(self.config, plan.folder, self._sent)
         self._show: Show | None = None
-        self._asked = DirectShow({})
+        self._wish = DirectShow({})
         self._demonstration: tuple[str, Demonstration] | None = None
         self._saved = ""
         self._announced: Mapping[str, Any] = {}
@@ -76,7 +76,7 @@ class ExhibitionHost(Host):
         self._cast = cast = Cast(self._players, self._keys, time.monotonic)
         self._show = show = Show(group, film, cast, self._put, self._played, time.monotonic)
         try:
-            self._direct(self._asked)
+            self._direct(self._wish)
             async with asyncio.TaskGroup() as tasks:
                 announcing = tasks.create_task(self._announce())
                 await show.run(derive_seed(self.plan.seed, NAME, time.time_ns()))
@@ -96,7 +96,7 @@ class ExhibitionHost(Host):
                     case OpenEdge():
                         following.append(tasks.create_task(self._follow(await self.open_inlet(message))))
                     case DirectShow():
-                        self._asked = message
+                        self._wish = message
                         self._direct(message)
                     case KeysHeld():
                         hands = None if self._cast is None else self._cast.hands(message.behavior_id)
@@ -146,22 +146,22 @@ class ExhibitionHost(Host):
         display = None if self._film is None else self._film.display
         return keys_of(spec, self.config.environment.keys, {} if display is None else display.keys)
 
-    def _direct(self, asked: DirectShow) -> None:
+    def _direct(self, wish: DirectShow) -> None:
         show, cast = self._show, self._cast
         if show is None or cast is None:
             return
         before = {*cast.seats}
-        for behavior_id, (player, person) in asked.parts.items():
+        for behavior_id, (player, person) in wish.parts.items():
             cast.give(behavior_id, Casting(player, person))
         if {*cast.seats} - before:
             show.restart()
             if self._demonstration is not None:
                 self._demonstration[1].cut()
-        show.pace(asked.speed, asked.paused)
-        if self._demonstration is None or self._demonstration[0] != asked.recorded:
+        show.pace(wish.speed, wish.paused)
+        if self._demonstration is None or self._demonstration[0] != wish.recorded:
             self._end_demonstration()
-            if asked.recorded:
-                self._begin_demonstration(asked.recorded)
+            if wish.recorded:
+                self._begin_demonstration(wish.recorded)
 
     # Recording. ------------------------------------------------------------------------------------------------------
 
