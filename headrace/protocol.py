@@ -15,7 +15,6 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from headrace.config.sections import EnvSettings
 from headrace.stages.environments.open_protocol.conformance import RandomTrainer, check_game
 from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
 from headrace.stages.environments.programs.errors import ProgramEnded
@@ -23,7 +22,6 @@ from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.errors import StageError
 
 _PORT = 12008
-_MOST_MIB = EnvSettings().max_message_mib
 _STEPS_OF_A_LINE = 1_000
 
 
@@ -62,7 +60,7 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 async def _follow(args: argparse.Namespace, program: GameProgram | None, port: int) -> int:
-    worker = OpenWorker(WorkerSettings(0, port, args.seed, args.timeout_wait, _MOST_MIB), args.transport, program)
+    worker = OpenWorker(WorkerSettings(0, port, args.seed, args.timeout_wait), args.transport, program)
     if args.what == "play":
         return await _play(worker)
     failed = False

@@ -62,6 +62,7 @@ from headrace.queues.stream_reader import StreamReader
 from headrace.stages.environments.godot.announcement import BadAnnouncement
 from headrace.stages.environments.godot.messages import WrongColumn
 from headrace.stages.environments.programs.errors import MessageError, ProgramRefused
+from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity import messages
 from headrace.stages.environments.unity.errors import UnityBroken, UnityLate
 from headrace.stages.environments.unity.handshake import check, read_greeting
@@ -460,7 +461,7 @@ def read_calls(folder: Path, conversation: bytes) -> None:
                     await say(data, wait_for_ready=True, timeout=5)
 
     async def converse() -> None:
-        worker = UnityWorker(0, port, None, 300, 1, 0.5, bridge.channels)
+        worker = UnityWorker(WorkerSettings(0, port, 300, 0.5), None, 1, bridge.channels)
         instance = UnityInstance(0, lambda: (worker, bridge))
         caller = asyncio.create_task(call())
         try:

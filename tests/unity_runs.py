@@ -32,7 +32,7 @@ class NoChannels:
 
 def build(folder: Path, *arguments: str) -> Executable:
     """The stand-in Unity, whose logs and reports go to the folder."""
-    return Executable(BUILD, (*arguments, "--report", str(folder)), log_folder=folder)
+    return Executable(BUILD, (*arguments, "--report", str(folder)), log_file=folder / "Player-0.log")
 
 
 def free_port(count: int = 1) -> int:

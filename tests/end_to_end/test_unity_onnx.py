@@ -12,6 +12,7 @@ from runs import Command
 from unity_client.scenes.given import seen
 from unity_runs import BUILD, NoChannels, build, free_port, reports
 
+from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.actions import action_protos
 from headrace.stages.environments.unity.columns import BehaviorReader
 from headrace.stages.environments.unity.worker import UnityWorker
@@ -78,7 +79,7 @@ def played(folder, results):
 async def played_by_the_model_alone(folder, model):
     """The scores of some episodes for which nothing but the model and what Unity sends is used."""
     made, spec, memories = session(model), None, {}
-    worker = UnityWorker(0, 0, build(folder, *SCENE, "--max-steps", "30"), 5, 1, 30.0, NoChannels())
+    worker = UnityWorker(WorkerSettings(0, 0, 5, 30.0), build(folder, *SCENE, "--max-steps", "30"), 1, NoChannels())
     try:
         await worker.start()
         output = await worker.reset()

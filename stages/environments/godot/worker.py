@@ -22,9 +22,9 @@ from headrace.stages.environments.godot.messages import (
     call_of,
     read_message,
 )
-from headrace.stages.environments.programs.process import find_executable
+from headrace.stages.environments.programs.process import Launch, find_executable
 from headrace.stages.environments.programs.server import TcpServer
-from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording, WorkerSettings
+from headrace.stages.environments.programs.worker import GameWorker, Wording, WorkerSettings
 
 log = logging.getLogger(__name__)
 

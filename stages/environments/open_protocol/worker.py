@@ -22,9 +22,9 @@ from headrace.stages.environments.open_protocol.messages import (
     read_hello,
 )
 from headrace.stages.environments.programs.errors import MessageError, ProgramBroken, ProgramEnded, ProgramRefused
-from headrace.stages.environments.programs.process import find_executable
+from headrace.stages.environments.programs.process import Launch, find_executable
 from headrace.stages.environments.programs.server import GameServer, TcpServer
-from headrace.stages.environments.programs.worker import GameWorker, Launch, Wording, WorkerSettings
+from headrace.stages.environments.programs.worker import GameWorker, Wording, WorkerSettings
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,28 @@ _STDERR = 2
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
 """Of all platforms: a path may have any of them, or none."""
 _NOT_THE_GAME = "UnityCrashHandler"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(ABC):
+    """A program that a worker starts."""
+
+    path: str | Path
+    """As given by the user, with or without the extension of any platform."""
+    arguments: Sequence[str] = ()
+    """The user's."""
+    log_file: Path | None = None
+    """Gets its output; None for no log."""
+    show_output: bool = False
+    """Show its output among ours, instead of writing it to a log."""
+
+    @abstractmethod
+    def command(self, port: int, seed: int) -> list[str]:
+        """Make the command line.
+
+        Raises:
+            ProgramRefused: if there is no such program.
+        """
 
 
 class ProgramProcess(asyncio.SubprocessProtocol):

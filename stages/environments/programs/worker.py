@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.config import RunConfig
+from headrace.config import EnvSettings, RunConfig
 from headrace.stages.environments.programs.errors import MessageError, ProgramBroken, ProgramEnded
-from headrace.stages.environments.programs.process import ProgramProcess, describe_exit, tail
+from headrace.stages.environments.programs.process import Launch, ProgramProcess, describe_exit, tail
 from headrace.stages.environments.programs.server import ConnectionClosed, GameServer, TooLarge
 
 log = logging.getLogger(__name__)
@@ -29,13 +27,21 @@ _KILL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
-    """What an engine's users call things, in messages."""
+class WorkerWording:
+    """What an engine's users call a worker, in messages."""
 
     program: str
     """A program that the worker starts: `Godot worker`."""
     unstarted: str
     """One that somebody else starts: `Godot's editor`."""
+    taken_port: str
+    """What to do if the port of the `unstarted` is in use, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording(WorkerWording):
+    """What users of an engine whose games are `GameWorker`s call things, in messages."""
+
     invitation: str
     """What that somebody has to do, as a sentence."""
     next_start: str
@@ -50,30 +56,6 @@ class Wording:
     """A question for a message beyond all limits: `Is it really the addon … that calls this port?`."""
     paused: str
     """Why a game may not answer, between `it hangs,` and a full stop."""
-    taken_port: str
-    """What to do if the port of the `unstarted` is in use, as a sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch(ABC):
-    """A program that a worker starts."""
-
-    path: str | Path
-    """As given by the user, with or without the extension of any platform."""
-    arguments: Sequence[str] = ()
-    """The user's."""
-    log_file: Path | None = None
-    """Gets its output; None for no log."""
-    show_output: bool = False
-    """Show its output among ours, instead of writing it to a log."""
-
-    @abstractmethod
-    def command(self, port: int, seed: int) -> list[str]:
-        """Make the command line.
-
-        Raises:
-            ProgramRefused: if there is no such program.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +70,8 @@ class WorkerSettings:
     """For the game's random numbers."""
     timeout_s: float
     """For the start, and for each exchange."""
-    max_message_mib: int
+    max_message_mib: int = EnvSettings().max_message_mib
+    """Largest message, in MiB."""
     patient: bool = False
     """True to wait for as long as it takes until somebody else starts the game again."""
 
@@ -100,7 +83,50 @@ def worker_settings(config: RunConfig, worker_id: int, seed: int, patient: bool)
     return WorkerSettings(worker_id, port, seed + worker_id, env.timeout_wait, env.max_message_mib, patient)
 
 
-class GameWorker:
+class ProgramWorker:
+    """What workers of all engines have in common: what they start, and their name.
+
+    Args:
+        settings: of the worker.
+        launch: what to start; None if its user starts it.
+        wording: what its users call things.
+
+    Attributes:
+        port: the port that the program calls; after `start` the real one in place of 0.
+        timeout_s: for the next exchange; may be changed between exchanges.
+    """
+
+    def __init__(self, settings: WorkerSettings, launch: Launch | None, wording: WorkerWording) -> None:
+        self.port = settings.port
+        self.timeout_s = settings.timeout_s
+        self._settings = settings
+        self._launch = launch
+        self._names = wording
+        self._process: ProgramProcess | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in log messages and errors."""
+        if self._launch is None:
+            return f"{self._names.unstarted} (port {self.port})"
+        worker = f"{self._names.program} {self._settings.worker_id}"
+        return f"{worker} ({Path(self._launch.path).name}, port {self.port})"
+
+    @property
+    def pid(self) -> int | None:
+        """The program's process id, also after its end; None if its user starts it, and before `start`."""
+        return None if self._process is None else self._process.pid
+
+    def _cure_for_port(self) -> str:
+        if self._launch is None:
+            return self._names.taken_port
+        return (
+            "End that program, or choose other ports with --base-port (env_settings.base_port); worker n takes "
+            "base_port + n, and with base_port 0 each takes one that is free"
+        )
+
+
+class GameWorker(ProgramWorker):
     """One game: a program that the worker starts, or one that its user starts.
 
     The first call is `start` of a derived class; after a `ProgramBroken`, a `ProgramEnded` or a cancelled call only
@@ -114,28 +140,12 @@ class GameWorker:
     """
 
     def __init__(self, settings: WorkerSettings, server: GameServer, launch: Launch | None, wording: Wording) -> None:
+        super().__init__(settings, launch, wording)
         self._server = server
-        self._launch = launch
-        self._settings = settings
-        self._timeout_s = settings.timeout_s
         self._wording = wording
-        self._process: ProgramProcess | None = None
         self._died = asyncio.Event()
         self._announced = False
         self._over = False
-
-    @property
-    def name(self) -> str:
-        """Its name in log messages and errors."""
-        if self._launch is None:
-            return f"{self._wording.unstarted} (port {self._server.port})"
-        worker = f"{self._wording.program} {self._settings.worker_id}"
-        return f"{worker} ({Path(self._launch.path).name}, port {self._server.port})"
-
-    @property
-    def pid(self) -> int | None:
-        """The program's process id, also after its end; None if its user starts it, and before `start`."""
-        return None if self._process is None else self._process.pid
 
     def read(self, content: bytes) -> dict[str, Any]:
         """Read a message of the game.
@@ -163,7 +173,7 @@ class GameWorker:
         """
         self.say_goodbye()
         if self._process is not None and self._announced and not self._over:
-            patience_s = self._timeout_s if patience_s is None else patience_s
+            patience_s = self.timeout_s if patience_s is None else patience_s
             if not await self._process.exited(patience_s):
                 log.warning("%s didn't end within %g s of being asked, and is killed", self.name, patience_s)
         await self._release()
@@ -182,10 +192,11 @@ class GameWorker:
             ProgramBroken: if it ends or is silent.
         """
         await self._server.start(self.name, self._cure_for_port())
+        self.port = self._server.port
         if self._launch is None:
-            log.info("Listening on port %d. %s", self._server.port, self._wording.invitation)
+            log.info("Listening on port %d. %s", self.port, self._wording.invitation)
         else:
-            command = self._launch.command(self._server.port, self._settings.seed)
+            command = self._launch.command(self.port, self._settings.seed)
             self._process = await ProgramProcess.launch(
                 command, self._launch.show_output, self._on_exit, self._launch.log_file
             )
@@ -198,7 +209,7 @@ class GameWorker:
         try:
             while not done:
                 done, _ = await asyncio.wait(
-                    (connected, died), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+                    (connected, died), timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not (self._settings.patient and self._launch is None):
                     break
@@ -215,9 +226,9 @@ class GameWorker:
         if died in done:
             raise self._death()
         if self._launch is None:
-            raise self._broken(f"hasn't connected within {self._timeout_s:g} s. {self._wording.late}")
+            raise self._broken(f"hasn't connected within {self.timeout_s:g} s. {self._wording.late}")
         raise self._broken(
-            f"hasn't connected within {self._timeout_s:g} s. It runs: {self._wording.needs}, and does it take the port "
+            f"hasn't connected within {self.timeout_s:g} s. It runs: {self._wording.needs}, and does it take the port "
             f"from its arguments ({self._wording.argument})? If it only needs longer, raise --timeout-wait "
             "(env_settings.timeout_wait)"
         )
@@ -234,7 +245,7 @@ class GameWorker:
     async def _answer(self, kind: str, late: str) -> dict[str, Any]:
         """Wait for a message of this kind; as `_ask`."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 answer = await self._server.receive()
             message = self.read(answer)
             self.check(message, kind)
@@ -246,7 +257,7 @@ class GameWorker:
                 else f"{part[0]:,} bytes have come of the {part[1]:,} that it has announced"
             )
             raise await self._failed(
-                f"{late} within {self._timeout_s:g} s: {why}. If it only needs longer, raise --timeout-wait "
+                f"{late} within {self.timeout_s:g} s: {why}. If it only needs longer, raise --timeout-wait "
                 "(env_settings.timeout_wait)"
             ) from None
         except TooLarge as error:
@@ -323,14 +334,6 @@ class GameWorker:
     def _on_exit(self, returncode: int) -> None:
         self._died.set()
         self._server.interrupt(ConnectionClosed())
-
-    def _cure_for_port(self) -> str:
-        if self._launch is None:
-            return self._wording.taken_port
-        return (
-            "End that program, or choose other ports with --base-port (env_settings.base_port); worker n takes "
-            "base_port + n, and with base_port 0 each takes one that is free"
-        )
 
     async def _release(self) -> None:
         """Release everything at once: kill the process, and stop listening."""

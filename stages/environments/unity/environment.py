@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from headrace.config import EnvSettings
 from headrace.config.listen import LOCALHOST
 from headrace.stages.environments.programs.rows import ProgramRows
+from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.actions import action_protos
 from headrace.stages.environments.unity.columns import BehaviorReader
 from headrace.stages.environments.unity.errors import UnityActionException, UnityEnvironmentException, as_low_level
@@ -42,7 +43,7 @@ from headrace.stages.environments.unity.specs import (
     ObservationType,
     TerminalSteps,
 )
-from headrace.stages.environments.unity.worker import EDITOR_PORT, MAX_MESSAGE_MIB, UnityWorker
+from headrace.stages.environments.unity.worker import EDITOR_PORT, UnityWorker
 
 BASE_PORT = EnvSettings().base_port
 """Default port of executables."""
@@ -100,7 +101,7 @@ class UnityEnvironment:
         log_folder: str | None = None,
         num_areas: int = 1,
         listen: str = LOCALHOST,
-        max_message_mib: int = MAX_MESSAGE_MIB,
+        max_message_mib: int = EnvSettings().max_message_mib,
     ) -> None:
         if file_name is None and worker_id != 0:
             raise UnityEnvironmentException(
@@ -109,10 +110,10 @@ class UnityEnvironment:
         executable = None
         if file_name is not None:
             executable = Executable(
-                Path(file_name),
+                file_name,
                 tuple(additional_args or ()),
+                Path(log_folder) / f"Player-{worker_id}.log" if log_folder is not None else None,
                 no_graphics=no_graphics or (no_graphics_monitor and worker_id > 0),
-                log_folder=Path(log_folder) if log_folder is not None else None,
             )
         self._name = f"Unity worker {worker_id}"
         self._brains: dict[str, Any] = {}
@@ -121,16 +122,13 @@ class UnityEnvironment:
         self._loop_thread = _LoopThread()
         try:
             with as_low_level():
+                port = EDITOR_PORT if executable is None else _port(base_port, worker_id)
                 self._worker = UnityWorker(
-                    worker_id,
-                    EDITOR_PORT if executable is None else _port(base_port, worker_id),
+                    WorkerSettings(worker_id, port, seed, timeout_wait, max_message_mib),
                     executable,
-                    seed,
                     num_areas,
-                    timeout_wait,
                     SideChannels(side_channels or (), self._name),
                     listen,
-                    max_message_mib,
                 )
                 self._loop_thread.call(self._worker.start())
         except BaseException:

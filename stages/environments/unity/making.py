@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.programs.group import RUN_LOGS, ProgramGroup, make_program_group
 from headrace.stages.environments.programs.process import find_executable
+from headrace.stages.environments.programs.worker import worker_settings
 from headrace.stages.environments.unity.executable import Executable
 from headrace.stages.environments.unity.instance import UnityInstance, Worker
 from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
@@ -48,20 +50,16 @@ def _connect(
 ) -> tuple[Worker, SideChannelBridge]:
     from headrace.stages.environments.unity.worker import EDITOR_PORT, UnityWorker  # with gRPC, which no check needs
 
-    config, settings, seed = request.config, request.config.env_settings, request.seed
+    config, env, seed = request.config, request.config.env_settings, request.seed
     bridge = SideChannelBridge(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
-    port = settings.base_port + worker_id if settings.base_port else 0
-    worker = UnityWorker(
-        worker_id,
-        EDITOR_PORT if settings.env_path is None else port,
-        _executable(config, worker_id, request.run_folder),
-        (seed + worker_id) & 0x7FFFFFFF,  # Unity's seeds are int32
-        settings.num_areas,
-        settings.timeout_wait,
-        bridge.channels,
-        settings.listen,
-        settings.max_message_mib,
+    settings = worker_settings(config, worker_id, seed, patient=False)
+    settings = replace(
+        settings,
+        port=EDITOR_PORT if env.env_path is None else settings.port,
+        seed=settings.seed & 0x7FFFFFFF,  # Unity's seeds are int32
     )
+    executable = _executable(config, worker_id, request.run_folder)
+    worker = UnityWorker(settings, executable, env.num_areas, bridge.channels, env.listen)
     return worker, bridge
 
 
@@ -77,11 +75,11 @@ def _executable(config: RunConfig, worker_id: int, run_folder: Path | None) -> E
     if settings.env_path is None:
         return None
     return Executable(
-        Path(settings.env_path),
+        settings.env_path,
         settings.env_args or (),
+        run_folder / RUN_LOGS / f"Player-{worker_id}.log" if run_folder is not None else None,
+        config.debug,
         no_graphics=engine.no_graphics or (engine.no_graphics_monitor and worker_id > 0),
-        log_folder=run_folder / RUN_LOGS if run_folder is not None else None,
-        show_output=config.debug,
     )
 
 

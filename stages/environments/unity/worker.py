@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from google.protobuf.message import DecodeError
 
 from headrace.config.listen import LOCALHOST
-from headrace.config.sections import EnvSettings
 from headrace.stages.environments.programs.process import ProgramProcess, describe_exit, tail
+from headrace.stages.environments.programs.worker import ProgramWorker, WorkerSettings, WorkerWording
 from headrace.stages.environments.unity import handshake, messages
 from headrace.stages.environments.unity.errors import UnityBroken, UnityDied, UnityEnded, UnityLate, UnityRefused
-from headrace.stages.environments.unity.executable import Executable, command_line, player_log
+from headrace.stages.environments.unity.executable import Executable
 from headrace.stages.environments.unity.handshake import ConnectionState, describe_timeout
 from headrace.stages.environments.unity.messages import UnityMessageProto
 from headrace.stages.environments.unity.server import ConnectionLost, ExchangeServer, MessageTooLarge
@@ -27,8 +27,12 @@ log = logging.getLogger(__name__)
 
 EDITOR_PORT = 5004
 """The fixed port of the Editor."""
-MAX_MESSAGE_MIB = EnvSettings().max_message_mib
-"""Default limit of messages, in MiB."""
+_WORDING = WorkerWording(
+    program="Unity worker",
+    unstarted="the Unity Editor",
+    taken_port="The Editor calls no other port, so end what listens there, most likely another training that waits for "
+    "the Editor; or build the scene and train with --env, on a port chosen by --base-port",
+)
 _REFUSAL_S = 5.0
 """Time for a Unity of another version to receive its refusal."""
 _LAST_WORDS_S = 2.0
@@ -49,70 +53,43 @@ class Channels(Protocol):
         """Handle messages from Unity."""
 
 
-class UnityWorker:
+class UnityWorker(ProgramWorker):
     """One Unity program: an executable that the worker starts, or the Editor, whose user presses Play.
 
     The order of calls is `start`, `reset`, then `step`; each waits for Unity's answer, at most `timeout_s`. After a
     `UnityBroken` (which kills the executable) or a cancelled call only `close` may be called.
 
     Args:
-        worker_id: number of the worker in the run, from 0; also in the name of the executable's log.
-        port: the port that Unity calls; 0 for any free one, for executables only.
+        settings: of the worker; port 0 is for executables only.
         executable: the executable; None for the Editor.
-        seed: for Unity's random numbers.
         num_areas: copies of the training area that Unity should make.
-        timeout_s: for the start, and for each exchange.
         side_channels: all of the worker.
         listen: as `env_settings.listen`.
-        max_message_mib: largest message in either direction.
 
     Attributes:
         greeting: Unity's; None until it is connected.
-        port: the port that Unity calls; after `start` the real one in place of 0.
-        timeout_s: for the next exchange; may be changed between exchanges.
     """
 
     def __init__(
         self,
-        worker_id: int,
-        port: int,
+        settings: WorkerSettings,
         executable: Executable | None,
-        seed: int,
         num_areas: int,
-        timeout_s: float,
         side_channels: Channels,
         listen: str = LOCALHOST,
-        max_message_mib: int = MAX_MESSAGE_MIB,
     ) -> None:
-        self.worker_id = worker_id
-        self.port = port
-        self.executable = executable
+        super().__init__(settings, executable, _WORDING)
         self.greeting: handshake.UnityGreeting | None = None
-        self._seed = seed
+        self._executable = executable
         self._num_areas = num_areas
-        self.timeout_s = timeout_s
         self._side_channels = side_channels
         self._listen = listen
-        self._max_message_mib = max_message_mib
         self._server: ExchangeServer | None = None
-        self._process: ProgramProcess | None = None
         self._state = ConnectionState.STARTING
         self._released = False
         """True once process and server are released."""
         self._ended = False
         """True once Unity has closed the connection; an executable then ends by itself."""
-
-    @property
-    def name(self) -> str:
-        """The worker's name in log messages and errors."""
-        if self.executable is None:
-            return f"the Unity Editor (port {self.port})"
-        return f"Unity worker {self.worker_id} ({self.executable.path.name}, port {self.port})"
-
-    @property
-    def pid(self) -> int | None:
-        """The executable's process id, also after its end; None for the Editor, and before `start`."""
-        return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
         """Listen, start the executable or wait for the Editor, and exchange greetings.
@@ -185,18 +162,18 @@ class UnityWorker:
             self._cure_for_port(),
             self._greet,
             handshake.asks_for_orders,
-            self._max_message_mib * 2**20,
+            self._settings.max_message_mib * 2**20,
             self._listen,
         )
         self.port = await self._server.start()
         self._server.name = self.name
-        if self.executable is None:
+        if self._executable is None:
             log.info("Listening on port %d. Start training by pressing the Play button in the Unity Editor.", self.port)
         else:
-            if log_file := player_log(self.executable, self.worker_id):
+            if log_file := self._executable.log:
                 log_file.parent.mkdir(parents=True, exist_ok=True)
-            command = command_line(self.executable, self.port, self.worker_id)
-            self._process = await ProgramProcess.launch(command, self.executable.show_output, self._on_exit)
+            command = self._executable.command(self.port, self._settings.seed)
+            self._process = await ProgramProcess.launch(command, self._executable.show_output, self._on_exit)
         await self._receive()  # the call after the greeting; `reset` answers it
         assert self._server.greeting is not None, "nobody's call is received without"
         self.greeting = handshake.greeting_in(self._server.greeting)
@@ -218,7 +195,7 @@ class UnityWorker:
         if handshake.greeting_in(request) is None:
             return None
         order = _order()
-        order.unity_input.rl_initialization_input.CopyFrom(handshake.our_greeting(self._seed, self._num_areas))
+        order.unity_input.rl_initialization_input.CopyFrom(handshake.our_greeting(self._settings.seed, self._num_areas))
         return bytes(order.SerializeToString())
 
     async def _refuse(self) -> None:
@@ -247,7 +224,7 @@ class UnityWorker:
         return output
 
     async def _answer(self, response: bytes) -> None:
-        if len(response) > self._max_message_mib * 2**20:
+        if len(response) > self._settings.max_message_mib * 2**20:
             raise UnityRefused(
                 f"{self.name}: the order for it (actions, and messages of side channels) has {len(response):,} bytes, "
                 f"and the limit is {self._limit()}"
@@ -258,7 +235,7 @@ class UnityWorker:
             raise await self._connection_lost(loss) from None
 
     def _limit(self) -> str:
-        return f"{self._max_message_mib} MiB, set by env_settings.max_message_mib"
+        return f"{self._settings.max_message_mib} MiB, set by env_settings.max_message_mib"
 
     async def _receive(self) -> Any:
         """Wait for Unity's next message, and check its header.
@@ -286,7 +263,7 @@ class UnityWorker:
                 handshake.check(greeting, self.name)
             except UnityRefused as refused:
                 return refused
-        problem = describe_timeout(self._state, self.executable is None, self.timeout_s)
+        problem = describe_timeout(self._state, self._executable is None, self.timeout_s)
         return UnityLate(f"{self.name} {problem}{self._refusal()}{self._log_tail()}")
 
     def _refusal(self) -> str:
@@ -349,21 +326,10 @@ class UnityWorker:
         return UnityDied(f"{problem}{'.' if refusal else ''}{refusal}{self._log_tail()}")
 
     def _log_tail(self) -> str:
-        if self.executable is None:
+        if self._executable is None:
             return ""
         own = self.greeting.log_path if self.greeting is not None else ""
-        return tail(player_log(self.executable, self.worker_id) or (Path(own) if own else None))
-
-    def _cure_for_port(self) -> str:
-        if self.executable is None:
-            return (
-                "The Editor calls no other port, so end what listens there, most likely another training that waits "
-                "for the Editor; or build the scene and train with --env, on a port chosen by --base-port"
-            )
-        return (
-            "End that program, or choose other ports with --base-port (env_settings.base_port); worker n takes "
-            "base_port + n, and with base_port 0 each takes one that is free"
-        )
+        return tail(self._executable.log or (Path(own) if own else None))
 
     async def _abandon(self) -> None:
         """Release everything at once: kill the process, and stop listening."""

@@ -92,7 +92,7 @@ async def test_a_game_that_hangs_is_killed_after_the_time_limit(tmp_path):
     worker = worker_of(tmp_path, "--fault=hang", "--fault_at=1", timeout_s=5)
     await worker.start()
     await worker.reset()
-    worker._timeout_s = 0.2
+    worker.timeout_s = 0.2
     with pytest.raises(ProgramBroken, match="hasn't finished its step within 0.2 s.*timeout_wait"):
         await worker.step(PRESS)
     assert is_gone(worker)

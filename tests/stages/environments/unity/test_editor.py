@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from unity_runs import BUILD, NoChannels, play, reports
 
+from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.errors import UnityBroken, UnityEnded, UnityRefused
 from headrace.stages.environments.unity.worker import EDITOR_PORT, UnityWorker
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.lengthy
 
 
 def editor(port: int, timeout_s: float = 60.0) -> UnityWorker:
-    return UnityWorker(0, port, None, seed=1, num_areas=1, timeout_s=timeout_s, side_channels=NoChannels())
+    return UnityWorker(WorkerSettings(0, port, 1, timeout_s), None, 1, NoChannels())
 
 
 @asynccontextmanager

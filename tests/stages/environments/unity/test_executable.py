@@ -8,7 +8,7 @@ import pytest
 
 from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.programs.process import find_executable, tail
-from headrace.stages.environments.unity.executable import Executable, command_line, player_log
+from headrace.stages.environments.unity.executable import Executable
 
 
 def make(folder: Path, *names: str) -> None:
@@ -89,8 +89,10 @@ def test_each_place_is_named_once(tmp_path):
 
 def test_standard_arguments_come_first_in_their_order_and_the_users_last(tmp_path):
     make(tmp_path, "Game")
-    game = Executable(tmp_path / "Game", ("--level", "3"), no_graphics=True, log_folder=tmp_path / "run_logs")
-    assert command_line(game, port=5007, worker_id=2) == [
+    game = Executable(
+        tmp_path / "Game", ("--level", "3"), no_graphics=True, log_file=tmp_path / "run_logs" / "Player-2.log"
+    )
+    assert game.command(5007, 0) == [
         str(tmp_path / "Game"),
         "-nographics",
         "-batchmode",
@@ -105,23 +107,23 @@ def test_standard_arguments_come_first_in_their_order_and_the_users_last(tmp_pat
 
 def test_graphics_and_unitys_own_log_are_kept_where_nothing_is_said(tmp_path):
     make(tmp_path, "Game")
-    assert command_line(Executable(tmp_path / "Game"), 5005, 0)[1:] == ["--mlagents-port", "5005"]
+    assert Executable(tmp_path / "Game").command(5005, 0)[1:] == ["--mlagents-port", "5005"]
 
 
 def test_a_users_own_log_file_is_respected_however_it_is_spelled(tmp_path):
     make(tmp_path, "Game")
-    game = Executable(tmp_path / "Game", ("-logfile", "mine.log"), log_folder=tmp_path)
-    assert command_line(game, 5005, 0)[3:] == ["-logfile", "mine.log"]
-    assert player_log(game, 0) == Path("mine.log")
+    game = Executable(tmp_path / "Game", ("-logfile", "mine.log"), log_file=tmp_path / "Player-0.log")
+    assert game.command(5005, 0)[3:] == ["-logfile", "mine.log"]
+    assert game.log == Path("mine.log")
 
 
 def test_a_log_on_standard_output_is_no_file(tmp_path):
-    assert player_log(Executable(tmp_path / "Game", ("-logFile", "-"), log_folder=tmp_path), 0) is None
+    assert Executable(tmp_path / "Game", ("-logFile", "-"), log_file=tmp_path / "Player-0.log").log is None
 
 
-def test_the_log_folder_is_made_absolute_because_unity_may_change_its_directory(tmp_path, monkeypatch):
+def test_the_log_is_made_absolute_because_unity_may_change_its_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert player_log(Executable(Path("Game"), log_folder=Path("logs")), 1) == tmp_path / "logs" / "Player-1.log"
+    assert Executable("Game", log_file=Path("logs/Player-1.log")).log == tmp_path / "logs" / "Player-1.log"
 
 
 def test_the_tail_of_a_log_is_its_last_lines_under_its_name(tmp_path):

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity import messages
 from headrace.stages.environments.unity.handshake import CAPABILITIES, UnityGreeting
 from headrace.stages.environments.unity.messages import AgentActionProto, ListAgentActionProto
@@ -190,7 +191,7 @@ class TwoWords:
 
 async def test_a_whole_conversation_has_the_protocols_bytes(free_port, listening):
     """What we answer is compared byte by byte, and what Unity says is written by hand."""
-    worker = UnityWorker(0, free_port, None, 300, 2, 60.0, channels := TwoWords())
+    worker = UnityWorker(WorkerSettings(0, free_port, 300, 60.0), None, 2, channels := TwoWords())
     async with grpc.aio.insecure_channel(f"localhost:{free_port}") as line, asyncio.TaskGroup() as tasks:
         say = line.unary_unary("/communicator_objects.UnityToExternalProto/Exchange")
 

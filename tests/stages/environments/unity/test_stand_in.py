@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from unity_runs import Actor, NoChannels, build, reports
 
+from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.columns import BehaviorReader
 from headrace.stages.environments.unity.worker import UnityWorker
 
@@ -29,7 +30,7 @@ def start(tmp_path: Path) -> StartWorker:
 
     @asynccontextmanager
     async def starting(*arguments: str, seed: int = 1) -> AsyncIterator[UnityWorker]:
-        worker = UnityWorker(0, 0, build(tmp_path, *arguments), seed, 1, 60.0, NoChannels())
+        worker = UnityWorker(WorkerSettings(0, 0, seed, 60.0), build(tmp_path, *arguments), 1, NoChannels())
         await worker.start()
         yield worker
         await worker.close()

@@ -20,6 +20,7 @@ import pytest
 from unity_runs import BUILD, Actor, NoChannels, alive, build, play, reports
 
 from headrace.stages.environments.programs.errors import ProgramRefused
+from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.errors import UnityBroken, UnityEnded, UnityRefused
 from headrace.stages.environments.unity.executable import Executable
 from headrace.stages.environments.unity.messages import (
@@ -30,7 +31,7 @@ from headrace.stages.environments.unity.messages import (
     ListAgentActionProto,
     UnityMessageProto,
 )
-from headrace.stages.environments.unity.worker import MAX_MESSAGE_MIB, Channels, UnityWorker
+from headrace.stages.environments.unity.worker import Channels, UnityWorker
 from headrace.stages.errors import StageError
 
 PATIENCE_S = 60.0
@@ -55,15 +56,11 @@ async def make(tmp_path: Path) -> AsyncIterator[MakeWorker]:
         max_message_mib: int = 512,
     ) -> UnityWorker:
         worker = UnityWorker(
-            worker_id=len(made),
-            port=port,
-            executable=executable or build(tmp_path, *arguments),
-            seed=seed,
-            num_areas=num_areas,
-            timeout_s=PATIENCE_S,
-            side_channels=channels or NoChannels(),
-            listen=listen,
-            max_message_mib=max_message_mib,
+            WorkerSettings(len(made), port, seed, PATIENCE_S, max_message_mib),
+            executable or build(tmp_path, *arguments),
+            num_areas,
+            channels or NoChannels(),
+            listen,
         )
         made.append(worker)
         return worker
@@ -347,7 +344,9 @@ async def test_the_limit_holds_for_orders_too(make):
 
 
 async def test_fifty_cameras_of_512_pixels_in_full_precision_fit_into_the_default_limit():
-    assert MAX_MESSAGE_MIB * 2**20 > 50 * 512 * 512 * 3 * 4 * 2, "twice, where all episodes end and begin at once"
+    assert WorkerSettings(0, 0, 0, 0.0).max_message_mib * 2**20 > 50 * 512 * 512 * 3 * 4 * 2, (
+        "twice, where all episodes end and begin at once"
+    )
 
 
 STOP = UnityMessageProto(header={"status": CLOSE}).SerializeToString()
@@ -374,7 +373,7 @@ def build_that_waits(folder: Path) -> Executable:
     wait = f'while [ ! -e "{folder}/go" ]; do sleep 0.02; done'
     script.write_text("\n".join(["#!/bin/sh", wait, f'exec "{BUILD}.x86_64" "$@"', ""]))
     script.chmod(0o755)
-    return Executable(script, ("--report", str(folder)), log_folder=folder)
+    return Executable(script, ("--report", str(folder)), log_file=folder / "Player-0.log")
 
 
 def greeting(version: str = "1.5.0") -> bytes:

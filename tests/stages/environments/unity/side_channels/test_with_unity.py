@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from unity_runs import build, play, reports
 
+from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -29,7 +30,7 @@ REVERSING = UUID("0dca4da5-1c9c-4d9b-9a4e-2a6fb1a1d3c8")
 async def talk(folder: Path, *channels: SideChannel, arguments: tuple[str, ...] = (), steps: int = 12) -> dict:
     """What the stand-in reports of a short run with these channels."""
     executable = build(folder, *arguments)
-    worker = UnityWorker(0, 0, executable, 1, 1, 60.0, SideChannels(channels))
+    worker = UnityWorker(WorkerSettings(0, 0, 1, 60.0), executable, 1, SideChannels(channels))
     await worker.start()
     try:
         await play(worker, steps)
