@@ -1,15 +1,17 @@
 // Calls of the server: with the token of the address, and a stream that comes again after a break.
 
 const address = new URL(location.href);
-const given = address.searchParams.get("token");
-if (given) {
-  sessionStorage.setItem("token", given);
+const secret = address.searchParams.get("token");
+if (secret) {
+  sessionStorage.setItem("token", secret);
   address.searchParams.delete("token");
   history.replaceState(null, "", address); // it should not stay in bookmarks and pictures of the screen
 }
 
 /** @returns {string} */
 const token = () => sessionStorage.getItem("token") ?? "";
+/** The token where a browser can send no header. */
+const query = () => (token() ? `?token=${encodeURIComponent(token())}` : "");
 
 /**
  * Ask the server.
@@ -37,7 +39,7 @@ export function openSocket(run, what) {
   const url = new URL(`api/runs/${run}/${what}`, location.href);
   url.protocol = url.protocol.replace("http", "ws");
   url.hash = "";
-  url.search = token() ? `?token=${encodeURIComponent(token())}` : "";
+  url.search = query();
   const socket = new WebSocket(url);
   socket.binaryType = "arraybuffer";
   return socket;
@@ -54,8 +56,7 @@ export function follow(run, onEvent, onConnection) {
   let source = /** @type {EventSource|null} */ (null);
   let again = 0;
   const open = () => {
-    const secret = token() ? `?token=${encodeURIComponent(token())}` : "";
-    source = new EventSource(`api/runs/${run}/stream${secret}`);
+    source = new EventSource(`api/runs/${run}/stream${query()}`);
     source.onmessage = (message) => {
       onConnection(true);
       onEvent(JSON.parse(message.data));

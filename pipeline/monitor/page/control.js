@@ -10,7 +10,7 @@ export class Controls {
     this.allowed = allowed;
     this.buttons = h("div.buttons");
     this.values = h("section", { hidden: true });
-    this.shown = "";
+    this.drawn = "";
     if (!allowed) return;
     this.pause = h("button", { type: "button", "data-do": "pause", click: () => this.act(this.paused ? "resume" : "pause") }, "Pause");
     this.save = h("button", { type: "button", "data-do": "checkpoint", click: () => this.act("checkpoint") }, "Checkpoint now");
@@ -48,8 +48,8 @@ export class Controls {
     const may = state.behaviors.map((each) => [each.name, each.hyperparameters]).filter(([, values]) => Object.keys(values ?? {}).length);
     const text = JSON.stringify(may);
     this.values.hidden = !may.length || !goesOn;
-    if (text === this.shown || this.values.contains(document.activeElement)) return;
-    this.shown = text;
+    if (text === this.drawn || this.values.contains(document.activeElement)) return;
+    this.drawn = text;
     fill(this.values, h("h2", {}, "Hyperparameters", h("span.soft", { style: null }, "at the start of their schedules; used from the next update on")), ...may.map(([behavior, values]) => this.form(behavior, values, may.length > 1)));
   }
 
@@ -63,7 +63,7 @@ export class Controls {
         if (input.value === String(values[input.name])) continue;
         await this.act("hyperparameters", { behavior, name: input.name, value: Number(input.value) });
       }
-      this.shown = "";
+      this.drawn = "";
     };
     return h("form.values", { submit }, several ? h("b", {}, behavior) : null, ...inputs.map((input) => h("label", {}, h("span.mono", {}, input.name), input)), h("button", {}, "Set"));
   }

@@ -38,9 +38,9 @@ export function short(value, digits = 3) {
 
 /** Labels of an axis's ticks, with as many digits as tell them apart. @param {number[]} ticks */
 export function labels(ticks) {
-  let made = [];
-  for (let digits = 3; digits < 8 && new Set(made).size < ticks.length; digits++) made = ticks.map((tick) => short(tick, digits));
-  return made;
+  let texts = [];
+  for (let digits = 3; digits < 8 && new Set(texts).size < ticks.length; digits++) texts = ticks.map((tick) => short(tick, digits));
+  return texts;
 }
 
 /** The width of a vertical axis with such labels, in pixels. @param {string[] | null} values */

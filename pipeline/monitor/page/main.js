@@ -10,7 +10,7 @@ const SAID = {
   failed: ["bad", "The run has failed"],
 };
 /** @type {Run[]} */
-let shown = [];
+let runs = [];
 
 /** @param {string} status @param {string} message */
 function tell(status, message) {
@@ -23,12 +23,12 @@ function tell(status, message) {
 
 /** @param {any} listed What the server has. @param {string[]} ids Those to show. */
 async function show(listed, ids) {
-  for (const run of shown) run.end();
-  shown = ids.map((id, at) => new Run(listed.runs.find((run) => run.id === id), listed, at === 0, tell));
-  $("runs").className = shown.length > 1 ? "two" : "";
-  fill($("runs"), ...shown.map((run) => run.element));
-  document.title = `${shown.map((run) => run.run.name).join(", ")} · Headrace`;
-  await Promise.all(shown.map((run) => run.start()));
+  for (const run of runs) run.end();
+  runs = ids.map((id, at) => new Run(listed.runs.find((run) => run.id === id), listed, at === 0, tell));
+  $("runs").className = runs.length > 1 ? "two" : "";
+  fill($("runs"), ...runs.map((run) => run.element));
+  document.title = `${runs.map((run) => run.run.name).join(", ")} · Headrace`;
+  await Promise.all(runs.map((run) => run.start()));
 }
 
 /** Let the user pick runs, where there are several. @param {any} listed */
@@ -42,7 +42,7 @@ function pick(listed) {
 /** @param {string} theme */
 function paint(theme) {
   document.documentElement.dataset.theme = theme;
-  for (const run of shown) run.recolour();
+  for (const run of runs) run.recolour();
 }
 
 const system = matchMedia("(prefers-color-scheme: dark)");
@@ -55,7 +55,7 @@ $("theme").addEventListener("click", () => {
 });
 let width = innerWidth;
 addEventListener("resize", () => {
-  if (Math.abs(innerWidth - width) > 20) shown.forEach((run) => run.recolour());
+  if (Math.abs(innerWidth - width) > 20) runs.forEach((run) => run.recolour());
   width = innerWidth;
 });
 

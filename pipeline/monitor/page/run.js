@@ -146,9 +146,9 @@ export class Run {
   addLines(lines, all = false) {
     const atEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 30;
     const clock = (time) => new Date(1000 * time).toLocaleTimeString("en-GB");
-    const made = lines.map((line) => h(`div.${line.level}`, {}, h("time", {}, clock(line.time)), h("span", {}, line.text)));
-    if (all) fill(this.log, ...made);
-    else this.log.append(...made);
+    const rows = lines.map((line) => h(`div.${line.level}`, {}, h("time", {}, clock(line.time)), h("span", {}, line.text)));
+    if (all) fill(this.log, ...rows);
+    else this.log.append(...rows);
     while (this.log.children.length > MOST_LINES) this.log.firstChild.remove();
     this.log.parentElement.hidden = !this.log.children.length && !this.run.live;
     if (atEnd || all) this.log.scrollTop = this.log.scrollHeight;

@@ -33,7 +33,12 @@ export class Watch {
     this.element = h("div.body.watch");
     if (!offer) return;
     if (offer.refused) fill(this.element, h("p.empty", {}, `${offer.refused}.`));
-    else fill(this.element, h("div.invite", {}, h("button.primary", { type: "button", "data-do": "watch", click: () => this.open() }, "Watch a game"), h("span.soft", {}, offer.own ? "This is the run's own game: it goes on while all of its persons play." : "at its own pace, with the newest policies. It is played in a process of its own while somebody watches.")));
+    else this.invite(offer.own ? "This is the run's own game: it goes on while all of its persons play." : "at its own pace, with the newest policies. It is played in a process of its own while somebody watches.");
+  }
+
+  /** @param {string} words Beside the button. */
+  invite(words) {
+    fill(this.element, h("div.invite", {}, h("button.primary", { type: "button", "data-do": "watch", click: () => this.open() }, "Watch a game"), h("span.soft", {}, words)));
   }
 
   open() {
@@ -86,8 +91,8 @@ export class Watch {
     };
   }
 
-  /** @param {boolean} [invite] */
-  close(invite = false) {
+  /** @param {boolean} [again] Offer to watch again. */
+  close(again = false) {
     clearInterval(this.beat);
     if (this.hiding) removeEventListener("pagehide", this.hiding);
     clearTimeout(this.again);
@@ -95,9 +100,9 @@ export class Watch {
     this.socket = undefined;
     socket?.close();
     this.state = null;
-    if (!invite) return;
+    if (!again) return;
     fill(this.tools);
-    fill(this.element, h("div.invite", {}, h("button.primary", { type: "button", "data-do": "watch", click: () => this.open() }, "Watch a game")));
+    this.invite("");
   }
 
   /** The run has ended: the last picture and the score stay. */
