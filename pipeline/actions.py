@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config import ConfigError, Override, RunConfig, load_config
 from headrace.config.listen import endpoint_of as check_endpoint
 from headrace.config.listen import is_origin
 from headrace.config.load import convert
@@ -26,7 +25,11 @@ from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.process import close_output, use_one_thread
 
 if TYPE_CHECKING:
+    from headrace.pipeline.policies.tournament import TournamentTable
     from headrace.pipeline.reporting.progress import ProgressSnapshot
+
+TOURNAMENT = "tournament"
+"""The folder that a tournament writes, below the folder of all runs, unless `--run-id` names another."""
 
 
 def follow(arguments: Sequence[str] | None) -> int:
@@ -145,16 +148,17 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
 
 
 def _tournament(players: Sequence[str], request: Request) -> int:
-    """Let players play each other."""
+    """Let players play each other, print the table and write the files."""
     use_one_thread(os.environ)  # before NumPy is imported
-    from headrace.pipeline.command.tournament import tournament
     from headrace.pipeline.common.errors import RunError
     from headrace.pipeline.common.loop_watch import Interrupted
+    from headrace.pipeline.policies.tournament import open_table, standings_table
     from headrace.pipeline.reporting.console import configure_logging
 
     configure_logging()
     try:
-        tournament(players, request, lambda words: print(words, flush=True))
+        table = open_table(players, request.config, request.overrides)
+        asyncio.run(_play_until_stopped(table))
     except RunError as error:
         return _refuse(*str(error).splitlines())
     except Interrupted as error:  # something held the event loop
@@ -163,7 +167,24 @@ def _tournament(players: Sequence[str], request: Request) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         _say("ERROR", f"{program()}: ended at once; nothing of the tournament was written")
         return 130
+    if not table.results:
+        raise CommandError("--tournament: ended before a game was")
+    print(standings_table(table.standings()), flush=True)
+    settings = table.config.checkpoint_settings
+    named = ("checkpoint_settings", "run_id") in [each.path for each in request.overrides if isinstance(each, Override)]
+    folder = Path(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
+    try:
+        print("\n".join(map(str, table.write(folder))), flush=True)
+    except OSError as error:
+        raise CommandError(f"--tournament: {folder} can't be written: {error.strerror}") from error
     return 0
+
+
+async def _play_until_stopped(table: TournamentTable) -> None:
+    from headrace.pipeline.command.signals import stopped_by_signals
+
+    with stopped_by_signals(table.config.pipeline.supervision.main) as stop:
+        await table.play(stop)
 
 
 def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
@@ -255,17 +276,12 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
 
 
 async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot], bool] | None) -> int:
-    from headrace.pipeline.command.signals import end_process, first_stops_second_cancels
-    from headrace.pipeline.common.loop_watch import LoopWatch
+    from headrace.pipeline.command.signals import end_process, stopped_by_signals
     from headrace.pipeline.reporting.progress import Progress
     from headrace.pipeline.run import RunOptions, run_async
 
-    stop = asyncio.Event()
     limits = config.pipeline.supervision.main
-    with (
-        LoopWatch(limits, lambda words: end_process(f"the run has failed: {words}", 1)) as watch,
-        first_stops_second_cancels(stop, (signal.SIGINT, signal.SIGTERM), watch),
-    ):
+    with stopped_by_signals(limits, lambda words: end_process(f"the run has failed: {words}", 1)) as stop:
         progress = Progress(enabled=sys.stderr.isatty(), detailed=config.debug)
 
         def end_where_asked(snapshot: ProgressSnapshot) -> None:

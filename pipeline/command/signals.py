@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from headrace.config.pipeline import MainSilence
 from headrace.pipeline.command.parser import program
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import default_in_forks
@@ -24,6 +25,19 @@ AT_ONCE_S = 20.0
 """Seconds in which the run ends after a second signal; then the process does."""
 STATUS = 130
 """Exit status after a second signal."""
+
+
+@contextmanager
+def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | None = None) -> Iterator[asyncio.Event]:
+    """Watch over the running event loop; the first SIGINT or SIGTERM sets what is yielded, the next cancels the task.
+
+    Args:
+        limits: `pipeline.supervision.main`.
+        give_up: as for `LoopWatch`.
+    """
+    stop = asyncio.Event()
+    with LoopWatch(limits, give_up) as watch, first_stops_second_cancels(stop, (signal.SIGINT, signal.SIGTERM), watch):
+        yield stop
 
 
 @contextmanager

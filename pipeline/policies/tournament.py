@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from headrace.config import RunConfig
+from headrace.config import Override, RunConfig, load_config
 from headrace.config.brains import LEARNING, PLAYER, kind_of
-from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.common.lessons import final_parameters
+from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
 from headrace.pipeline.policies.model_files import behaviors_in
 from headrace.pipeline.run_folder.atomic_files import write_atomic
@@ -57,6 +58,41 @@ class Standing:
     won: int
     drawn: int
     lost: int
+
+
+def open_table(
+    players: Sequence[str], config_file: Path | None, overrides: Sequence[Override | str]
+) -> TournamentTable:
+    """Return the table of the tournament that a command names, before its first game.
+
+    Args:
+        players: those who play, as the command names them.
+        config_file: says which game is played; None: the run of the first player that has one.
+        overrides: values that take precedence over it.
+
+    Raises:
+        CommandError: if there is no game to be played.
+        ConfigError: if the configuration of the game is wrong.
+        RunError: if somebody can't play.
+    """
+    config = load_config(config_file or _configuration_of(players, overrides), overrides)
+    entrants = entrants_of(players, config.checkpoint_settings.results_dir, config.builtin_game)
+    deterministic = any(each.network_settings.deterministic for _, each in config.blocks())
+    seed = choose_seed(config.env_settings.seed)
+    return TournamentTable(config, entrants, config.inference.episodes or USUAL_GAMES, seed, deterministic)
+
+
+def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str]) -> Path:
+    """Return the configuration of the first run that is named."""
+    results = [each.value for each in overrides if isinstance(each, Override) and each.path[-1] == "results_dir"]
+    for player in players:
+        folder = run_folder_of(found_below(player, results[-1] if results else "results"))
+        if folder is not None:
+            return folder / CONFIGURATION
+    raise CommandError(
+        f"{_OPTION} {' '.join(players)}: which game is played? None of these is in a run's folder; name one, or the "
+        f"configuration of the game: run-pipeline CONFIG {_OPTION} …"
+    )
 
 
 def run_folder_of(player: str) -> Path | None:
@@ -121,11 +157,15 @@ class TournamentTable:
         games: of each pair.
         seed: of all chance in it.
         deterministic: take the most likely actions instead of drawn ones.
+
+    Attributes:
+        config: the configuration, with no more instances than there is use for.
+        results: of the pairs that have played.
     """
 
     def __init__(self, config: RunConfig, players: Sequence[str], games: int, seed: int, deterministic: bool) -> None:
         self.results: list[PairResult] = []
-        self._config = _for_so_many(config, games)
+        self.config = _for_so_many(config, games)
         self._players = players
         self._games = games
         self._seed = seed
@@ -138,9 +178,9 @@ class TournamentTable:
             RunError: if the game can't be played by two teams, or somebody can't play it; the message names all.
         """
         parameters = EpisodeParameters()
-        parameters.receive(final_parameters(self._config.environment_parameters))
+        parameters.receive(final_parameters(self.config.environment_parameters))
         try:
-            group = make_group(EnvironmentRequest(self._config, self._seed))
+            group = make_group(EnvironmentRequest(self.config, self._seed))
             try:
                 connect_parameters(group, parameters)
                 calls = self._make, self._seed, parameters.reseed, self._report, stop
@@ -189,7 +229,7 @@ class TournamentTable:
 
     @property
     def _title(self) -> str:
-        environment = self._config.environment
+        environment = self.config.environment
         return "" if environment is None else str(environment.id or environment.factory)
 
     def _report_of(self, standings: Sequence[Standing]) -> dict[str, Any]:
@@ -225,8 +265,8 @@ class TournamentTable:
             raise RunError("\n".join(f"{_OPTION} {player}: can't play: {why}" for player, why in wrong))
 
     def _make(self, number: int, spec: BehaviorSpec, seed: Sequence[int]) -> Player:
-        request = BrainRequest(self._players[number], {}, (_OPTION,), folder=self._config.source_folder)
-        request = replace(request, game=self._config.builtin_game, seed=self._seed, spec=spec)
+        request = BrainRequest(self._players[number], {}, (_OPTION,), folder=self.config.source_folder)
+        request = replace(request, game=self.config.builtin_game, seed=self._seed, spec=spec)
         return self._player_class(make_brain(request), spec, seed)
 
     def _report(self, result: PairResult) -> None:
