@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -74,44 +74,65 @@ class _Composer(yaml.SafeLoader):
         return node
 
 
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value as it was read: a map or list of others, or a scalar."""
+
+    line: int
+    """Line, from 1, of its key; without one its own."""
+    content: Any
+
+    def at(self, part: str | int) -> _Value | None:
+        """Go one key or index down; None if there is nothing."""
+        if isinstance(self.content, dict):
+            return self.content.get(part)
+        inside = isinstance(self.content, list) and part in range(len(self.content))
+        return self.content[part] if inside else None
+
+    def plain(self) -> Any:
+        if isinstance(self.content, dict):
+            return {key: value.plain() for key, value in self.content.items()}
+        return [value.plain() for value in self.content] if isinstance(self.content, list) else self.content
+
+
 class Document:
     """One YAML text: its plain data, and the line of each value."""
 
-    def __init__(
-        self, name: str, data: Any, root: yaml.Node | None, mistakes: Sequence[Mistake], *, last_counts: bool = False
-    ) -> None:
+    def __init__(self, name: str, root: yaml.Node | None, *, last_counts: bool = False) -> None:
+        reader = _Reader(name, last_counts=last_counts)
+        self._root = root
+        self._top = None if root is None else reader.value(root, (), _line(root))
         self.name = name
         """The file as the user named it."""
-        self.data = data
+        self.data = None if self._top is None else self._top.plain()
         """Dicts with text keys, lists, and scalars."""
-        self.mistakes = tuple(mistakes)
+        self.mistakes = tuple(reader.mistakes)
         """Mistakes that leave the rest readable, such as keys that stand twice."""
-        self.root = root
-        """PyYAML's node of the whole; None for an empty file."""
-        self._last_counts = last_counts
+        self.repeated = tuple(reader.repeated) if last_counts else ()
+        """Of keys that stand twice, if the last one counts: a mistake in form, but only worth a warning."""
+
+    def last_of_repeated(self) -> Document:
+        """Read it anew so that the last of several equal keys counts, as PyYAML reads it."""
+        return Document(self.name, self._root, last_counts=True)
 
     def has(self, path: KeyPath) -> bool:
         """Return True if there is a value at a path."""
-        node = self.root
+        value = self._top
         for part in path:
-            found = None if node is None else _step(node, part, self._last_counts)
-            if found is None:
-                return False
-            node = found[1]
-        return node is not None
+            value = None if value is None else value.at(part)
+        return value is not None
 
     def line_of(self, path: KeyPath) -> int | None:
         """Return the line, from 1, of a key or of the nearest value around it; None for an empty file."""
-        if self.root is None:
+        if self._top is None:
             return None
-        node, line = self.root, self.root.start_mark.line + 1
+        value = self._top
         for part in path:
-            found = _step(node, part, self._last_counts)
-            if found is None:
+            inner = value.at(part)
+            if inner is None:
                 break
-            place, node = found
-            line = place.start_mark.line + 1
-        return line
+            value = inner
+        return value.line
 
 
 def read_file(path: Path) -> Document:
@@ -152,10 +173,8 @@ def read_text(text: str, name: str) -> Document:
     Raises:
         ConfigError: if it is not YAML.
     """
-    reader = _Reader(name)
     try:
-        root = yaml.compose(text, Loader=_Composer)
-        data = None if root is None else reader.value(root, ())
+        return Document(name, yaml.compose(text, Loader=_Composer))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise ConfigError([Mistake(name, mark.line + 1 if mark else None, "", _syntax(error))]) from error
@@ -165,20 +184,6 @@ def read_text(text: str, name: str) -> Document:
         raise ConfigError([Mistake(name, line, "", message)]) from error
     except _LimitError as error:
         raise ConfigError([Mistake(name, error.line, "", str(error))]) from error
-    return Document(name, data, root, reader.mistakes)
-
-
-def last_of_repeated(document: Document) -> tuple[Document, tuple[Mistake, ...]]:
-    """Read a document anew so that the last of several equal keys counts, as PyYAML reads it.
-
-    Returns:
-        The document, without mistakes about such keys; and these mistakes.
-    """
-    if document.root is None:
-        return document, ()
-    reader = _Reader(document.name, last_counts=True)
-    data = reader.value(document.root, ())
-    return Document(document.name, data, document.root, reader.mistakes, last_counts=True), tuple(reader.repeated)
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> str:
@@ -202,7 +207,7 @@ class _Reader:
         self._open: set[int] = set()  # nodes being read: an alias to one of them would never end
         self._values = 0
 
-    def value(self, node: yaml.Node, path: KeyPath) -> Any:
+    def value(self, node: yaml.Node, path: KeyPath, line: int) -> _Value:
         self._values += 1
         if self._values > MAX_VALUES:
             text = f"has aliases that stand for too much: more than {MAX_VALUES:,} values, when they are written out"
@@ -213,22 +218,23 @@ class _Reader:
             )
         if id(node) in self._open:
             self._wrong(node, path, "contains itself by an alias")
-            return None
+            return _Value(line, None)
         self._open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
-                return self._map(node, path)
+                return _Value(line, self._map(node, path))
             if isinstance(node, yaml.SequenceNode):
                 self._expect_tag(node, path, "seq")
-                return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
-            return self._scalar(node, path)
+                items = [self.value(item, (*path, index), _line(item)) for index, item in enumerate(node.value)]
+                return _Value(line, items)
+            return _Value(line, self._scalar(node, path))
         finally:
             self._open.discard(id(node))
 
-    def _map(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+    def _map(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, _Value]:
         self._expect_tag(node, path, "map")
-        own: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
+        own: dict[str, _Value] = {}
+        merged: dict[str, _Value] = {}
         lines: dict[str, int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode) or len(key.value) > MAX_KEY:
@@ -243,16 +249,18 @@ class _Reader:
                 self.repeated.append(self._mistake(key, (*path, key.value), message))
                 if not self._last_counts:
                     continue
-            lines.setdefault(key.value, key.start_mark.line + 1)
-            own[key.value] = self.value(value, (*path, key.value))
+            lines.setdefault(key.value, _line(key))
+            own[key.value] = self.value(value, (*path, key.value), _line(key))
         return merged | own
 
-    def _merged(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
+    def _merged(self, node: yaml.Node, path: KeyPath) -> dict[str, _Value]:
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        merged: dict[str, Any] = {}
+        merged: dict[str, _Value] = {}
         for source in sources:
             if isinstance(source, yaml.MappingNode):
-                merged = (self.value(source, path) or {}) | merged  # the earlier source wins; one in itself has nothing
+                merged = (
+                    self.value(source, path, _line(source)).content or {}
+                ) | merged  # the earlier source wins; one in itself has nothing
             else:
                 self._wrong(source, path, "'<<' takes a map, or a list of maps")
         return merged
@@ -278,7 +286,7 @@ class _Reader:
         self.mistakes.append(self._mistake(node, path, message))
 
     def _mistake(self, node: yaml.Node, path: KeyPath, message: str) -> Mistake:
-        return Mistake(self._name, node.start_mark.line + 1, dotted(path), message)
+        return Mistake(self._name, _line(node), dotted(path), message)
 
 
 def _plain_scalar(text: str) -> Any:
@@ -294,29 +302,6 @@ def _plain_scalar(text: str) -> Any:
     return text if number is None else number
 
 
-def _step(
-    node: yaml.Node, part: str | int, last_counts: bool, inside: tuple[yaml.Node, ...] = ()
-) -> tuple[yaml.Node, yaml.Node] | None:
-    """Go one key or index down; return the node that names the place, and the node that stands there."""
-    if isinstance(node, yaml.SequenceNode):
-        there = isinstance(part, int) and part < len(node.value)
-        return (node.value[part], node.value[part]) if there else None
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    for key, value in reversed(node.value) if last_counts else node.value:
-        if key.tag != _MERGE and key.value == part:
-            return key, value
-    for source in _merge_sources(node, (*inside, node)):
-        found = _step(source, part, last_counts, (*inside, node))
-        if found is not None:
-            return found
-    return None
-
-
-def _merge_sources(node: yaml.MappingNode, but: Sequence[yaml.Node]) -> Iterator[yaml.Node]:
-    """What is merged into a map, except maps that it is in itself."""
-    for key, value in node.value:
-        if key.tag == _MERGE:
-            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                if not any(source is other for other in but):
-                    yield source
+def _line(node: yaml.Node) -> int:
+    line: int = node.start_mark.line + 1
+    return line

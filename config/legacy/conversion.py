@@ -24,7 +24,7 @@ from headrace.config.legacy.parameters import (
 from headrace.config.legacy.rllib import convert_rllib, is_rllib
 from headrace.config.run_config import RunConfig
 from headrace.config.schema_lookup import fields_of, is_inside
-from headrace.config.yaml_reader import Document, last_of_repeated
+from headrace.config.yaml_reader import Document
 
 _PARAMETERS = "environment_parameters"
 _OLD_KEYS = ("curriculum", "parameter_randomization", *outdated_keys.HARDWARE)
@@ -87,8 +87,8 @@ def convert_document(
         return ConvertedDocument(document, notes, document.data)
     kind = _kind(document.data)
     if kind != "today's":
-        document, repeated = last_of_repeated(document)
-        for each in repeated:
+        document = document.last_of_repeated()
+        for each in document.repeated:
             notes.warn(
                 Place(each.file, each.line), each.path, f"{each.message}; the last one counts, as in old versions"
             )

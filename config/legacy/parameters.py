@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from headrace.config.errors import ConfigError, KeyPath, Mistake, suggest
 from headrace.config.legacy.old_values import Notes, OldValue, Place, Target, integral, truth
-from headrace.config.yaml_reader import last_of_repeated, read_file
+from headrace.config.yaml_reader import read_file
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def read_curricula(path: Path) -> dict[str, OldValue]:
 
 
 def _read(path: Path) -> dict[str, OldValue]:
-    document, _ = last_of_repeated(read_file(path))
+    document = read_file(path).last_of_repeated()
     return curricula_in(OldValue(document.data, document))
 
 
@@ -222,7 +222,7 @@ def read_samplers(path: Path) -> OldValue:
     Raises:
         ConfigError: if it can't be read, or holds no samplers.
     """
-    document, _ = last_of_repeated(read_file(path))
+    document = read_file(path).last_of_repeated()
     file = OldValue(document.data, document)
     if document.mistakes:
         raise ConfigError(document.mistakes)
