@@ -141,8 +141,7 @@ class RoleSettings(Settings):
         "behaviour and are no group.",
     )
     group: Flag = Field(
-        False,
-        description="Agents of one team act as a group for the sum of their rewards, as `poca` learns it.",
+        False, description="Agents of one team act as a group for the sum of their rewards, as `poca` learns it."
     )
 
 

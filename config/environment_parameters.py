@@ -144,8 +144,7 @@ def _number_or_sampler(value: Any) -> str:
 
 
 ParameterValue: TypeAlias = Annotated[
-    Annotated[Float, Tag("a number")] | Annotated[Sampler, Tag("a sampler")],
-    Discriminator(_number_or_sampler),
+    Annotated[Float, Tag("a number")] | Annotated[Sampler, Tag("a sampler")], Discriminator(_number_or_sampler)
 ]
 """A parameter's value during a lesson: a number, or a sampler."""
 

@@ -13,16 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, Strict, field_validator
 
 from headrace.config.errors import Finding
-from headrace.config.fields import (
-    ChoosingSettings,
-    Float,
-    Int,
-    PlainMap,
-    Settings,
-    Text,
-    changed,
-    one_of,
-)
+from headrace.config.fields import ChoosingSettings, Float, Int, PlainMap, Settings, Text, changed, one_of
 from headrace.config.tables import Table
 
 
@@ -66,11 +57,7 @@ class HostResources(Settings):
     """What a host on Ray asks for. Ray starts a host where there is as much left, and reserves it."""
 
     cpus: Float | None = Field(
-        None,
-        ge=0,
-        le=10_000,
-        description="CPUs.",
-        json_schema_extra={"default_text": "1; 0 in a Ray of the run's own"},
+        None, ge=0, le=10_000, description="CPUs.", json_schema_extra={"default_text": "1; 0 in a Ray of the run's own"}
     )
     gpus: Float = Field(0.0, ge=0, le=1000, description="GPUs; a fraction shares one.")
     memory: Int | None = Field(None, gt=0, le=2**50, description="Bytes of memory; null: not reckoned with.")

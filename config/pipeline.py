@@ -263,8 +263,7 @@ class PipelineSettings(Settings):
     )
 
     deterministic: Flag = Field(
-        False,
-        description="The same seed gives the same weights, bit for bit: inline hosts and `max_policy_lag` 0.",
+        False, description="The same seed gives the same weights, bit for bit: inline hosts and `max_policy_lag` 0."
     )
     max_policy_lag: Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_lag)] = Field(
         "auto",

@@ -164,8 +164,7 @@ class ReplaySettings(Settings):
         min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."
     )
     speed: Annotated[Literal["max", "realtime"] | Annotated[float, Strict()], BeforeValidator(_speed)] = Field(
-        "max",
-        description="`max`: as fast as can be; `realtime`: as recorded; a number: times that.",
+        "max", description="`max`: as fast as can be; `realtime`: as recorded; a number: times that."
     )
 
 
@@ -243,8 +242,7 @@ class TorchSettings(Settings):
     """Settings of torch."""
 
     device: Annotated[Text | None, BeforeValidator(_device)] = Field(
-        None,
-        description="Torch device of the trainers, such as `cpu` or `cuda:1`; null: `cuda` if there is one.",
+        None, description="Torch device of the trainers, such as `cpu` or `cuda:1`; null: `cuda` if there is one."
     )
     gradients: Literal["auto", "autograd"] = Field(
         "auto",

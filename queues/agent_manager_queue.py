@@ -69,11 +69,7 @@ class AgentManagerQueue(Generic[T]):
     Empty = QueueEmpty
 
     def __init__(
-        self,
-        name: str,
-        maxlen: int,
-        overflow: Overflow = "wait",
-        on_replaced: Callable[[T], None] | None = None,
+        self, name: str, maxlen: int, overflow: Overflow = "wait", on_replaced: Callable[[T], None] | None = None
     ) -> None:
         if maxlen < 1:
             raise ValueError(f"queue {name!r}: maxlen must be at least 1, got {maxlen}")

@@ -114,6 +114,11 @@ _dtype = lru_cache(maxsize=64)(np.dtype)
 """numpy's types by their names, of which messages have a few."""
 
 
+def aligned(size: int) -> int:
+    """The bytes that an array of this many takes up."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 def write_arrays(arrays: Sequence[Array], starts: Sequence[int], buffer: memoryview) -> None:
     """Copy the arrays to their places in the buffer."""
     for array, start in zip(arrays, starts, strict=True):

@@ -27,14 +27,7 @@ from typing import Any
 import msgpack
 
 from headrace.queues.errors import QueueError
-from headrace.queues.platform import (
-    Segment,
-    child_options,
-    create_segment,
-    open_segment,
-    open_socket,
-    write_ticket,
-)
+from headrace.queues.platform import Segment, create_segment, open_segment, open_socket, write_ticket
 from headrace.queues.slabs import LinkSpec
 
 NO_SLAB = -1
@@ -101,11 +94,6 @@ def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:
     sender, receiver = socket.socketpair()
     segment = create_segment(spec.segment_bytes)
     return LinkEnd(sender, segment, spec), LinkEnd(receiver, segment.duplicate(), spec)
-
-
-def child_options_of(ends: Sequence[LinkEnd], *others: socket.socket) -> dict[str, Any]:
-    """Keyword arguments for starting a child that will open these ends, and other sockets."""
-    return child_options(*others, *(end.sock for end in ends), *(end.segment for end in ends))
 
 
 class Channel(asyncio.Protocol):

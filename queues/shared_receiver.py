@@ -64,8 +64,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
             raise ValueError(f"queue {name!r}: all links must have the same overflow")
         maxlen = 1 if overflow == "replace_oldest" else sum(end.spec.maxlen for end in ends)
         super().__init__(
-            name,
-            AgentManagerQueue(name, maxlen, overflow, on_replaced=lambda arrival: arrival.link.drop(arrival.slab)),
+            name, AgentManagerQueue(name, maxlen, overflow, on_replaced=lambda arrival: arrival.link.drop(arrival.slab))
         )
         self._links = [_Link(name, i, end, self._arrivals, succeeds) for i, end in enumerate(ends)]
 

@@ -75,7 +75,7 @@ class LinkSpec:
     @property
     def stride(self) -> int:
         """Bytes from one slab's start to the next one's."""
-        return -(-self.slab_bytes // codec.ALIGNMENT) * codec.ALIGNMENT
+        return codec.aligned(self.slab_bytes)
 
     @property
     def segment_bytes(self) -> int:
@@ -151,7 +151,7 @@ class _PieceSizes:
 
     def all_of(self, batch: TrajectoryBatch) -> int:
         others = [*batch.episodes.values(), *batch.games.values()]
-        return self._size(batch.num_rows, batch.num_trajectories) + sum(_aligned(c.nbytes) for c in others)
+        return self._size(batch.num_rows, batch.num_trajectories) + sum(codec.aligned(c.nbytes) for c in others)
 
     def how_many_fit(self, batch: TrajectoryBatch, slab_bytes: int) -> int:
         """Number of leading trajectories that, without episodes and games, fit a slab."""
@@ -159,8 +159,8 @@ class _PieceSizes:
         return bisect_right(range(batch.num_trajectories), slab_bytes, key=lambda k: self._size(int(ends[k]), k + 1))
 
     def _size(self, rows: int, trajectories: int) -> int:
-        return sum(_aligned(rows * each) for each in self._row_bytes) + sum(
-            _aligned(trajectories * each) for each in self._trajectory_bytes
+        return sum(codec.aligned(rows * each) for each in self._row_bytes) + sum(
+            codec.aligned(trajectories * each) for each in self._trajectory_bytes
         )
 
 
@@ -168,16 +168,9 @@ def _bytes_per_entry(columns: Columns) -> list[int]:
     return [c.dtype.itemsize * math.prod(c.shape[1:]) for c in columns.values()]
 
 
-def _aligned(size: int) -> int:
-    return -(-size // codec.ALIGNMENT) * codec.ALIGNMENT
-
-
 def _too_small(message: Message, needed: int, slab_bytes: int) -> str:
     if isinstance(message, TrajectoryBatch):
-        what, remedy = (
-            f"one trajectory of {message.behavior_id}",
-            ", or make trajectories shorter (time_horizon)",
-        )
+        what, remedy = f"one trajectory of {message.behavior_id}", ", or make trajectories shorter (time_horizon)"
     else:
         what, remedy = f"a {type(message).__name__}", ""
     return f"{what} needs {needed} bytes, but slab_bytes is {slab_bytes}: raise it to at least {needed}{remedy}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -144,27 +144,12 @@ class BehaviorSpec:
 
     def to_plain(self) -> dict[str, Any]:
         """The spec as dictionaries, lists and scalars, for msgpack and JSON."""
-        actions = self.actions
-        names = {"continuous_names": actions.continuous_names, "branch_names": actions.branch_names}
+        unnamed = ("continuous_names", "branch_names")  # left out where they are empty, as in older streams
+        actions = {key: value for key, value in _plain(self.actions).items() if value or key not in unnamed}
         plain: dict[str, Any] = {
             "behavior_id": self.behavior_id,
-            "observations": [
-                {
-                    "name": o.name,
-                    "shape": list(o.shape),
-                    "dtype": o.dtype,
-                    "channels_last": o.channels_last,
-                    "goal": o.goal,
-                }
-                for o in self.observations
-            ],
-            "actions": {
-                "continuous_size": actions.continuous_size,
-                "discrete_branches": list(actions.discrete_branches),
-                "masked": actions.masked,
-                "unbounded": list(actions.unbounded),
-                **{key: list(given) for key, given in names.items() if given},
-            },
+            "observations": [_plain(observation) for observation in self.observations],
+            "actions": actions,
         }
         if self.grouped:
             plain["grouped"] = True
@@ -209,6 +194,10 @@ class BehaviorSpec:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(f"not a behaviour spec: {reprlib.repr(plain)} ({error})") from error
+
+
+def _plain(part: ObservationSpec | ActionSpec) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(part).items()}
 
 
 _MOST_DIGITS = 18

@@ -186,7 +186,7 @@ def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arr
     packed = msgpack.packb(meta, default=_numpy_scalar)
     if len(packed) > MAX_META_BYTES:
         raise StreamError(f"{len(packed):,} bytes of meta data can't be recorded: at most {MAX_META_BYTES:,} are")
-    data_start = _aligned(_META_LENGTH.size + len(packed))
+    data_start = codec.aligned(_META_LENGTH.size + len(packed))
     if data_start + array_bytes > MAX_FRAME_BYTES:
         raise StreamError(
             f"a frame of {data_start + array_bytes:,} bytes can't be recorded: at most {MAX_FRAME_BYTES:,} "
@@ -216,11 +216,11 @@ def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, 
         StreamError: if the payload is not what `pack_frame` makes, or claims to be larger than
             MAX_FRAME_BYTES.
     """
-    body = _decompress(payload, MAX_FRAME_BYTES if with_arrays else _aligned(_META_LENGTH.size + MAX_META_BYTES))
+    body = _decompress(payload, MAX_FRAME_BYTES if with_arrays else codec.aligned(_META_LENGTH.size + MAX_META_BYTES))
     if len(body) < _META_LENGTH.size:
         raise StreamError(f"its content has {len(body)} bytes, expected at least {_META_LENGTH.size}")
     (meta_bytes,) = _META_LENGTH.unpack_from(body)
-    data_start = _aligned(_META_LENGTH.size + meta_bytes)
+    data_start = codec.aligned(_META_LENGTH.size + meta_bytes)
     if meta_bytes > MAX_META_BYTES:
         raise StreamError(f"its meta data claims {meta_bytes:,} bytes, expected at most {MAX_META_BYTES:,}")
     if data_start > len(body):
@@ -264,10 +264,6 @@ def _decompress(payload: bytes, most: int) -> bytes:
         return zstandard.ZstdDecompressor().decompress(payload, max_output_size=most, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise StreamError(f"its payload is not zstd: {error}") from error
-
-
-def _aligned(size: int) -> int:
-    return -(-size // codec.ALIGNMENT) * codec.ALIGNMENT
 
 
 def _numpy_scalar(value: object) -> Any:

@@ -18,8 +18,9 @@ from typing import Any
 import msgpack
 from queue_conformance import numbered
 
-from headrace.queues.links import LinkEnd, child_options_of
+from headrace.queues.links import LinkEnd
 from headrace.queues.messages import Message
+from headrace.queues.platform import child_options
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
 
@@ -33,7 +34,7 @@ def child(does: str, ends: list[LinkEnd], **orders: Any) -> Iterator[subprocess.
         [sys.executable, __file__],
         stdin=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "tests")])},
-        **child_options_of(ends),
+        **child_options(*(end.sock for end in ends), *(end.segment for end in ends)),
     )
     try:
         assert process.stdin is not None

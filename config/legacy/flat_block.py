@@ -25,10 +25,7 @@ _TO_HYPERPARAMETERS = {
 }
 
 MOVED = {
-    trainer: {
-        **{key: f"hyperparameters.{key}" for key in keys},
-        **{key: f"network_settings.{key}" for key in _NETWORK},
-    }
+    trainer: {**{key: f"hyperparameters.{key}" for key in keys}, **{key: f"network_settings.{key}" for key in _NETWORK}}
     for trainer, keys in _TO_HYPERPARAMETERS.items()
 }
 """Today's places of keys that kept their meaning, by trainer."""
@@ -103,10 +100,7 @@ def known(trainer: str) -> set[str]:
 ALL = frozenset(key for trainer in MOVED for key in known(trainer)) | frozenset(GONE)
 """Every key of flat blocks."""
 
-DISTINCTIVE = ALL - {
-    *STAYED,
-    *("time_horizon", "reward_signals", "self_play", "behavioral_cloning", "framework"),
-}
+DISTINCTIVE = ALL - {*STAYED, *("time_horizon", "reward_signals", "self_play", "behavioral_cloning", "framework")}
 """Keys that tell a flat block from one of today."""
 
 
