@@ -109,7 +109,7 @@ def check_use(use: str, more: Collection[str] = (), persons: bool = False) -> st
     )
 
 
-def check_with(use: str, given: Mapping[str, object], named: str = "use") -> list[Finding]:
+def check_with(use: str, arguments: Mapping[str, object], named: str = "use") -> list[Finding]:
     """Find the arguments that a brain does not take, as far as its code does not check them itself."""
     accepted = BRAIN_KINDS[kind_of(use) or LEARNING].keys
     if accepted is None:
@@ -118,12 +118,12 @@ def check_with(use: str, given: Mapping[str, object], named: str = "use") -> lis
     takes = ", ".join(map(repr, accepted)) or "nothing"
     found = [
         Finding((key, name), f"'{use}' accepts {takes}; leave it out", ((named,),))
-        for name in given
+        for name in arguments
         if name not in accepted
     ]
     found += [
         Finding((key, name), f"{value!r} does not fit; expected true or false")
-        for name, value in given.items()
+        for name, value in arguments.items()
         if name == "deterministic" and name in accepted and not isinstance(value, bool)
     ]
     return found

@@ -121,8 +121,8 @@ class WrapperSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, given: object) -> object:
-        return {"use": given} if isinstance(given, str) else given
+    def _named(cls, value: object) -> object:
+        return {"use": value} if isinstance(value, str) else value
 
 
 class RoleSettings(Settings):
@@ -272,13 +272,13 @@ class EnvironmentSettings(ChoosingSettings):
 
     def _mistakes(self) -> Iterator[Finding]:
         kind = ENVIRONMENT_KINDS[self.kind]
-        given = [name for name in kind.made_by if getattr(self, name) is not None]
-        if kind.made_by and not given:
+        written = [name for name in kind.made_by if getattr(self, name) is not None]
+        if kind.made_by and not written:
             needed = " or ".join(f"'{name}'" for name in kind.made_by)
             message = f"needs {needed}, which names what to make; add '{kind.example}' or the like"
             yield Finding((), message, tuple((name,) for name in kind.made_by))
-        for name in given[1:]:
-            yield Finding((name,), f"stands beside '{given[0]}'; keep one of the two", ((given[0],),))
+        for name in written[1:]:
+            yield Finding((name,), f"stands beside '{written[0]}'; keep one of the two", ((written[0],),))
         fitting = {*FOR_EVERY_KIND, *kind.made_by, *kind.keys}
         for name in changed(self):
             if name in EnvironmentSettings.model_fields and name not in fitting:

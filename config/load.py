@@ -52,8 +52,8 @@ def load_config(
     """
     if not isinstance(path, Mapping):
         return _check(_read(path, curriculum, sampler, lesson), overrides)
-    given, wrong_arguments = parse(overrides)
-    data, _, misplaced = apply(plain(path), given)
+    parsed, wrong_arguments = parse(overrides)
+    data, _, misplaced = apply(plain(path), parsed)
     if wrong_arguments or misplaced:
         raise ConfigError([*wrong_arguments, *misplaced])
     return RunConfig.from_plain(data)
@@ -110,8 +110,8 @@ def _read(
 
 
 def _check(modern: ConvertedDocument, overrides: Sequence[str | Override]) -> RunConfig:
-    given, wrong_arguments = parse(overrides)
-    data, sets, misplaced = apply(modern.data, given)
+    parsed, wrong_arguments = parse(overrides)
+    data, sets, misplaced = apply(modern.data, parsed)
     mistakes = [*modern.mistakes, *wrong_arguments, *misplaced]
     yields = _resume_yields(data, sets)
     if yields:
@@ -159,20 +159,20 @@ class _Places:
 
     def __call__(self, path: KeyPath, message: str) -> Mistake:
         """Make a mistake about a key, with its place."""
-        given = self._giver(path)
+        source = self._source(path)
         for override in reversed(self.overrides):
-            if self._sets(override, given):
+            if self._sets(override, source):
                 return Mistake(override.name, None, dotted(path), message)
-        place = self.modern.place(given)
+        place = self.modern.place(source)
         return Mistake(place.file, place.line, dotted(path), message)
 
-    def _giver(self, path: KeyPath) -> KeyPath:
+    def _source(self, path: KeyPath) -> KeyPath:
         """Return the key that gave a value: what a behaviour inherits stands in `default_settings`."""
         inherited: KeyPath = ("default_settings", *path[2:])
-        own = path[:1] != ("behaviors",) or len(path) < 3 or self._is_given(path) or not self._is_given(inherited)
+        own = path[:1] != ("behaviors",) or len(path) < 3 or self._is_written(path) or not self._is_written(inherited)
         return path if own else inherited
 
-    def _is_given(self, path: KeyPath) -> bool:
+    def _is_written(self, path: KeyPath) -> bool:
         return self.modern.has(path) or any(self._sets(override, path) for override in self.overrides)
 
     def _sets(self, override: Override, path: KeyPath) -> bool:

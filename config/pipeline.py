@@ -155,8 +155,8 @@ class WriterSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, given: object) -> object:
-        return {"use": given} if isinstance(given, str) else given
+    def _named(cls, value: object) -> object:
+        return {"use": value} if isinstance(value, str) else value
 
 
 # Supervision: how long a part of the run may be silent before a warning, and before its end.

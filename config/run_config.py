@@ -68,11 +68,11 @@ class RunConfig(Sections):
         """
         plain = self.model_dump(mode="json", by_alias=True)
         if self.default_settings is not None:
-            given = self.default_settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            plain["default_settings"] = {"trainer_type": self.default_settings.trainer_type, **given}
+            written = self.default_settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            plain["default_settings"] = {"trainer_type": self.default_settings.trainer_type, **written}
             for settings in plain["behaviors"].values():
                 signals = settings["reward_signals"]
-                signals.update({name: None for name in given.get("reward_signals", ()) if name not in signals})
+                signals.update({name: None for name in written.get("reward_signals", ()) if name not in signals})
         return plain
 
     @classmethod
@@ -111,9 +111,9 @@ class RunConfig(Sections):
         section = data.get("environment") if isinstance(data, dict) else None
         kind = ENVIRONMENT_KINDS.get(str(section.get("kind"))) if isinstance(section, dict) else None
         for name, defaults in kind.defaults.items() if kind is not None else ():
-            given = data.get(name)
-            if given is None or isinstance(given, dict):
-                data = {**data, name: {**defaults, **(given or {})}}
+            written = data.get(name)
+            if written is None or isinstance(written, dict):
+                data = {**data, name: {**defaults, **(written or {})}}
         return data
 
     @model_validator(mode="before")
@@ -182,11 +182,11 @@ def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tu
 def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[Finding]) -> dict[str, Any]:
     inherited = dict(default)
     hyperparameters = default.get("hyperparameters")
-    theirs = default.get("trainer_type", DEFAULT_TRAINER)
-    ours = own.get("trainer_type", theirs)
-    if isinstance(hyperparameters, Mapping) and theirs != ours:
+    default_trainer = default.get("trainer_type", DEFAULT_TRAINER)
+    trainer = own.get("trainer_type", default_trainer)
+    if isinstance(hyperparameters, Mapping) and default_trainer != trainer:
         # The schema of a trainer of the user's own is unknown: nothing of another trainer's is sure to fit.
-        model = declared_kind(ours).hyperparameters
+        model = declared_kind(trainer).hyperparameters
         known = {} if model is None else model.model_fields
         foreign = [key for key in hyperparameters if key not in known]
         own, denied = _without_denied(own, foreign)
@@ -196,8 +196,8 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
             del inherited["hyperparameters"]
         if dropped:
             message = (
-                f"its trainer_type '{ours}' does not take over these hyperparameters of default_settings "
-                f"(trainer_type '{theirs}'): {', '.join(dropped)}"
+                f"its trainer_type '{trainer}' does not take over these hyperparameters of default_settings "
+                f"(trainer_type '{default_trainer}'): {', '.join(dropped)}"
             )
             warnings.append(Finding(("behaviors", name), message))
     merged = _merge(inherited, own)

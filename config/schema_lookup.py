@@ -119,7 +119,8 @@ def is_inside(path: KeyPath, data: Any) -> bool:
 
 def tags_of(model: type[BaseModel]) -> dict[str, str]:
     """Return the keys of a model that can hold one word only, its tags, and that word."""
-    words = {key: get_args(field.annotation) for key, field in fields_of(model).items() if _is_literal(field)}
+    kinds = {key: field.annotation for key, field in fields_of(model).items()}
+    words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
     return {key: choice[0] for key, choice in words.items() if len(choice) == 1}
 
 
@@ -132,10 +133,6 @@ def _chosen(model: type[BaseModel], beside: Any) -> bool:
     """Return False if the `trainer_type` beside a section makes it another model."""
     trainers = trainers_of(model)
     return not trainers or value_at(beside, ("trainer_type",)) in (None, *trainers)
-
-
-def _is_literal(field: FieldInfo) -> bool:
-    return get_origin(field.annotation) is Literal
 
 
 def _fits(model: type[BaseModel], data: Any) -> bool:

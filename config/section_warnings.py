@@ -101,11 +101,11 @@ def _about_unity(config: Sections) -> Iterator[Finding]:
     for name in changed(config.env_settings):
         if name in _PROGRAMS_ALONE and name not in kind.env_settings:
             yield Finding(("env_settings", name), "has no effect, because 'environment' says what to run")
-    strange = [name for name in changed(config.engine_settings) if name not in kind.engine_settings]
-    if strange and not kind.engine_settings:
+    ignored = [name for name in changed(config.engine_settings) if name not in kind.engine_settings]
+    if ignored and not kind.engine_settings:
         yield Finding(("engine_settings",), "has no effect, because only Unity takes it")
     elif config.environment.kind != UNITY:
-        for name in strange:
+        for name in ignored:
             yield Finding(
                 ("engine_settings", name), f"has no effect on environments of kind '{config.environment.kind}'"
             )

@@ -41,11 +41,10 @@ class Table(UserDict[str, _Entry]):
 
     def __contains__(self, name: object) -> bool:
         """Return True if there is such an entry, in an installed package's module if in no other."""
-        return name in self.data or (_is_name(name) and _import_plugins() and name in self.data)
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and name.isidentifier()  # not `module:Class`, which is found without a table
+        if name in self.data:
+            return True
+        is_word = isinstance(name, str) and name.isidentifier()  # not `module:Class`, which is found without a table
+        return is_word and _import_plugins() and name in self.data
 
 
 @functools.cache

@@ -73,8 +73,8 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
         case ReplaySample():
             fields, named = {}, [*message.columns.items()]
         case DecisionRequest():
-            asked = [[q.behavior_id, q.snapshot, q.version, q.greedy, [*q.held]] for q in message.questions]
-            fields, named = {"number": message.number, "asked": asked}, _numbered(message.questions)
+            questions = [[q.behavior_id, q.snapshot, q.version, q.greedy, [*q.held]] for q in message.questions]
+            fields, named = {"number": message.number, "asked": questions}, _numbered(message.questions)
         case DecisionAnswer():
             versions = [answer.version for answer in message.answers]
             fields, named = {"number": message.number, "versions": versions}, _numbered(message.answers)

@@ -92,15 +92,15 @@ def convert_document(
             notes.warn(
                 Place(each.file, each.line), each.path, f"{each.message}; the last one counts, as in old versions"
             )
-    made = _Conversion(OldValue(document.data, document), notes)
-    made.convert(kind)
+    conversion = _Conversion(OldValue(document.data, document), notes)
+    conversion.convert(kind)
     if curriculum is not None:
-        made.curricula += [(name, old, True) for name, old in read_curricula(curriculum).items()]
+        conversion.curricula += [(name, old, True) for name, old in read_curricula(curriculum).items()]
     if sampler is not None:
-        made.samplers.append(read_samplers(sampler))
-    data = made.with_parameters()
+        conversion.samplers.append(read_samplers(sampler))
+    data = conversion.with_parameters()
     modern = ConvertedDocument(document, notes, document.data if data == document.data else data)
-    lesson = max(lesson, made.lesson)
+    lesson = max(lesson, conversion.lesson)
     if lesson and _PARAMETERS in data:
         begun = skip_lessons(lesson, data[_PARAMETERS], notes, modern.place)
         modern.data = {**data, _PARAMETERS: begun}
@@ -163,16 +163,16 @@ class _Conversion:
 
     def with_parameters(self) -> dict[str, Any]:
         """Return all of today's data, `environment_parameters` included."""
-        made = Target(self._notes, (_PARAMETERS,))
-        given = self._whole.value.get(_PARAMETERS)
-        if isinstance(given, dict):
-            outdated_keys.unfold_lessons(self._whole.at(_PARAMETERS), made)
+        target = Target(self._notes, (_PARAMETERS,))
+        written = self._whole.value.get(_PARAMETERS)
+        if isinstance(written, dict):
+            outdated_keys.unfold_lessons(self._whole.at(_PARAMETERS), target)
         for behavior, old, strict in self.curricula:
-            convert_curriculum(behavior, old, made, strict=strict)
+            convert_curriculum(behavior, old, target, strict=strict)
         for old in self.samplers:
-            convert_samplers(old, made)
-        if made.data or isinstance(given, dict):
-            self._top.data[_PARAMETERS] = made.data
+            convert_samplers(old, target)
+        if target.data or isinstance(written, dict):
+            self._top.data[_PARAMETERS] = target.data
         return self._top.data
 
     def _take_curricula(self) -> None:
@@ -198,9 +198,9 @@ class _Conversion:
             if key in ("behaviors", "default_settings"):
                 self._take_blocks(key, old)
             elif key == "checkpoint_settings" and isinstance(old.value, dict):
-                made = Target(self._notes, (key,))
-                moved, self.lesson = outdated_keys.convert_checkpoints(old, made)
-                self._top.data[key] = made.data
+                target = Target(self._notes, (key,))
+                moved, self.lesson = outdated_keys.convert_checkpoints(old, target)
+                self._top.data[key] = target.data
             elif key in outdated_keys.HARDWARE:
                 outdated_keys.convert_hardware(key, old, self._top.data, self._notes)
             elif key in ("curriculum", "parameter_randomization"):
@@ -224,14 +224,16 @@ class _Conversion:
         for name, block in blocks.items():
             if DEFAULT in flat and name in flat:
                 continue
-            made = Target(self._notes, (key, name) if key == "behaviors" else (key,))
+            target = Target(self._notes, (key, name) if key == "behaviors" else (key,))
             if name in flat:
-                convert_block(dict(block.items()), block, made)
+                convert_block(dict(block.items()), block, target)
             else:
-                outdated_keys.convert_current(block, made)
+                outdated_keys.convert_current(block, target)
             if name in flat:
-                made.data = in_order(made.data)
-            self._top.put_at(tuple(map(str, made.path)), made.data if isinstance(block.value, dict) else block.value)
+                target.data = in_order(target.data)
+            self._top.put_at(
+                tuple(map(str, target.path)), target.data if isinstance(block.value, dict) else block.value
+            )
 
     def _take_inner_curricula(self, blocks: Mapping[str, OldValue]) -> None:
         for name, block in blocks.items():

@@ -35,20 +35,20 @@ def convert_sections(sections: Mapping[str, OldValue], target: Target, *, rename
         body = _follow(name, sections, target.notes)
         if body is None:
             continue
-        made = Target(target.notes, ("behaviors", name))
-        target.notes.origins[made.path] = section.place
+        inner = Target(target.notes, ("behaviors", name))
+        target.notes.origins[inner.path] = section.place
         inherited = dict(default.items()) if default is not None else {}
         reported = lacks(inherited) if shared is not None else ()
-        convert_block({**inherited, **dict(body.items())}, section, made, reported)
-        block = in_order(made.data)
+        convert_block({**inherited, **dict(body.items())}, section, inner, reported)
+        block = in_order(inner.data)
         target.put_at(("behaviors", name), block if shared is None else own_part(shared, block))
 
 
 def _warn_of_new_names(behaviors: Mapping[str, OldValue], notes: Notes) -> None:
     names = list(behaviors)
-    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     message = "stand under 'behaviors' now" if len(names) > 1 else "stands under 'behaviors' now"
-    notes.warn(behaviors[names[0]], shown, message)
+    notes.warn(behaviors[names[0]], listed, message)
 
 
 def _convert_default(
@@ -68,11 +68,11 @@ def _convert_default(
         target.notes.warn(default, DEFAULT, message)
         return None
     target.notes.warn(default, DEFAULT, "is 'default_settings' now")
-    made = Target(target.notes, ("default_settings",))
-    target.notes.origins[made.path] = default.place
-    convert_block(flat, default, made)
+    inner = Target(target.notes, ("default_settings",))
+    target.notes.origins[inner.path] = default.place
+    convert_block(flat, default, inner)
     _about_counting(flat, target.notes)
-    block = in_order(made.data)
+    block = in_order(inner.data)
     target.data["default_settings"] = block
     return block
 

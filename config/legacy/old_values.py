@@ -64,13 +64,13 @@ class Notes:
         for (file, key, message), lines in self._warnings.items():
             if (file, key, message) not in self._idle:
                 used.setdefault((file, key), set()).update(lines)
-        shown = {
+        reported = {
             each: lines - used.get(each[:2], set()) if each in self._idle else lines
             for each, lines in self._warnings.items()
         }
-        first = {each: min(lines, default=0) for each, lines in shown.items() if lines or each not in self._idle}
+        first = {each: min(lines, default=0) for each, lines in reported.items() if lines or each not in self._idle}
         return tuple(
-            _write(*each, sorted(shown[each]))
+            _write(*each, sorted(reported[each]))
             for each in sorted(first, key=lambda each: (each[0], first[each], *each[1:]))
         )
 

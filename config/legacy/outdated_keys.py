@@ -116,19 +116,15 @@ def write_into_blocks(moved: Mapping[str, OldValue], data: dict[str, Any], notes
 def unfold_lessons(parameters: OldValue, target: Target) -> None:
     """Write `environment_parameters` with lessons `- {name: Lesson0, …}` where they were `- Lesson0: {…}`."""
     for name, parameter in parameters.items():
-        lessons = parameter.at("curriculum") if _has_lessons(parameter.value) else None
-        if lessons is None:
+        if not isinstance(parameter.value, dict) or not isinstance(parameter.value.get("curriculum"), list):
             target.put_at((name,), parameter.value, parameter)
             continue
+        lessons = parameter.at("curriculum")
         numbered = [lessons.at(number) for number in range(len(lessons.value))]
         unfolded = [_lesson(lesson, target.notes) for lesson in numbered]
         target.put_at((name,), {**parameter.value, "curriculum": [body for body, _ in unfolded]}, parameter)
         for number, (_, origin) in enumerate(unfolded):
             _trace((*target.path, name, "curriculum", number), origin, target.notes)
-
-
-def _has_lessons(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("curriculum"), list)
 
 
 def _lesson(lesson: OldValue, notes: Notes) -> tuple[Any, OldValue]:
@@ -149,14 +145,14 @@ def _trace(path: tuple[str | int, ...], old: OldValue, notes: Notes) -> None:
 
 def convert_hardware(name: str, old: OldValue, data: dict[str, Any], notes: Notes) -> None:
     """Convert `cpu` and `multi_gpu` at the top of a file to torch's device."""
-    asked = truth(old.value)
-    if not isinstance(asked, bool):
+    on = truth(old.value)
+    if not isinstance(on, bool):
         notes.wrong(old, f"{old.value!r} does not fit; expected true or false")
-    elif name == "multi_gpu" and asked:
+    elif name == "multi_gpu" and on:
         notes.wrong(old, "one behaviour can't learn on several GPUs; leave it out")
     else:
         notes.warn(old, name, "is 'torch_settings.device' now" if name == "cpu" else "is gone; it was off")
-        if asked:
+        if on:
             data["torch_settings"] = {**(data.get("torch_settings") or {}), "device": "cpu"}
             notes.origins["torch_settings", "device"] = old.place
 

@@ -115,16 +115,16 @@ def _is_whole(old: OldValue, notes: Notes, *, strict: bool) -> bool:
 
 
 def _lessons(behavior: str, old: OldValue, values: OldValue) -> Iterator[dict[str, Any]]:
-    given = {**_DEFAULTS, **old.value}
+    curriculum = {**_DEFAULTS, **old.value}
     for number, value in enumerate(values.value):
         lesson: dict[str, Any] = {"name": f"Lesson{number}", "value": value}
-        if number < len(given["thresholds"]):
+        if number < len(curriculum["thresholds"]):
             lesson["completion_criteria"] = {
                 "behavior": behavior,
-                "measure": given["measure"],
-                "threshold": given["thresholds"][number],
-                "min_lesson_length": integral(given["min_lesson_length"]),
-                "signal_smoothing": truth(given["signal_smoothing"]),
+                "measure": curriculum["measure"],
+                "threshold": curriculum["thresholds"][number],
+                "min_lesson_length": integral(curriculum["min_lesson_length"]),
+                "signal_smoothing": truth(curriculum["signal_smoothing"]),
                 "require_reset": True,
             }
         yield lesson
@@ -285,8 +285,8 @@ def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
 
 
 def _check_needed(kind: Any, old: OldValue, target: Target) -> None:
-    given = {key.replace("-", "_") for key in old.value}
+    keys = {key.replace("-", "_") for key in old.value}
     for key in _NEEDED.get(kind, ()) if isinstance(kind, str) else ():
-        if key not in given:
-            message = f"lacks '{key}', which the sampler '{kind}' needs{suggest(key, sorted(given))}"
+        if key not in keys:
+            message = f"lacks '{key}', which the sampler '{kind}' needs{suggest(key, sorted(keys))}"
             target.notes.wrong(old, message)

@@ -39,7 +39,7 @@ _NETWORK: Keys = {
 _GAME: Keys = {
     "env_path": ("env_settings.env_path", integral),
     "speedup": ("engine_settings.time_scale", integral),
-    "show_window": ("engine_settings.no_graphics", lambda shown: not shown),
+    "show_window": ("engine_settings.no_graphics", lambda show: not show),
     "action_repeat": ("environment.action_repeat", integral),
     "framerate": ("environment.fixed_fps", integral),
     "port": ("env_settings.base_port", integral),
