@@ -43,13 +43,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
         service.model(name)  # before a body is read for nothing
         body = await read_plain(request)
         answer = await service.act(name, lambda spec: read_action_request(spec, body))
-        plain = {
-            "continuous": answer.actions.continuous.tolist(),
-            "discrete": answer.actions.discrete.tolist(),
-            "version": answer.loaded.version,
-            "step": answer.loaded.step,
-        }
-        return _answer(request, plain)
+        return _answer(request, _plain_of(answer))
 
     async def open_session(request: web.Request) -> web.Response:
         wanted = checked(await read_plain(request), NewSession) if request.can_read_body else NewSession(agents=1)
@@ -99,6 +93,15 @@ def _refusing(handler: Handler) -> Handler:
             return answer
 
     return respond
+
+
+def _plain_of(answer: ActionAnswer) -> dict[str, Any]:
+    return {
+        "continuous": answer.actions.continuous.tolist(),
+        "discrete": answer.actions.discrete.tolist(),
+        "version": answer.loaded.version,
+        "step": answer.loaded.step,
+    }
 
 
 def _answer(request: web.Request, plain: Any, status: int = 200) -> web.Response:
