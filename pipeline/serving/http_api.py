@@ -11,6 +11,7 @@ from aiohttp import hdrs, web
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.pipeline.serving.action_request import KEYS, MOST_AGENTS, ErrorKind, RequestRefused, read_action_request
+from headrace.pipeline.serving.batcher import ActionAnswer
 from headrace.pipeline.serving.metrics import CONTENT_TYPE
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.site import MSGPACK, checked, read_plain, refusal
