@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -61,3 +62,25 @@ def fixed_seeds() -> None:
     """Nobody should draw from the global generators; who does at least draws the same each time."""
     random.seed(0)
     np.random.seed(0)
+
+
+@pytest.fixture
+def in_this_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., str]]:
+    """Calls a command's `main` with arguments, looks at its exit status and returns what it has said."""
+    ours = logging.getLogger("headrace")
+    before = ours.level, ours.propagate, [*ours.handlers]
+
+    def call(main: Callable[[list[str]], int], *arguments: str, status: int = 0) -> str:
+        with monkeypatch.context() as patch:
+            for name, value in os.environ.items():
+                patch.setenv(name, value)  # what the command sets is for its own process
+            ended = main([*arguments])
+        told = "".join(capsys.readouterr())
+        assert ended == status, told
+        return told
+
+    yield call
+    ours.level, ours.propagate, ours.handlers = before
+    logging.lastResort.setFormatter(None)

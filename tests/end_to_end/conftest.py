@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,28 +25,6 @@ def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Slow tests wait longer: they are run when the machine does other things as well."""
     if request.node.get_closest_marker("slow"):
         monkeypatch.setattr(runs, "PATIENCE_S", runs.MORE_PATIENCE_S)
-
-
-@pytest.fixture
-def in_this_process(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., str]]:
-    """Calls a command's `main` with arguments, looks at its exit status and returns what it has said."""
-    ours = logging.getLogger("headrace")
-    before = ours.level, ours.propagate, [*ours.handlers]
-
-    def call(main: Callable[[list[str]], int], *arguments: str, status: int = 0) -> str:
-        with monkeypatch.context() as patch:
-            for name, value in os.environ.items():
-                patch.setenv(name, value)  # what the command sets is for its own process
-            ended = main([*arguments])
-        told = "".join(capsys.readouterr())
-        assert ended == status, told
-        return told
-
-    yield call
-    ours.level, ours.propagate, ours.handlers = before
-    logging.lastResort.setFormatter(None)
 
 
 @pytest.fixture

@@ -215,13 +215,15 @@ def test_a_wrong_command_exits_with_status_2_and_says_how_it_is_used(arguments, 
         (["--replay", "good.yaml"], "good.yaml"),
     ],
 )
-def test_a_run_that_can_not_start_says_why_without_a_traceback(arguments, told, good, tmp_path):
+def test_a_run_that_can_not_start_says_why_without_a_traceback(
+    arguments, told, good, tmp_path, monkeypatch, in_this_process
+):
+    monkeypatch.chdir(tmp_path)
     taken = tmp_path / "results" / "taken"
     taken.mkdir(parents=True)
-    done = command(good, *arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert told.lower() in done.stderr.lower()
-    assert "Traceback" not in done.stdout + done.stderr
+    said = in_this_process(main, str(good), *arguments, status=2)
+    assert told.lower() in said.lower()
+    assert "Traceback" not in said
     assert list(taken.parent.iterdir()) == [taken], "what can't start makes no folder"
 
 

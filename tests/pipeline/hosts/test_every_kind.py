@@ -34,9 +34,7 @@ NOT_IN_MAIN = "what ends, stops or holds a host in main's own event loop does th
 
 QUICK_ON_RAY = {
     "test_a_queue_from_a_host_does_what_every_queue_does",
-    "test_a_queue_to_a_host_does_what_every_queue_does",
     "test_a_replacement_goes_on_in_the_queues_of_a_dead_actor",
-    "test_one_that_fails_says_why_last_and_ends_with_status_1",
     "test_one_that_hangs_says_where_and_can_be_killed",
 }
 

@@ -1,6 +1,6 @@
-"""Every trainer with every reward signal, kind of action, kind of observation, with memory and without."""
+"""Every trainer with every reward signal with memory and without, on each kind of action and of observation."""
 
-from itertools import product
+from itertools import combinations, count, product
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,28 @@ ACTIONS = {"continuous": CONTINUOUS, "discrete": DISCRETE, "hybrid": HYBRID}
 OBSERVATIONS = {"vector": (VECTOR,), "visual": (VECTOR, IMAGE)}
 MEMORIES = {"feed-forward": None, "recurrent": {"memory_size": 8, "sequence_length": 4}}
 
+EVERY = list(product(TRAINERS, SIGNALS, ACTIONS, OBSERVATIONS, MEMORIES))
+
+
+def chosen():
+    """One cell for each trainer, signal and memory; the kinds of actions and observations take turns."""
+    turns = count()
+    for kind, signal, memory in product(TRAINERS, SIGNALS, MEMORIES):
+        turn = next(turns)
+        yield kind, signal, [*ACTIONS][turn % len(ACTIONS)], [*OBSERVATIONS][turn // 2 % len(OBSERVATIONS)], memory
+
+
+CHOSEN = [*chosen()]
+
+
+def test_each_two_kinds_of_anything_meet():
+    for first, second in combinations(range(5), 2):
+        assert {(cell[first], cell[second]) for cell in CHOSEN} == {(cell[first], cell[second]) for cell in EVERY}
+
 
 @pytest.mark.parametrize(
     ("kind", "signal", "actions", "observations", "memory"),
-    list(product(TRAINERS, SIGNALS, ACTIONS, OBSERVATIONS, MEMORIES)),
+    [pytest.param(*cell, marks=() if cell in CHOSEN else pytest.mark.slow) for cell in EVERY],
 )
 def test_a_few_updates_have_finite_losses_and_change_the_policy(kind, signal, actions, observations, memory, tmp_path):
     spec = BehaviorSpec("Test", OBSERVATIONS[observations], ACTIONS[actions], grouped=kind == "poca")
