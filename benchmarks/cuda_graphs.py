@@ -23,7 +23,7 @@ from update import CASES, ROWS, rows_of
 from headrace.config import BehaviorSettings
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer import Trainer, TrainerContext, captured_step
+from headrace.stages.trainer import Trainer, TrainerContext, gradients
 from headrace.stages.trainer.factory import make_trainer
 
 SAC = {"buffer_size": 4096, "batch_size": 256, "steps_per_update": 8}
@@ -58,12 +58,12 @@ def make(case: str, device: str, graphs: bool) -> Trainer:
 
 def without_capturing(case: str, device: str) -> Trainer:
     """A learner that makes the steps that graphs are made of."""
-    usual = captured_step.graphs_on
-    captured_step.graphs_on = lambda device: NeverCaptured()
+    usual = gradients.graphs_on
+    gradients.graphs_on = lambda device: NeverCaptured()
     try:
         return make(case, device, True)
     finally:
-        captured_step.graphs_on = usual
+        gradients.graphs_on = usual
 
 
 def learned_in(trainer: Trainer, batch: TrajectoryBatch, device: str) -> float:

@@ -124,7 +124,7 @@ class RewardSignals(Settings):
 
     # This is the table of reward signals: name, settings, class.
     extrinsic: ExtrinsicSettings | None = _signal(
-        "headrace.stages.trainer.rewards.extrinsic:Extrinsic", "The environment's own reward."
+        "headrace.stages.trainer.rewards.signal:Extrinsic", "The environment's own reward."
     )
     curiosity: CuriositySettings | None = _signal(
         "headrace.stages.trainer.rewards.curiosity:Curiosity", "Reward for observations that could not be predicted."

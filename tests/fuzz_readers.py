@@ -77,8 +77,8 @@ from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.trainer.imitation.streams import read_stream
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo
-from headrace.stages.trainer.replay_file import MAGIC as REPLAY_MAGIC
-from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay_store import MAGIC as REPLAY_MAGIC
+from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 
 MEGABYTE = 1 << 20
 

@@ -63,7 +63,7 @@ def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
             yield partial(find_trainer, settings.trainer_type, config.source_folder, path)
         for name, signal in settings.signals.items():
             if isinstance(signal, OwnSignalSettings):
-                from headrace.stages.trainer.rewards.factory import (
+                from headrace.stages.trainer.rewards.signal import (
                     find_signal,  # with torch, which a signal needs anyway
                 )
 

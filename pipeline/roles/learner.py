@@ -38,7 +38,7 @@ from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.stages.errors import StageError
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.stage import Statistics
-from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
 from headrace.stages.trainer.stage import TrainerStage
 

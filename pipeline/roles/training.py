@@ -30,10 +30,9 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.replay.recording import recorded_agents
 from headrace.stages.stage import Statistics
-from headrace.stages.trainer.deliveries import Deliveries
 from headrace.stages.trainer.factory import make_trainer
-from headrace.stages.trainer.protocol import Trainer, TrainerContext
-from headrace.stages.trainer.replicas import Replicas
+from headrace.stages.trainer.inlet import Deliveries
+from headrace.stages.trainer.protocol import Replicas, Trainer, TrainerContext
 from headrace.stages.trainer.report import TrainerPort
 from headrace.stages.trainer.stage import TrainerStage
 from headrace.stages.trainer.thread_choice import ThreadChoice, candidates_for

@@ -1,8 +1,7 @@
 """Trainers, and what they share. A trainer's own module, and torch with it, is imported where it is built."""
 
-from headrace.stages.trainer.protocol import Trainer, TrainerContext
+from headrace.stages.trainer.protocol import Schedule, Trainer, TrainerContext
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
-from headrace.stages.trainer.schedules import Schedule
 from headrace.stages.trainer.stage import TrainerStage
 
 __all__ = ["Schedule", "Trainer", "TrainerContext", "TrainerPort", "TrainerReport", "TrainerStage"]

@@ -6,6 +6,7 @@ its state is two vectors and a count: no optimizer object between us and what a 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import sqrt
@@ -18,7 +19,10 @@ from torch import Tensor
 
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.network.flat_parameters import write_named
+from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.protocol import TrainedActor
 from headrace.stages.policy.network.transfers import host_copies
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 
 class Adam:
@@ -124,6 +128,37 @@ class Adam:
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}
 
 
+class NetworkUpdate(ABC):
+    """Owns a network, and the optimizer that changes it.
+
+    Args:
+        network: the network to train.
+        adam: its optimizer.
+        replicas: those that make the same update, each from its part of the rows.
+    """
+
+    def __init__(self, network: TrainedActor, adam: Adam, replicas: Replicas = SINGLE_TRAINER) -> None:
+        self.network = network
+        self.adam = adam
+        self.replicas = replicas
+
+    def state_dict(self) -> dict[str, Any]:
+        """Adam's moments by parameter name, and its step count."""
+        return self.adam.state_dict(self.network.named_views)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: naming the tensor that does not fit.
+        """
+        self.adam.load_state_dict(self.network.named_views, state)
+
+    @abstractmethod
+    def heads(self, inputs: Inputs) -> Tensor:
+        """The actor's heads [B, H]."""
+
+
 class GradientParts:
     """The parts of a gradient, whose norms are limited apart.
 
@@ -162,3 +197,23 @@ def _runs(gradients: Tensor, part: Tensor) -> list[NDArray[Any]]:
     """Views of the stretches of gradients [n] in which a part [n] is 1."""
     edges = np.flatnonzero(np.diff(part.numpy(), prepend=0, append=0))
     return [gradients.numpy()[first:end] for first, end in edges.reshape(-1, 2)]
+
+
+# Adam's moments of weights whose gradients stay 0 (units of ReLU that are off, images without a pattern) fall by a
+# tenth each step until they are denormal, below 1.2e-38, where processors compute a hundred times as slowly; a step of
+# Adam in soft actor-critic took eight times as long. No learning depends on such numbers: they count as 0.
+_DENORMAL = np.float32(1e-40)
+_ONE = np.float32(1.0)
+for _kind in (np.float32, np.float64):
+    np.finfo(_kind)  # NumPy works them out at the first use, and would warn then that denormal numbers are 0
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Let this thread take denormal numbers for 0, where its processor can; also a decorator."""
+    before = bool(_DENORMAL * _ONE == 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)

@@ -1,19 +1,29 @@
-"""The first step of every built-in trainer: encode a batch's observations, refuse bad numbers, normalise."""
+"""The first step of every built-in trainer, encode a batch's observations, refuse bad numbers, normalise; and the last.
+
+The last is a policy: the actor's weights and the normaliser's state.
+
+`Transitions` are what reward signals and imitation take in, whichever memory the rows come from.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from headrace.queues.messages import Array, TrajectoryBatch
-from headrace.queues.specs import BehaviorSpec
+from headrace.queues.messages import Array, PolicyUpdate, TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, Layout
+from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.normalizer import Normalizer
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 EXPORTED_STEPS = 100_000
 """Observations that count as seen by the normaliser of an exported policy, as the export has no number: so many that
@@ -24,6 +34,17 @@ def with_group_rewards(batch: TrajectoryBatch) -> TrajectoryBatch:
     """The batch for a trainer that ignores groups: a group's reward is added to each member's own."""
     of_groups = batch.rows.get("group_rewards")
     return batch if of_groups is None else batch.replace(rewards=batch.rewards + of_groups)
+
+
+def policy_design(context: TrainerContext) -> PolicyDesign:
+    """The design of the policy that a built-in trainer learns.
+
+    Raises:
+        StageError: if the behaviour has no actions to learn.
+    """
+    if not context.spec.actions.log_prob_size:
+        raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
+    return replace(design_of(context.spec, context.settings, context.folder), bf16=context.bf16)
 
 
 class Intake:
@@ -74,12 +95,13 @@ class Intake:
         """Vectors [n, V] as networks take them in; the same array where nothing is normalised."""
         return vectors if self.normalizer is None else self.normalizer.apply(vectors)
 
-    def acting_weights(self, acting: Mapping[str, Array], layout: Layout) -> NDArray[np.float32]:
-        """The weights of a policy as one vector, in the layout's order: the network's tensors and the normaliser's."""
+    def policy(self, trainer: Trainer, acting: Mapping[str, Array], layout: Layout) -> PolicyUpdate:
+        """A trainer's policy: the network's tensors and the normaliser's as one vector, in the layout's order."""
         tensors = dict(acting)
         if self.normalizer is not None:
             tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self.normalizer.tensors()
-        return np.concatenate([tensors[name].reshape(-1) for name, _ in layout])
+        weights = np.concatenate([tensors[name].reshape(-1) for name, _ in layout])
+        return PolicyUpdate(trainer.context.behavior, trainer.version, weights, layout, trainer.step)
 
     def normalizer_state(self) -> dict[str, Any] | None:
         """The normaliser's `state_dict()`; None where nothing is normalised."""
@@ -181,3 +203,54 @@ def _finite_rows(column: Array) -> NDArray[np.bool_]:
 
 def _first_bad_row(column: Array) -> int:
     return int(np.flatnonzero(~_finite_rows(column))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """B steps for reward signals, in no order.
+
+    Observations are not normalised: a signal that needs it keeps a normaliser of its own.
+    """
+
+    inputs: Inputs
+    """Observations; without memory."""
+    next_inputs: Inputs
+    """Observations after the step. Where the episode terminated, as `Intake` returns them: the observation itself, or
+    if it was not sound, the one before; zeros in the vectors if none of the trainer's signals goes on there."""
+    continuous: Tensor
+    """[B, C] continuous actions in the environment's form: in [-1, 1] where bounded."""
+    choices: Tensor
+    """[B, branches] int64 choices of the discrete branches."""
+    rewards: Tensor
+    """[B] the environment's rewards."""
+    terminated: Tensor
+    """[B] 1 where the step ended the episode by the task's own rules, else 0."""
+
+    def rows(self, which: Tensor | slice) -> Transitions:
+        """Some of the transitions."""
+        return replace(
+            self,
+            inputs=self.inputs.rows(which),
+            next_inputs=self.next_inputs.rows(which),
+            continuous=self.continuous[which],
+            choices=self.choices[which],
+            rewards=self.rewards[which],
+            terminated=self.terminated[which],
+        )
+
+
+def drawn_actions(
+    actions: ActionSpec, columns: Mapping[str, Array], n: int, prefix: str = ""
+) -> tuple[NDArray[np.float32], Array]:
+    """Continuous actions [n, C] as the policy drew them, and choices [n, branches]; width 0 without any.
+
+    Args:
+        actions: the actions' spec.
+        columns: `continuous_actions` and `discrete_actions`, as far as there are such actions.
+        n: number of rows.
+        prefix: before the columns' names, such as `previous_`.
+    """
+    return (
+        columns[f"{prefix}continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32),
+        columns[f"{prefix}discrete_actions"] if actions.discrete_branches else np.empty((n, 0), np.int32),
+    )

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
-from headrace.stages.trainer.replicas import ReplicaLostError, Replicas
+from headrace.stages.trainer.protocol import ReplicaLostError, Replicas
 
 LOOPBACK = "127.0.0.1"
 

@@ -1,4 +1,4 @@
-"""The `Trainer`, which learns from trajectories; the trainer stage drives it.
+"""The `Trainer`, which learns from trajectories, with its schedules, randomness and replicas; the stage drives it.
 
 Any class with this interface can be named in the YAML (`trainer_type: "module:Class"`). A trainer knows nothing of
 queues, credits, hosts or files; it depends on nothing but its constructor's arguments and the order of `add` calls.
@@ -10,15 +10,97 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from headrace.config import BehaviorSettings
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.stage import NoStatistics, Statistics
-from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
+
+if TYPE_CHECKING:  # main and actors need no torch
+    from torch import Tensor
+
+# Replicas of a trainer learn together: the same inlet, the same chance, each a part of every minibatch. All hold the
+# same rows and the same weights, and draw the same numbers. So they agree on everything without a word, but for sums
+# over rows: each computes those of its own part, and `Replicas.add_up` adds them. `joined_replicas` joins processes.
+
+
+class ReplicaLostError(StageError):
+    """A replica does not take part any more: it has ended, or does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One replica's part of n rows that lie end to end (or of sequences, or of anything that is counted)."""
+
+    rows: slice
+    weight: float
+    """Factor on the replica's sums: 1, or less where several replicas have the same part."""
+
+    @property
+    def size(self) -> int:
+        """Number of its rows."""
+        return int(self.rows.stop - self.rows.start)
+
+
+class Replicas(ABC):
+    """The replicas of one trainer, as one of them sees them.
+
+    Attributes:
+        rank: the number of this one, from 0.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def part(self, count: int) -> Part:
+        """This replica's part of `count` rows; where they are fewer than the replicas, each has all of them."""
+        if count < self.size:
+            return Part(slice(0, count), 1.0 / self.size)
+        return Part(slice(count * self.rank // self.size, count * (self.rank + 1) // self.size), 1.0)
+
+    @abstractmethod
+    def add_up(self, *tensors: Tensor) -> None:
+        """Replace tensors by their sums over all replicas, which are the same at each, to the bit.
+
+        Raises:
+            ReplicaLostError: if another replica takes no part.
+        """
+
+    def of_each(self, numbers: Tensor) -> Tensor:
+        """What each replica has found [size, …], given these numbers of this one."""
+        if self.size == 1:
+            return numbers[None]
+        found = numbers.new_zeros(self.size, *numbers.shape)
+        found[self.rank] = numbers
+        self.add_up(found)
+        return found
+
+    def gathered(self, part: Tensor, here: Part, count: int) -> Tensor:
+        """All `count` rows, of which this replica has computed its part."""
+        if self.size == 1:
+            return part
+        whole = part.new_zeros(count, *part.shape[1:])
+        whole[here.rows] = part * here.weight
+        self.add_up(whole)
+        return whole
+
+
+class _SingleTrainer(Replicas):
+    """A trainer without replicas."""
+
+    def add_up(self, *tensors: Tensor) -> None:
+        """They are sums already."""
+
+
+SINGLE_TRAINER = _SingleTrainer()
+"""What a trainer without replicas has in their place."""
 
 
 @dataclass(frozen=True)
@@ -187,3 +269,112 @@ class Trainer(ABC):
             StageError: if this trainer can't, or a tensor does not fit; the message names it.
         """
         raise StageError(f"{type(self).__name__} can't start from an exported policy (init_path, initialize_from)")
+
+
+LEARNING_RATE_FLOOR = 1e-10
+EPSILON_FLOOR = 0.1
+BETA_FLOOR = 1e-5
+"""The ends of linear schedules, as in ML-Agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A number that stays, or falls in a straight line to `floor` at `max_steps`: learning rate, clip range and so on.
+
+    Raises:
+        StageError: if `kind` is neither `linear` nor `constant`, or `max_steps` is not positive.
+    """
+
+    kind: str
+    """`linear` or `constant`."""
+    start: float
+    """Value at step 0."""
+    floor: float
+    """Value at `max_steps` and beyond, of a linear schedule that starts above it."""
+    max_steps: int
+    """Agent steps of the whole run."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("linear", "constant"):
+            raise StageError(f"no schedule is called {self.kind!r}; expected linear or constant")
+        if self.max_steps <= 0:
+            raise StageError(f"a schedule needs max_steps of at least 1, got {self.max_steps}")
+
+    def at(self, step: int) -> float:
+        """Return the value at an agent step of the run."""
+        if self.kind == "constant" or self.start <= self.floor:
+            # ML-Agents lets a value below the floor rise to it: an entropy bonus of 0 would come to life.
+            return self.start
+        left = 1.0 - min(step, self.max_steps) / self.max_steps
+        return (self.start - self.floor) * left + self.floor
+
+
+class UpdateRatio:
+    """Counts updates against steps exactly, however many steps come at a time.
+
+    Args:
+        steps_per_update: agent steps for each update; below 1 for several updates a step.
+        first_step: steps up to this one owe nothing.
+    """
+
+    def __init__(self, steps_per_update: float, first_step: int) -> None:
+        self._steps_per_update = steps_per_update
+        self._first_step = first_step
+        self._updates = 0
+
+    def owes(self, step: int) -> bool:
+        """Return True if fewer updates were made than `step` agent steps ask for."""
+        return self._updates * self._steps_per_update < step - self._first_step
+
+    def owed(self, step: int) -> int:
+        """Return how many updates are missing."""
+        return max(0, ceil((step - self._first_step) / self._steps_per_update) - self._updates)
+
+    def count(self) -> None:
+        """Count one more update."""
+        self._updates += 1
+
+    def restart(self, first_step: int) -> None:
+        """Count from this step on, as if no update had been owed before."""
+        self._first_step = first_step
+        self._updates = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count of updates, the step that it starts from, and the ratio."""
+        return {
+            "first_step": self._first_step,
+            "updates": self._updates,
+            "steps_per_update": self._steps_per_update,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
+        """Continue from `state_dict()`, made at this step; a changed ratio holds from here on only."""
+        self._first_step = int(state["first_step"])
+        self._updates = int(state["updates"])
+        if state["steps_per_update"] != self._steps_per_update:
+            self.restart(max(step, self._first_step))
+
+
+def new_random(seed: int) -> np.random.Generator:
+    """A generator whose state is an array of 64-bit words, which checkpoints can hold (unlike NumPy's default's)."""
+    return np.random.Generator(np.random.SFC64(seed))
+
+
+def random_state(random: np.random.Generator) -> dict[str, Any]:
+    """The state of a generator made by `new_random`, as plain values and an array of its own."""
+    state = random.bit_generator.state
+    return {
+        "words": state["state"]["state"].copy(),
+        "has_uint32": int(state["has_uint32"]),
+        "uinteger": int(state["uinteger"]),
+    }
+
+
+def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> None:
+    """Continue from `random_state()`."""
+    random.bit_generator.state = {
+        "bit_generator": "SFC64",
+        "state": {"state": np.array(state["words"], np.uint64)},
+        "has_uint32": state["has_uint32"],
+        "uinteger": state["uinteger"],
+    }

@@ -21,12 +21,9 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.extra_columns import require_columns
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.timings import LEARNING
-from headrace.stages.trainer.action_histograms import ActionHistograms
-from headrace.stages.trainer.deliveries import Deliveries
-from headrace.stages.trainer.finished_episodes import FinishedEpisodes
+from headrace.stages.trainer.inlet import ActionHistograms, Deliveries, FinishedEpisodes, StopCriterion
 from headrace.stages.trainer.protocol import Trainer
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
-from headrace.stages.trainer.stop_criterion import StopCriterion
 from headrace.stages.trainer.thread_choice import ThreadChoice
 
 RESTORED_SOURCE = -1

@@ -28,7 +28,7 @@ EARLIER = Path(__file__).parents[1] / "data" / "earlier"
 BEHAVIORS = {"ppo": "CartPole", "self_play": "Volley", "sac": "Pendulum", "memory": "CartPole", "poca": "Team"}
 
 
-class WholeTrajectories(OnPolicyTrainer[Any]):
+class WholeTrajectories(OnPolicyTrainer[Any, Any]):
     """Learns from whole trajectories as soon as they have `buffer_size` rows or more."""
 
     def __init__(self, context):

@@ -1,7 +1,7 @@
 """A learner's followers: hosts with the other replicas of its trainer, which it starts, feeds and watches over.
 
 A trainer depends on the order of its inlet alone. So what the learner takes in goes to all followers first, in the same
-order, and they do what it does without being told; only sums over rows are exchanged (`stages/trainer/replicas.py`).
+order, and they do what it does without being told; only sums over rows are exchanged (`stages/trainer/protocol.py`).
 A follower that is lost is the loss of its learner; one that fails by an exception fails the run.
 """
 
@@ -31,8 +31,7 @@ from headrace.queues.slabs import pieces
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
 from headrace.stages.loop import StageFailure
-from headrace.stages.trainer.protocol import Trainer
-from headrace.stages.trainer.replicas import ReplicaLostError, Replicas
+from headrace.stages.trainer.protocol import ReplicaLostError, Replicas, Trainer
 from headrace.stages.trainer.stage import TrainerStage
 
 log = logging.getLogger(__name__)

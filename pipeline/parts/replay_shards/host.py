@@ -20,11 +20,9 @@ from headrace.queues.ends import ItemSource, Outlet
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 from headrace.stages.trainer.sac.replay_memory import ReplayMemory
-from headrace.stages.trainer.sac.replay_shard import ReplayShard
-from headrace.stages.trainer.sac.resharding import deal
-from headrace.stages.trainer.sac.sharded_replay import shard_capacity
+from headrace.stages.trainer.sac.sharded_replay import ReplayShard, deal, shard_capacity
 
 
 class ReplayShardHost(Host):

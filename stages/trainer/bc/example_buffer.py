@@ -14,7 +14,7 @@ from headrace.stages.policy.actions import action_features, environment_actions,
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.trainer.imitation.examples import Examples
-from headrace.stages.trainer.transitions import drawn_actions
+from headrace.stages.trainer.intake import drawn_actions
 
 
 class ExampleBuffer:

@@ -1,7 +1,7 @@
 """Behavioural cloning beside a trainer's own learning: `behavioral_cloning` of a PPO or SAC behaviour.
 
-It has an optimizer of its own for the trainer's actor, and fades out over `steps`. Its loss is in `losses`; `examples`
-converts the expert's actions to the policy's own. A trainer that only imitates is in `headrace.stages.trainer.bc`.
+It has an optimizer of its own for the trainer's actor, and fades out over `steps`. Its loss is in `examples`, which
+also converts the expert's actions to the policy's own. A trainer that only imitates is in `headrace.stages.trainer.bc`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.trainer.adam import Adam
-from headrace.stages.trainer.imitation.examples import Examples, examples_of
+from headrace.stages.trainer.imitation.examples import Examples, cloning_loss, examples_of
 from headrace.stages.trainer.imitation.loading import load_demonstrations
-from headrace.stages.trainer.imitation.losses import cloning_loss
 from headrace.stages.trainer.intake import Intake
-from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
+from headrace.stages.trainer.protocol import LEARNING_RATE_FLOOR, Schedule, TrainerContext
 
 _USUAL_EPOCHS = 3
 

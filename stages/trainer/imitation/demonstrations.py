@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.specs import BehaviorSpec
-from headrace.stages.policy.observations import EncodedObservations
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import Array
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +83,160 @@ def _stacked(parts: Sequence[EncodedObservations]) -> EncodedObservations:
     return EncodedObservations(
         np.concatenate([part.vectors for part in parts]), tuple(np.concatenate(arrays) for arrays in others)
     )
+
+
+# Checks that demonstrations fit the behaviour that learns from them, and that their numbers are sound.
+
+log = logging.getLogger(__name__)
+
+_ROUNDING = 1e-4
+"""Tolerance beyond -1 or 1 of an action: rounding by formats with fewer digits, and by scaled bounds."""
+
+
+def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
+    """Refuse demonstrations with other observations or actions; names may differ.
+
+    `file` is their name in messages.
+
+    Raises:
+        StageError: naming the observation or action that differs, what was expected and what was found.
+    """
+    difference = _difference(found, expected)
+    if difference is not None:
+        raise StageError(
+            f"{file}: demonstrations of {found.behavior_id} do not fit {expected.behavior_id}: {difference}; "
+            "were they recorded in another environment, or in another version of it?"
+        )
+
+
+def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
+    """Return the demonstrations, with actions clipped to [-1, 1].
+
+    Raises:
+        StageError: naming trajectory, step and column of the first number that is NaN or infinite, or of the first
+            choice or action out of range.
+    """
+    for name, column in _columns(demonstrations):
+        if not np.isfinite(column).all():
+            row, inner = _first(~np.isfinite(column))
+            where = _at(demonstrations, row, inner, name)
+            raise StageError(f"{file}: {where} is {column[row][inner]}; demonstrations need finite numbers")
+    for name, column in _final_columns(demonstrations):
+        bad = ~np.isfinite(column) & ~demonstrations.terminated.reshape(-1, *[1] * (column.ndim - 1))
+        if bad.any():
+            row, inner = _first(bad)
+            raise StageError(
+                f"{file}: trajectory {row + 1}, after its last step: {name}{_index(inner)} is {column[row][inner]}; "
+                "demonstrations need finite numbers"
+            )
+    _check_choices(demonstrations, file)
+    return _bounded(demonstrations, file)
+
+
+def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
+    """Return recorded actions clipped to [-1, 1], with a warning if one lies beyond; `path` is the file's."""
+    beyond = np.abs(continuous) > 1.0  # false for NaN, which is found later
+    if not beyond.any():
+        return continuous
+    log.warning(
+        "%s: %d of %d steps have continuous actions beyond [-1, 1], the furthest %.3g; a policy can't do that, so they "
+        "are taken for -1 and 1",
+        *(path, int(beyond.any(axis=1).sum()), len(continuous), np.abs(continuous[beyond]).max()),
+    )
+    return continuous.clip(-1.0, 1.0)
+
+
+def _difference(found: BehaviorSpec, expected: BehaviorSpec) -> str | None:
+    if len(found.observations) != len(expected.observations):
+        return f"expected {_format_all(expected.observations)}, found {_format_all(found.observations)}"
+    for index, (theirs, ours) in enumerate(zip(found.observations, expected.observations, strict=True)):
+        if _form(theirs) != _form(ours):
+            return f"observation {index} ({ours.name!r}): expected {_format(ours)}, found {_format(theirs)}"
+    if _action_form(found.actions) != _action_form(expected.actions):
+        return f"actions: expected {_format_actions(expected.actions)}, found {_format_actions(found.actions)}"
+    return None
+
+
+def _form(spec: ObservationSpec) -> tuple[object, ...]:
+    kind = OBSERVATION_KINDS[spec.kind]
+    # Flat ones become float32 whatever they were; of images and sets bytes and floats are scaled differently.
+    return spec.shape, None if kind.flat else np.dtype(spec.dtype).kind, kind.pixels and spec.channels_last
+
+
+def _action_form(spec: ActionSpec) -> tuple[object, ...]:
+    return spec.continuous_size, spec.discrete_branches, tuple(sorted(spec.unbounded))
+
+
+def _format(spec: ObservationSpec) -> str:
+    return f"shape {spec.shape} of {spec.dtype}{', channels last' if spec.channels_last else ''}"
+
+
+def _format_all(observations: tuple[ObservationSpec, ...]) -> str:
+    return f"{len(observations)} observations ({'; '.join(_format(each) for each in observations)})"
+
+
+def _format_actions(spec: ActionSpec) -> str:
+    unbounded = f", unbounded {list(spec.unbounded)}" if spec.unbounded else ""
+    return f"{spec.continuous_size} continuous{unbounded}, discrete branches {list(spec.discrete_branches)}"
+
+
+def _columns(demonstrations: Demonstrations) -> Iterator[tuple[str, Array]]:
+    layout, observations = ObservationLayout(demonstrations.spec), demonstrations.observations
+    for index, columns in layout.vectors:
+        yield demonstrations.spec.observations[index].name, observations.vectors[:, columns]
+    for index, other in zip(layout.others, observations.others, strict=True):
+        yield demonstrations.spec.observations[index].name, other
+    yield "continuous_actions", demonstrations.continuous
+    yield "rewards", demonstrations.rewards
+
+
+def _final_columns(demonstrations: Demonstrations) -> Iterator[tuple[str, Array]]:
+    for name, column in _columns(replace(demonstrations, observations=demonstrations.final_observations)):
+        if name not in ("continuous_actions", "rewards"):
+            yield name, column
+
+
+def _check_choices(demonstrations: Demonstrations, file: str) -> None:
+    branches = np.array(demonstrations.spec.actions.discrete_branches)
+    bad = (demonstrations.choices < 0) | (demonstrations.choices >= branches)
+    if bad.any():
+        row, (branch,) = _first(bad)
+        where = _at(demonstrations, row, (branch,), "discrete_actions")
+        raise StageError(
+            f"{file}: {where} is {demonstrations.choices[row, branch]}, "
+            f"expected a choice of 0 to {branches[branch] - 1}"
+        )
+
+
+def _bounded(demonstrations: Demonstrations, file: str) -> Demonstrations:
+    actions = demonstrations.spec.actions
+    bounded = np.setdiff1d(np.arange(actions.continuous_size), actions.unbounded)
+    given = demonstrations.continuous[:, bounded]
+    bad = np.abs(given) > 1.0 + _ROUNDING
+    if bad.any():
+        row, (column,) = _first(bad)
+        where = _at(demonstrations, row, (int(bounded[column]),), "continuous_actions")
+        raise StageError(
+            f"{file}: {where} is {given[row, column]}, expected a number in [-1, 1]; "
+            "scale the actions to the environment's bounds"
+        )
+    continuous = demonstrations.continuous.copy()
+    continuous[:, bounded] = given.clip(-1.0, 1.0)
+    return replace(demonstrations, continuous=continuous)
+
+
+def _first(bad: Array) -> tuple[int, tuple[int, ...]]:
+    """Row, and index within it, of the first true element."""
+    row, *inner = (int(i) for i in np.argwhere(bad)[0])
+    return row, tuple(inner)
+
+
+def _at(demonstrations: Demonstrations, row: int, inner: tuple[int, ...], name: str) -> str:
+    ends = np.cumsum(demonstrations.lengths)
+    trajectory = int(np.searchsorted(ends, row, side="right"))
+    step = row - int(ends[trajectory] - demonstrations.lengths[trajectory])
+    return f"trajectory {trajectory + 1}, step {step + 1}: {name}{_index(inner)}"
+
+
+def _index(inner: tuple[int, ...]) -> str:
+    return f"[{', '.join(str(i) for i in inner)}]" if inner else ""

@@ -19,8 +19,7 @@ from headrace.queues.specs import GODOT, BehaviorSpec
 from headrace.stages.environments.godot.messages import WireError, read_json
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.imitation.checking import within_bounds
-from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, within_bounds
 
 _RECORDED_KEY = "obs"
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation.checking import check_fit, checked
-from headrace.stages.trainer.imitation.demonstrations import Demonstrations, joined
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, check_fit, checked, joined
 from headrace.stages.trainer.imitation.godot_demos import looks_recorded, read_godot_demos
 from headrace.stages.trainer.imitation.minari_sets import PREFIX, read_minari
 from headrace.stages.trainer.imitation.streams import read_stream, without_doubles

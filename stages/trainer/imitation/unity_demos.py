@@ -19,8 +19,7 @@ from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.environments.unity.demo_steps import DemoSteps, read_demo, write_demo
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.imitation.checking import within_bounds
-from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, within_bounds
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headrace.queues.columns import Column
 from headrace.queues.messages import Array, Columns
 from headrace.stages.slots import FreeNumbers
-from headrace.stages.trainer.replay_columns import LazyColumn
+from headrace.stages.trainer.replay_store import LazyColumn
 
 Index = NDArray[np.int64]
 _ENDED = "piece"
@@ -106,7 +106,7 @@ class UnrollReplay:
         return rows, {**trajectories, "lengths": np.diff(last, prepend=-1)}
 
     def facts(self) -> dict[str, Any]:
-        """All but the columns; see `headrace.stages.trainer.replay_file`."""
+        """All but the columns; see `headrace.stages.trainer.replay_store`."""
         return {**self.sizes, "added": self._added, "count": self._count, "touched": self._touched}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:

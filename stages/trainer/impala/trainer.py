@@ -22,26 +22,24 @@ from headrace.stages.policy.extra_columns import ACTION_HEADS
 from headrace.stages.policy.layout import MASK_PENALTY
 from headrace.stages.policy.network.factory import make_actor_critic
 from headrace.stages.policy.network.transfers import to_device
-from headrace.stages.trainer.captured_step import say_uncaptured
-from headrace.stages.trainer.denormals import flushed_denormals
+from headrace.stages.trainer.adam import flushed_denormals
+from headrace.stages.trainer.gradients import say_uncaptured
 from headrace.stages.trainer.impala.by_hand import ImpalaByHand
 from headrace.stages.trainer.impala.replay import UnrollReplay
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
-from headrace.stages.trainer.impala.update import ImpalaUpdate, Learned
-from headrace.stages.trainer.impala.vtrace import clipped_rewards
+from headrace.stages.trainer.impala.update import ImpalaUpdate, Learned, clipped_rewards
 from headrace.stages.trainer.intake import with_group_rewards
-from headrace.stages.trainer.on_policy.advantages import explained_variances
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
-from headrace.stages.trainer.on_policy.rollout_trainer import RolloutTrainer
-from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
-from headrace.stages.trainer.schedules import BETA_FLOOR, LEARNING_RATE_FLOOR, Schedule
+from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer
+from headrace.stages.trainer.on_policy.values import explained_variances
+from headrace.stages.trainer.protocol import BETA_FLOOR, LEARNING_RATE_FLOOR, Schedule, TrainerContext
+from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 
 VALUES = "recorded_values"
 """Column of rows: the critic's values when the row was first learned from."""
 
 
-class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
+class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     """Learns one behaviour from unrolls by V-trace. A group's reward counts as each member's own.
 
     Raises:
@@ -69,7 +67,7 @@ class ImpalaTrainer(RolloutTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return True
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the buffer, and update the normalisers; see `RolloutTrainer`."""
+        """Copy trajectories into the buffer, and update the normalisers; see `OnPolicyTrainer`."""
         super().add(with_group_rewards(batch))
 
     @flushed_denormals()

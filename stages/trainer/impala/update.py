@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from math import log
 
 import numpy as np
 import torch
@@ -21,13 +22,11 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
-from headrace.stages.trainer.adam import Adam, GradientParts
+from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
 from headrace.stages.trainer.impala.by_hand import ImpalaByHand
-from headrace.stages.trainer.impala.ratios import Ratios, ratios_of
-from headrace.stages.trainer.impala.unrolls import Unrolls
-from headrace.stages.trainer.impala.vtrace import Limits, VTrace, vtrace
-from headrace.stages.trainer.on_policy.update import NetworkUpdate
-from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.impala.unrolls import Limits, Ratios, Unrolls, ratios_of
+from headrace.stages.trainer.on_policy.values import accumulated, next_values, on_host
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
 """The losses in order, by the names of their statistics; those that are summed are not weighted yet."""
@@ -111,12 +110,12 @@ class ImpalaUpdate(NetworkUpdate):
             log_probs, entropy = log_probs_and_entropy(
                 heads, self.network.log_sigma, unrolls.continuous, unrolls.choices, self._branches
             )
-        log_ratios = _on_host(log_probs) - unrolls.acted
+        log_ratios = on_host(log_probs) - unrolls.acted
         found, of_critic = self._vtrace(unrolls, log_ratios, values, final_values, self._limits)
         weights = found.advantages.sum(axis=1)
         if h.clip_advantage is not None:
             weights = np.clip(weights, -h.clip_advantage, h.clip_advantage)
-        policy_gradient = -(log_probs @ _tensor(weights, values))
+        policy_gradient = -(log_probs @ torch.from_numpy(weights).to(values))
         baseline = self._baseline(values, found)
         cloning = self._cloning(unrolls, heads, values)
         losses = [policy_gradient, baseline, -n * entropy, *cloning]
@@ -167,7 +166,7 @@ class ImpalaUpdate(NetworkUpdate):
         if self.replicas.size == 1:
             return values, targets
         ours = torch.from_numpy(np.concatenate([values, targets], axis=1)).to(self.network.values.device)
-        all_values, all_targets = np.split(_on_host(self.replicas.gathered(ours, unrolls.here, unrolls.all_rows)), 2, 1)
+        all_values, all_targets = np.split(on_host(self.replicas.gathered(ours, unrolls.here, unrolls.all_rows)), 2, 1)
         return all_values, all_targets
 
     def _outputs(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,22 +185,13 @@ class ImpalaUpdate(NetworkUpdate):
         self, unrolls: Unrolls, log_ratios: NDArray[np.float64], values: Tensor, final_values: Tensor, limits: Limits
     ) -> tuple[VTrace, NDArray[np.float64]]:
         """V-trace, and the values [N, S] that it starts from."""
-        of_critic = _on_host(values)
-        found = vtrace(
-            log_ratios,
-            unrolls.rewards,
-            of_critic,
-            _on_host(final_values),
-            unrolls.lengths,
-            unrolls.valueless,
-            self._gammas,
-            limits,
-        )
-        return found, of_critic
+        of_critic = on_host(values)
+        after, pieces = on_host(final_values), (unrolls.lengths, unrolls.valueless)
+        return vtrace(log_ratios, unrolls.rewards, of_critic, after, *pieces, self._gammas, limits), of_critic
 
     def _baseline(self, values: Tensor, found: VTrace) -> Tensor:
         """Half the squared errors, summed."""
-        return 0.5 * (values - _tensor(found.targets, values)).square().sum()
+        return 0.5 * (values - torch.from_numpy(found.targets).to(values)).square().sum()
 
     def _cloning(self, unrolls: Unrolls, heads: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over replayed rows: divergence from the policy that acted, squared difference from recorded values."""
@@ -268,15 +258,6 @@ class ImpalaUpdate(NetworkUpdate):
         )
 
 
-def _on_host(tensor: Tensor) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = tensor.detach().cpu().numpy().astype(np.float64)
-    return found
-
-
-def _tensor(numbers: NDArray[np.float64], like: Tensor) -> Tensor:
-    return torch.from_numpy(numbers).to(like)
-
-
 # The losses of the actor–learner, as pure functions of tensors. Espeholt et al. (2018), IMPALA, and for cloning
 # Rolnick et al. (2019), "Experience Replay for Continual Learning" (CLEAR). Axis letters: R rows, C continuous
 # actions, S reward signals, H columns of action heads.
@@ -308,7 +289,7 @@ def log_probs_and_entropy(
         log_probs, entropy = categorical_log_probs(branch, chosen)
         parts.append(log_probs.squeeze(1))
         entropies.append(entropy)
-    return _sum(parts), _sum(entropies)
+    return reduce(torch.add, parts), reduce(torch.add, entropies)
 
 
 def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches: Sequence[int]) -> Tensor:
@@ -331,11 +312,72 @@ def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches:
     for ours, theirs in zip(torch.split(logits, sizes, dim=1), torch.split(acted, sizes, dim=1), strict=True):
         log_mu = torch.log_softmax(theirs, dim=1)
         parts.append((log_mu.exp() * (log_mu - torch.log_softmax(ours, dim=1))).sum(dim=1))
-    return _sum(parts)
+    return reduce(torch.add, parts)
 
 
-def _sum(parts: Sequence[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+# V-trace over packed trajectories, as a pure function of arrays: IMPALA, section 4.1. Axis letters: N rows, K
+# trajectories packed end to end, S reward signals.
+
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class VTrace:
+    """What V-trace makes of N rows."""
+
+    targets: Floats
+    """[N, S] v_t: what the critic should say."""
+    advantages: Floats
+    """[N, S] ρ_t (r_t + γ v_{t+1} - V_t): the weights of ∇ log π."""
+
+
+def vtrace(
+    log_ratios: Floats,
+    rewards: Floats,
+    values_t: Floats,
+    final_values: Floats,
+    lengths: NDArray[np.integer],
+    valueless: NDArray[np.bool_],
+    gammas: Floats,
+    limits: Limits,
+) -> VTrace:
+    """Targets and advantages of trajectories that other policies made.
+
+    With ρ_t = min(ρ̄, π/μ) and c_t = λ min(c̄, π/μ):
+
+        v_t = V_t + ρ_t (r_t + γ V_{t+1} - V_t) + γ c_t (v_{t+1} - V_{t+1}),
+
+    where V after the last row is 0 if the episode terminated there, else the critic's value of what was observed next.
+
+    Args:
+        log_ratios: [N] log(π/μ) of the joint action, π the policy that learns and μ the one that acted.
+        rewards: [N, S] received after the action of the row, scaled and clipped.
+        values_t: [N, S] critic's value V of the row's observation.
+        final_values: [K, S] critic's value of the observation after the last row; ignored where it is valueless.
+        lengths: [K] rows of each trajectory, at least 1.
+        valueless: [K, S] true where no reward can follow the last row.
+        gammas: [S] discount γ of each signal.
+        limits: ρ̄, c̄ and λ.
+    """
+    rho = np.exp(np.minimum(log_ratios, log(limits.rho_bar)))[:, None]
+    c = limits.lambd * np.exp(np.minimum(log_ratios, log(limits.c_bar)))[:, None]
+    values_tp1 = next_values(values_t, final_values, lengths, valueless)
+    targets = values_t + accumulated(rho * (rewards + gammas * values_tp1 - values_t), gammas * c, lengths)
+    targets_tp1 = next_values(targets, final_values, lengths, valueless)
+    return VTrace(targets, rho * (rewards + gammas * targets_tp1 - values_t))
+
+
+def clipped_rewards(rewards: Floats, how: str) -> Floats:
+    """Rewards of any shape, clipped as DeepMind's learner of IMPALA does.
+
+    Args:
+        rewards: scaled.
+        how: `none`; `abs_one`, to [-1, 1]; `soft_asymmetric`, 5·tanh(r/5), and 0.3 times that where r < 0.
+    """
+    if how == "abs_one":
+        return np.clip(rewards, -1.0, 1.0)
+    if how == "soft_asymmetric":
+        squeezed: Floats = 5.0 * np.tanh(rewards / 5.0)
+        return np.where(rewards < 0, 0.3 * squeezed, squeezed)
+    return rewards

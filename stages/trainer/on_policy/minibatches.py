@@ -22,7 +22,7 @@ from headrace.queues.messages import Array
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.transfers import gathered, to_device
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
-from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 
 @dataclass(frozen=True)

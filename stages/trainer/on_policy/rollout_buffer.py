@@ -26,8 +26,8 @@ from headrace.stages.policy.actions import action_features, environment_actions
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.trainer.agent_table import Chains
+from headrace.stages.trainer.intake import Transitions, drawn_actions
 from headrace.stages.trainer.on_policy.splitting import cut_every, moments_within, rows_within, split
-from headrace.stages.trainer.transitions import Transitions, drawn_actions
 
 
 @dataclass(frozen=True, slots=True)

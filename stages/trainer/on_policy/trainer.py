@@ -1,292 +1,345 @@
-"""The trainer that learns from full buffers of on-policy trajectories; its algorithm is a subclass.
+"""The trainer that collects full buffers of trajectories, and their rewards; how it learns from them is a subclass's.
 
-See the package for the path of one update, and docs/differences.md for the differences from ML-Agents: the ratio is of
-the joint action, and an update learns from `buffer_size` rows.
+PPO and POCA make epochs of minibatches of a buffer, IMPALA one gradient step.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.config import OnPolicyHyperparameters
-from headrace.queues.messages import Array
-from headrace.stages.policy.layout import MASK_PENALTY
-from headrace.stages.trainer.agent_table import Chains
-from headrace.stages.trainer.denormals import flushed_denormals
-from headrace.stages.trainer.on_policy.advantages import advantages, explained_variances, normalized
-from headrace.stages.trainer.on_policy.critic_values import CriticMemories, CriticValues, rows_per_pass
-from headrace.stages.trainer.on_policy.minibatches import (
-    AnyMinibatch,
-    InputRows,
-    Minibatch,
-    MinibatchSource,
-    Rollout,
-    SequenceRollout,
-)
-from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer, SequenceCuts
-from headrace.stages.trainer.on_policy.rollout_trainer import RolloutTrainer
-from headrace.stages.trainer.on_policy.update import Coefficients, Losses, OnPolicyUpdate
-from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
+from headrace.config import ImpalaHyperparameters, OnPolicyHyperparameters
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.stages.errors import StageError
+from headrace.stages.policy.extra_columns import require_columns
+from headrace.stages.policy.layout import policy_layout
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.actor_tower import ActorTower
+from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
+from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer.adam import NetworkUpdate
+from headrace.stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
+from headrace.stages.trainer.gradients import say_autograd
+from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.intake import Intake, policy_design
+from headrace.stages.trainer.on_policy.minibatches import InputRows
+from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, ColumnTable, RolloutBuffer
+from headrace.stages.trainer.on_policy.values import rows_per_pass
+from headrace.stages.trainer.protocol import Trainer, TrainerContext, new_random, random_state, restore_random
+from headrace.stages.trainer.rewards import make_signals
+from headrace.stages.trainer.rewards.signal import Extrinsic
 
-VALUES = "Value Estimate"
-"""Part of the name of a statistic."""
+log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Prepared(Generic[AnyMinibatch]):
-    """A full buffer, prepared for the update."""
-
-    rollout: MinibatchSource[AnyMinibatch]
-    rewards: NDArray[np.float64]
-    """[N, S] of the rows, times strength."""
-    values: CriticValues
-    returns: NDArray[np.float64]
-    """[N, S] value targets of the rows."""
-    estimates: Mapping[str, NDArray[np.float64]]
-    """[N, S] each, by the names under which their means are reported."""
+Settings = TypeVar("Settings", OnPolicyHyperparameters, ImpalaHyperparameters)
+Update = TypeVar("Update", bound=NetworkUpdate)
 
 
-class OnPolicyTrainer(RolloutTrainer[OnPolicyHyperparameters, OnPolicyUpdate[AnyMinibatch]], Generic[AnyMinibatch]):
-    """Learns one behaviour in epochs of minibatches of full buffers; see `RolloutTrainer` for errors."""
+class Signals:
+    """All S reward signals of a behaviour, in the order of its settings.
 
-    follows_groups: ClassVar[bool] = False
-    """True if the buffer keeps the members of each group."""
+    With the environment's own reward alone, nothing of this costs anything.
+
+    Attributes:
+        names: [S]
+        gammas: [S] discounts.
+        strengths: [S] factors on rewards.
+        ignore_termination: [S] true where a signal's value goes on beyond the end of an episode that terminated.
+        sums: the rewards so far, by all signals but the environment's, of each agent in the middle of an episode; None
+            if there are no others.
+
+    Raises:
+        StageError: if a signal can't be made.
+    """
+
+    def __init__(self, context: TrainerContext) -> None:
+        self._context = context
+        self._signals = make_signals(context)
+        self.names = [signal.name for signal in self._signals]
+        self.gammas = np.array([signal.gamma for signal in self._signals])
+        self.strengths = np.array([signal.strength for signal in self._signals])
+        self.ignore_termination = np.array([signal.ignores_termination for signal in self._signals])
+        self._others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
+        self.sums = AgentTable(len(self._others), "float64") if self._others else None
+        self._losses: dict[str, list[float]] = {}
+
+    def observe(self, vectors: NDArray[np.float32]) -> None:
+        """Show all signals the vector observations [n, V] of new steps."""
+        for signal in self._signals:
+            signal.observe(vectors)
+
+    def transitions(self, buffer: RolloutBuffer, layout: ObservationLayout) -> BufferTransitions | None:
+        """The rows of a full buffer as signals take them in; None if there is only the environment's reward."""
+        if not self._others:
+            return None
+        return BufferTransitions(self._context.spec, layout, buffer, self._context.device)
+
+    def rewards(self, extrinsic: NDArray[np.float32], transitions: BufferTransitions | None) -> NDArray[np.float64]:
+        """Rewards [N, S] of all rows, times strength.
+
+        Args:
+            extrinsic: [N] the environment's.
+            transitions: `transitions()` of the same rows.
+
+        Raises:
+            NotFiniteError: if one is NaN or infinite.
+        """
+        rewards: NDArray[np.float64] = extrinsic.astype(np.float64)[:, None] * self.strengths
+        if transitions is None:
+            return rewards
+        block = rows_per_pass(self._context.spec)
+        for start in range(0, len(rewards), block):
+            rows = np.arange(start, min(start + block, len(rewards)))
+            some = transitions.take(rows)
+            for at in self._others:
+                rewards[rows, at] = self._signals[at].rewards(some) * self.strengths[at]
+        return rewards
+
+    def learner(self, transitions: BufferTransitions | None) -> Callable[[Tensor], None] | None:
+        """A function that lets the signals learn from some of the rows; None if there is nothing to learn."""
+        if transitions is None:
+            return None
+        self._losses = {}
+
+        def learn(rows: Tensor) -> None:
+            some = transitions.take(rows.numpy())
+            for at in self._others:
+                for name, loss in self._signals[at].learn(some).items():
+                    self._losses.setdefault(name, []).append(loss)
+
+        return learn
+
+    def report(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None, update: int) -> None:
+        """Report losses, and the sums of rewards over episodes that ended in the buffer.
+
+        Args:
+            buffer: the rows that were learned from.
+            rewards: [N, S] of these rows.
+            chains: which trajectory continues which.
+            update: number of the update, rising.
+        """
+        if self.sums is None or chains is None:
+            return
+        add, extend, behavior = self._context.statistics.add, self._context.statistics.extend, self._context.behavior
+        for name, losses in self._losses.items():
+            add(behavior, name, float(np.mean(losses)))
+        trajectories = buffer.trajectories
+        lengths = trajectories["lengths"]
+        finished = add_to_episodes(
+            self.sums,
+            trajectories["agent_ids"],
+            trajectories["episode_ids"],
+            buffer.ended,
+            np.add.reduceat(rewards[:, self._others], np.cumsum(lengths) - lengths),
+            update,
+            chains,
+        )
+        for column, at in enumerate(self._others):
+            if len(finished):
+                extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The signals' states by name, and the running sums."""
+        return {
+            "signals": {signal.name: signal.state_dict() for signal in self._signals},
+            "sums": None if self.sums is None else self.sums.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: if it belongs to other signals, or other networks; the message names the tensor.
+        """
+        found = state["signals"]
+        if set(found) != set(self.names):
+            raise StageError(
+                f"reward_signals: the saved state was made with {', '.join(sorted(found))}, "
+                f"but now there are {', '.join(sorted(self.names))}; a resumed run needs the same"
+            )
+        for signal in self._signals:
+            signal.load_state_dict(found[signal.name])
+        if self.sums is not None:
+            self.sums.load_state_dict(state["sums"])
+
+
+class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
+    """Collects the trajectories of one behaviour, and learns from `rows_per_update` rows at a time.
+
+    Raises:
+        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder accepts, unusable
+            demonstrations.
+    """
+
+    hyperparameters: ClassVar[type[OnPolicyHyperparameters] | type[ImpalaHyperparameters]]
+    """The model of this trainer's hyperparameters."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        memory_size = self._critic_memory_size()
-        self._critic_memories = CriticMemories(memory_size) if memory_size else None
+        settings, spec = context.settings, context.spec
+        self._spec = spec
+        self._design = policy_design(context)
+        self._layout = policy_layout(self._design)
+        self._random = new_random(context.seed)
+        self._step = self._version = 0
+        # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
+        self._hyperparameters: Settings = self.hyperparameters.model_validate(settings.hyperparameters)  # type: ignore[assignment]
+        self._memory = settings.network_settings.memory
+        self._signals = Signals(context)
+        self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
+        self._images = self._image_numbers()
+        self._update = self._make_update()
+        network, h = self._update.network, self._hyperparameters
+        self._network = network
+        actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)
+        self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
+        self._buffer = self._make_buffer()
 
     @property
-    def rows_per_update(self) -> int:
-        """`buffer_size`."""
-        return self._hyperparameters.buffer_size
+    def step(self) -> int:
+        """Agent steps added so far."""
+        return self._step
 
     @property
-    def corrects_age(self) -> bool:
-        """True if the clip is centred on the policy that learns."""
-        return self._hyperparameters.decoupled
+    def version(self) -> int:
+        """Calls of `learn` so far."""
+        return self._version
 
-    @flushed_denormals()
-    def learn(self) -> int:
-        """Make one update from `buffer_size` rows; returns their number. What came beyond them waits for the next one.
+    def add(self, batch: TrajectoryBatch) -> None:
+        """Copy trajectories into the buffer, and update the normalisers."""
+        if not batch.num_rows:
+            return
+        require_columns(batch, self._design.asked_columns)  # a derived class may have changed its settings
+        observations, finals = self._intake.encode(batch, self._step)
+        self._signals.observe(observations.vectors)
+        self._buffer.append(batch, observations, finals)
+        self._step += batch.num_rows
 
-        With groups there may be a few rows more: see `headrace.stages.trainer.on_policy.splitting`.
-
-        Raises:
-            NotFiniteError: if a loss became NaN or infinite; weights, optimizer and buffer are then as before.
-        """
-        coefficients = self._coefficients()
-        chains = self._buffer.chains() if self._follows_agents else None
-        transitions = self._signals.transitions(self._buffer, self._intake.layout)
-        prepared = self._prepare(transitions, chains)
-        losses = self._improve(prepared.rollout, coefficients, self._signals.learner(transitions))
-        rows = len(self._buffer)
-        self._version += 1
-        after = prepared.values.memories_after
-        if self._critic_memories is not None and after is not None and chains is not None:
-            self._critic_memories.keep(self._buffer, after, chains, self._version)
-        self._signals.report(self._buffer, prepared.rewards, chains, self._version)
-        self._buffer.clear()
-        self._report(losses, coefficients, prepared)
-        return rows
+    def ready(self) -> bool:
+        """Return True if the buffer holds the rows of an update."""
+        return len(self._buffer) >= self.rows_per_update
 
     def state_dict(self) -> dict[str, Any]:
-        """See `RolloutTrainer`; and the critic's memories."""
-        memories = self._critic_memories
-        return {**super().state_dict(), "critic_memories": None if memories is None else memories.state_dict()}
+        """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
+        return {
+            "step": self._step,
+            "version": self._version,
+            "weights": self._network.state_dict(),
+            "optimizer": self._update.state_dict(),
+            "normalizer": self._intake.normalizer_state(),
+            "signals": self._signals.state_dict(),
+            "cloning": None if self._cloning is None else self._cloning.state_dict(),
+            "random": random_state(self._random),
+            "buffer": self._buffer.state_dict(),
+        }
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Use another value from the next update on."""
+        self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`."""
-        super().load_state_dict(state)
+        if (self._cloning is None) != (state["cloning"] is None):
+            log.warning(
+                "%s: behavioral_cloning %s",
+                self.context.behavior,
+                "is off now; the run went with it until here" if self._cloning is None else "is new to this run",
+            )
         with self.context.naming_behavior():
-            if self._critic_memories is not None and state["critic_memories"] is not None:
-                self._critic_memories.load_state_dict(state["critic_memories"])
+            self._network.load(state["weights"])
+            self._update.load_state_dict(state["optimizer"])
+            self._intake.load_normalizer(state["normalizer"])
+            self._signals.load_state_dict(state["signals"])
+            if self._cloning is not None and state["cloning"] is not None:
+                self._cloning.load_state_dict(state["cloning"])
+            self._buffer.load_state_dict(state["buffer"])
+        restore_random(self._random, state["random"])
+        self._step = int(state["step"])
+        self._version = int(state["version"])
 
-    def _make_buffer(self) -> RolloutBuffer:
-        return RolloutBuffer(
-            self._spec,
-            self._intake.layout,
-            self._hyperparameters.buffer_size,
-            self._memory,
-            self._follows_agents,
-            grouped=self.follows_groups and self._spec.grouped,
-        )
+    def parameter_counts(self) -> Mapping[str, int]:
+        """Actor and critic; layers that they share are the actor's."""
+        acting = int(self._network.acting.sum())
+        return {"actor": acting, "critic": self._network.values.numel() - acting}
 
-    @property
-    def _follows_agents(self) -> bool:
-        return self._memory is not None or self._signals.sums is not None
+    def warm_state(self) -> dict[str, Any]:
+        """Actor, critic and normaliser."""
+        state: dict[str, Any] = {"weights": self._network.state_dict()}
+        normalizer = self._intake.normalizer_state()
+        return state if normalizer is None else {**state, "normalizer": normalizer}
 
-    @abstractmethod
-    def _critic_memory_size(self) -> int:
-        """Numbers that the critic remembers per agent from one trajectory to the next; 0 for none of its own."""
+    def warm_start(self, state: Mapping[str, Any]) -> None:
+        """Start from `warm_state()` of another run."""
+        with self.context.naming_behavior():
+            self._network.load(state["weights"])
+            self._intake.load_normalizer(state.get("normalizer"))
 
-    @abstractmethod
-    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared[AnyMinibatch]:
-        """Evaluate the full buffer, and put advantages and value targets beside its rows.
+    def take_weights(self, tensors: Mapping[str, Any]) -> None:
+        """Start from an exported policy: its actor and normaliser. The critic stays as it is."""
+        with self.context.naming_behavior():
+            self._network.load_acting(tensors)
+            self._intake.load_exported_normalizer(tensors)
 
-        Args:
-            transitions: the rows as reward signals take them in; None if there is only the environment's reward.
-            chains: which trajectory continues which; None if the buffer does not follow agents.
-        """
+    def policy(self) -> PolicyUpdate:
+        """The actor's weights and the normaliser's state."""
+        return self._intake.policy(self, self._network.acting_tensors(), self._layout)
 
-    def _coefficients(self) -> Coefficients:
-        """The scheduled numbers of the next update."""
-        h, steps = self._hyperparameters, self.context.settings.max_steps
-        return Coefficients(
-            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step),
-            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self._step),
-            Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self._step),
-        )
-
-    def _advantages(
-        self, rewards: NDArray[np.float64], values: CriticValues, over: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
-        """GAE [N, S], given rewards [N, S] and the trajectories [K] whose end no reward of the task can follow."""
-        return advantages(
-            rewards,
-            values.values,
-            values.final_values,
-            self._buffer.trajectories["lengths"],
-            over[:, None] & ~self._signals.ignore_termination,
-            self._signals.gammas,
-            self._hyperparameters.lambd,
-        )
-
-    def _rollout(
-        self,
-        inputs: InputRows,
-        per_signal: NDArray[np.float64],
-        returns: NDArray[np.float64],
-        cuts: SequenceCuts | None,
-        critic_memories: Tensor | None,
-        heads: Tensor | None = None,
-    ) -> Rollout | SequenceRollout:
-        """The buffer's rows to learn from; in sequences if there are cuts.
+    def _perceptrons(
+        self, network: ActorCriticNetwork | ActorTower | None, what: str = "its network is more than perceptrons"
+    ) -> Perceptrons | None:
+        """Return the network if its gradients are to be found by hand; else say why they are not.
 
         Args:
-            inputs: the rows.
-            per_signal: [N, S] advantages, not normalised.
-            returns: [N, S] value targets.
-            cuts: the places of the sequences; None without memory.
-            critic_memories: [Q, m] the critic's memory before each sequence; None where it has none of its own.
-            heads: [N, H] the actor's heads, if they are known.
+            network: of a kind whose gradients can be found by hand, or any other.
+            what: is said of one of another kind.
         """
-        rows = self._buffer.rows
-        log_probs, (continuous, choices) = rows["log_probs"], self._buffer.actions()
-        if not self._hyperparameters.ratio_per_dimension:
-            log_probs = log_probs.sum(axis=1, keepdims=True)
-        penalties: Array = np.empty((len(rows), 0))
-        if self._spec.actions.masked:
-            penalties = np.where(rows["action_masks"], np.float32(0), MASK_PENALTY)
-
-        def made(old_log_probs: Array, weighted: Array) -> Rollout | SequenceRollout:
-            targets = [continuous, penalties, old_log_probs, weighted, returns]
-            if cuts is None:
-                return Rollout(inputs, targets, choices)
-            return SequenceRollout(inputs, targets, choices, cuts, self._actor_memories(), critic_memories)
-
-        unweighted = normalized(per_signal.mean(axis=1))[:, None]
-        rollout = made(log_probs, unweighted)
-        if not self._hyperparameters.decoupled:
-            return rollout
-        if heads is not None and isinstance(rollout, Rollout):
-            current = log_probs_of(self._update, heads, rollout.whole())
+        device = self.context.device.partition(":")[0]
+        if self.context.autograd:
+            why = "torch_settings.gradients says so"
+        elif not isinstance(network, (ActorCritic, ActorTower)):
+            why = f"{what} over vectors"
+        elif device != "cpu":
+            why = f"it learns on {device}"
         else:
-            each = min(rows_per_pass(self._spec), -(-len(rows) // self.context.replicas.size))
-            current = current_log_probs(self._update, rollout.in_order(each))
-        weights = importance_weights(current, log_probs)
-        self.context.statistics.add(self.context.behavior, "Policy/Importance Weight", float(weights.mean()))
-        return made(current, weights * unweighted)
+            return network
+        say_autograd(self.context, why)
+        return None
 
-    def _actor_memories(self) -> Tensor:
-        """[Q, m] the actor's memory before each sequence, as it was recorded."""
-        assert self._buffer.sequences is not None, "the buffer keeps them with memory"
-        return torch.from_numpy(self._buffer.sequences["memories"]).to(self.context.device)
+    @abstractmethod
+    def _make_update(self) -> Update:
+        """Make the network, and the update that owns it; design, signals and randomness are there already."""
 
-    def _improve(
-        self,
-        rollout: MinibatchSource[AnyMinibatch],
-        coefficients: Coefficients,
-        after_each: Callable[[Tensor], None] | None,
-    ) -> Losses:
-        """Run the update, and after it that of behavioural cloning; neither, if one fails."""
-        with self._update.adam.undone_on_failure():
-            losses = self._update.run(rollout, coefficients, self._random, self._step, after_each)
-            self._clone()
-        return losses
+    @abstractmethod
+    def _make_buffer(self) -> RolloutBuffer:
+        """Make the empty buffer; all else is there already."""
 
-    def _report(self, losses: Losses, coefficients: Coefficients, prepared: Prepared[AnyMinibatch]) -> None:
-        add, behavior = self.context.statistics.add, self.context.behavior
-        add(behavior, "Losses/Policy Loss", losses.policy)
-        add(behavior, "Losses/Value Loss", losses.value)
-        for name, loss in losses.others.items():
-            add(behavior, f"Losses/{name}", loss)
-        for name, measure in losses.measures.items():
-            add(behavior, f"Policy/{name}", measure)
-        add(behavior, "Policy/Entropy", losses.entropy)
-        add(behavior, "Policy/Learning Rate", coefficients.learning_rate)
-        if coefficients.epsilon:
-            add(behavior, "Policy/Epsilon", coefficients.epsilon)
-        add(behavior, "Policy/Beta", coefficients.beta)
-        for estimate, values in prepared.estimates.items():
-            for signal, mean in zip(self._signals.names, values.mean(axis=0), strict=True):
-                add(behavior, f"Policy/{signal.capitalize()} {estimate}", float(mean))
-        explained = explained_variances(prepared.values.values, prepared.returns)
-        for signal, share in zip(self._signals.names, explained, strict=True):
-            if np.isfinite(share):  # returns that are all the same have no variance to explain
-                add(behavior, f"Policy/{signal.capitalize()} Explained Variance", float(share))
+    def _input_rows(
+        self, table: ColumnTable, prefix: str = "", previous_actions: NDArray[np.float32] | None = None
+    ) -> InputRows:
+        """The observations of a table's rows, normalised, as networks take them in."""
+        observed = self._intake.layout.from_columns(table.columns(), prefix)
+        vectors = self._intake.normalized(observed.vectors)
+        return InputRows.of(vectors, observed.others, previous_actions, self.context.device, self._images)
 
+    def _image_numbers(self) -> list[int]:
+        """Which of the inputs beside vectors are images with the channels first, for encoders of ours."""
+        if self._design.settings.network is not None:
+            return []
+        others = [self._spec.observations[index] for index in self._intake.layout.others]
+        return [
+            number for number, one in enumerate(others) if OBSERVATION_KINDS[one.kind].pixels and not one.channels_last
+        ]
 
-# Decoupled PPO: the policy that the clip is centred on, told apart from the policy that acted. Hilton, Cobbe &
-# Schulman (2021), "Batch size-invariance for policy optimization". PPO's old policy has two purposes: the clip around
-# it bounds the size of an update, which takes the policy before the update; and the ratio to it corrects for actions
-# that another policy drew, which takes the one that drew them. The two differ where rows come late, and where the
-# normaliser has moved since. With π_now the policy before the update and r = π / π_now, an advantage A counts as
-# min(π_now / π_acted, 1) · min(r A, clip(r, 1 - ε, 1 + ε) A). The paper truncates the weight at 100; at 1 no few rows
-# outweigh the others. Rows of π_now itself weigh 1: plain PPO. Axis letters: N rows; P columns of log-probabilities.
-
-Floats = NDArray[np.float32]
-
-
-def log_probs_of(update: OnPolicyUpdate[Any], heads: Tensor, rows: Minibatch) -> Floats:
-    """Log-probabilities [N, P] of the actions of N rows, given the actor's heads [N, H], without gradients."""
-    with torch.no_grad():
-        found: Floats = update.log_probs_and_entropy(heads, rows)[0].cpu().numpy()
-    return found
-
-
-def current_log_probs(update: OnPolicyUpdate[Any], minibatches: Iterable[Minibatch]) -> Floats:
-    """Log-probabilities [N, P] of the minibatches' actions under the policy as it is now, without gradients.
-
-    Replicas take turns at the minibatches.
-    """
-    found, replicas = [], update.replicas
-    with torch.no_grad():
-        for number, batch in enumerate(minibatches):
-            if number % replicas.size != replicas.rank:
-                found.append(torch.zeros_like(batch.old_log_probs))
-                continue
-            heads = update.heads(batch.inputs)
-            if batch.real is not None:
-                heads = heads.index_select(0, batch.real)
-            found.append(update.log_probs_and_entropy(heads, batch)[0])
-        all_found = torch.cat(found)
-        replicas.add_up(all_found)
-        log_probs: Floats = all_found.cpu().numpy()
-    return log_probs
-
-
-def importance_weights(current: Floats, acted: Floats) -> Floats:
-    """min(π_now / π_acted, 1) [N, P], of log-probabilities [N, P] under the current policy and the one that acted."""
-    weights: Floats = np.exp(np.minimum(current - acted, 0.0))
-    return weights
+    def _clone(self) -> None:
+        """Imitate the demonstrations for one update, if there are any."""
+        if self._cloning is None:
+            return
+        for name, loss in self._cloning.update(self._step).items():
+            self.context.statistics.add(self.context.behavior, name, loss)

@@ -1,33 +1,45 @@
-"""The update of an actor and a critic: epochs of minibatches over one rollout, with Adam.
+"""PPO on one page: epochs of minibatches over one rollout, the clipped loss of each, and a step of Adam down it.
 
-A function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing waits
-for a device (but for `target_kl`, once an epoch), and the inner step has fixed shapes (on a GPU, PPO's is captured as
-one graph: `headrace.stages.trainer.captured_step`). The losses belong to the algorithm: a subclass computes them.
+Schulman et al. (2017), "Proximal Policy Optimization Algorithms". `OnPolicyUpdate` has the loop of algorithm 1, lines
+6 and 7, for any losses; `PPOUpdate` has those of PPO, eq. 7 and 9. What comes before, the advantages of eq. 11, is in
+`values`, and what it weighs that rows come late, in `ratios`.
+
+An update is a function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing
+waits for a device (but for `target_kl`, once an epoch), and the inner step has fixed shapes. So the gradients of a step
+may be found in any of several ways (`headrace.stages.trainer.gradients`): see `find_gradients` and `advance`.
+
+Axis letters: R rows of a minibatch, P columns of log-probabilities (1 for the joint action, else one per action
+dimension and branch), S reward signals, H action heads.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 from headrace.config import OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from headrace.stages.policy.network.inputs import Inputs
-from headrace.stages.policy.network.protocol import TrainedActor
-from headrace.stages.trainer.adam import Adam, GradientParts
+from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
+from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
+from headrace.stages.trainer.gradients import Gradients
+from headrace.stages.trainer.on_policy.by_hand import Numbers, mean_of
 from headrace.stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
-from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.on_policy.ratios import change_of, measured
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 VALUE_COEFFICIENT = 0.5
-"""Weight of the value loss, as in ML-Agents."""
+"""Weight of the value loss, c₁ of eq. 9, as in ML-Agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,7 @@ class Coefficients:
 
     learning_rate: float
     beta: float
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus, c₂ of eq. 9."""
     epsilon: float = 0.0
     """Clip range; 0 for an algorithm that clips nothing."""
 
@@ -68,37 +80,6 @@ class _StepResults:
     """What was `measured` of each epoch, if at all; of an algorithm without a clip range, of none."""
 
 
-class NetworkUpdate(ABC):
-    """Owns a network, and the optimizer that changes it.
-
-    Args:
-        network: the network to train.
-        adam: its optimizer.
-        replicas: those that make the same update, each from its part of the rows.
-    """
-
-    def __init__(self, network: TrainedActor, adam: Adam, replicas: Replicas = SINGLE_TRAINER) -> None:
-        self.network = network
-        self.adam = adam
-        self.replicas = replicas
-
-    def state_dict(self) -> dict[str, Any]:
-        """Adam's moments by parameter name, and its step count."""
-        return self.adam.state_dict(self.network.named_views)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: naming the tensor that does not fit.
-        """
-        self.adam.load_state_dict(self.network.named_views, state)
-
-    @abstractmethod
-    def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's heads [B, H]."""
-
-
 class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
     """Makes the gradient steps of one update.
 
@@ -107,6 +88,13 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         spec: its actions.
         hyperparameters: epochs, batch size and so on.
         replicas: those that make the same update, each from its part of every minibatch.
+
+    Attributes:
+        find_gradients: sets the gradients of the weighted losses of a minibatch, or of this replica's share of them,
+            and returns the results [k] of `losses`; autograd does, unless another way is put there.
+        advance: makes a gradient step; returns the same results, and what `_descend` gives.
+        ratios: log(π / π_old) [R, P] of the newest minibatch, for the statistics; None where nothing is clipped.
+        measuring: true in epochs that are measured: the last one, or with `target_kl` all.
     """
 
     names: ClassVar[tuple[str, ...]]
@@ -124,16 +112,17 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         replicas: Replicas = SINGLE_TRAINER,
     ) -> None:
         super().__init__(network, Adam(network.values, network.gradients, hyperparameters.adam_epsilon), replicas)
-        self._settings = hyperparameters
+        self.settings = hyperparameters
         self._continuous = spec.actions.continuous_size
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
         self._parts = None
         if hyperparameters.max_grad_norm is not None:
             self._parts = GradientParts(network.gradients, network.parts)
-        self._measuring = False
-        """True in epochs that are measured: the last one, or with `target_kl` all."""
-        self._log_ratios: list[Tensor] = []
+        self.find_gradients: Gradients[[AnyMinibatch, Coefficients, Tensor], Tensor] = self.by_autograd
+        self.advance: Gradients[[AnyMinibatch, Coefficients, Tensor], tuple[Tensor, Tensor | None]] = self.step
+        self.ratios: Tensor | None = None
+        self.measuring = False
 
     def run(
         self,
@@ -155,11 +144,11 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
-        h, made = self._settings, _StepResults()
+        h, made = self.settings, _StepResults()
         with self.adam.undone_on_failure():
             weights = self.loss_weights(coefficients)
             for epoch, minibatches in enumerate(rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas), 1):
-                self._measuring = h.target_kl is not None or epoch == h.num_epoch
+                self.measuring = h.target_kl is not None or epoch == h.num_epoch
                 self._learn(minibatches, coefficients, weights, made, after_each)
                 if h.target_kl is not None and made.epochs and change_of(made.epochs[-1]).beyond(h.target_kl):
                     break
@@ -186,42 +175,30 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         after_each: Callable[[Tensor], None] | None,
     ) -> None:
         """Make the gradient steps of one epoch."""
-        self._log_ratios.clear()
         made.norms.clear()
-        before = len(made.shares)
+        before, log_ratios = len(made.shares), []
         for minibatch in minibatches:
             losses, norms = self.advance(minibatch, coefficients, weights)
-            if self._measuring:
+            if self.measuring:
                 made.norms.append(self.norms() if norms is None else norms)
+                if self.ratios is not None:
+                    log_ratios.append(self.ratios)
             made.shares.append(minibatch.share)
             made.losses.append(losses)
             if after_each is not None:
                 after_each(minibatch.rows if minibatch.together is None else minibatch.together)
-        if self._log_ratios:
-            made.epochs.append(measured(self._log_ratios, made.shares[before:], coefficients.epsilon, self.replicas))
+        if log_ratios:
+            made.epochs.append(measured(log_ratios, made.shares[before:], coefficients.epsilon, self.replicas))
 
-    def advance(
+    def step(
         self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Make a gradient step.
-
-        Returns:
-            The results [k] of `losses`, and what `_descend` gives.
-        """
+        """Make a gradient step as it is: see `advance`."""
         losses = self.find_gradients(minibatch, coefficients, weights)
         return losses, self._descend(coefficients.learning_rate)
 
-    def norms(self) -> Tensor:
-        """The norm [1] of all gradients."""
-        norm: Tensor = torch.linalg.vector_norm(self.network.gradients)[None]
-        return norm
-
-    def find_gradients(self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
-        """Set the gradients of the weighted losses of a minibatch, or of this replica's share of them.
-
-        Returns:
-            The results [k] of `losses`.
-        """
+    def by_autograd(self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
+        """Let autograd find the gradients: see `find_gradients`."""
         self.network.gradients.zero_()
         # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
         results = torch.stack(self.losses(minibatch, coefficients))
@@ -235,7 +212,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         Returns:
             With `max_grad_norm` the norms [k] of the gradient's parts, before they were limited.
         """
-        h, norms = self._settings, None
+        h, norms = self.settings, None
         if self.replicas.size > 1:
             self.replicas.add_up(self.network.gradients)
         if self._parts is not None and h.max_grad_norm is not None:
@@ -244,10 +221,10 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         self.adam.step(learning_rate)
         return norms
 
-    def keep_ratios(self, log_ratios: Tensor) -> None:
-        """Keep log(π / π_old) [R, P] of a minibatch for the statistics; for a `losses` that clips ratios."""
-        if self._measuring:
-            self._log_ratios.append(log_ratios.detach())
+    def norms(self) -> Tensor:
+        """The norm [1] of all gradients."""
+        norm: Tensor = torch.linalg.vector_norm(self.network.gradients)[None]
+        return norm
 
     @abstractmethod
     def losses(self, batch: AnyMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
@@ -273,9 +250,35 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             columns.append(chosen)
             entropies.append(entropy)
         log_probs = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
-        if not self._settings.ratio_per_dimension and log_probs.shape[1] > 1:
+        if not self.settings.ratio_per_dimension and log_probs.shape[1] > 1:
             log_probs = log_probs.sum(dim=1, keepdim=True)
         return log_probs, entropies[0] if len(entropies) == 1 else torch.stack(entropies).sum()
+
+    @torch.no_grad()
+    def log_probs(self, heads: Tensor, rows: Minibatch) -> NDArray[np.float32]:
+        """Log-probabilities [N, P] of the actions of N rows, given the actor's heads [N, H]."""
+        found: NDArray[np.float32] = self.log_probs_and_entropy(heads, rows)[0].cpu().numpy()
+        return found
+
+    @torch.no_grad()
+    def current_log_probs(self, minibatches: Iterable[Minibatch]) -> NDArray[np.float32]:
+        """Log-probabilities [N, P] of the minibatches' actions under the policy as it is now.
+
+        Replicas take turns at the minibatches.
+        """
+        found, replicas = [], self.replicas
+        for number, batch in enumerate(minibatches):
+            if number % replicas.size != replicas.rank:
+                found.append(torch.zeros_like(batch.old_log_probs))
+                continue
+            heads = self.heads(batch.inputs)
+            if batch.real is not None:
+                heads = heads.index_select(0, batch.real)
+            found.append(self.log_probs_and_entropy(heads, batch)[0])
+        of_all = torch.cat(found)
+        replicas.add_up(of_all)
+        log_probs: NDArray[np.float32] = of_all.cpu().numpy()
+        return log_probs
 
     def _of_steps(self, made: _StepResults) -> dict[str, float]:
         """What was measured of any algorithm's gradient steps, by the names of the statistics."""
@@ -286,7 +289,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             found |= {"Actor Gradient Norm": actor, "Critic Gradient Norm": critic}
         if made.epochs:
             found |= change_of(made.epochs[-1]).named()
-            if self._settings.target_kl is not None:
+            if self.settings.target_kl is not None:
                 found["Epochs"] = float(len(made.epochs))
         return found
 
@@ -304,68 +307,78 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         )
 
 
-def value_loss(values: Tensor, returns: Tensor) -> Tensor:
-    """Mean squared error over rows and signals, [R, S] each: a scalar. Not clipped (docs/differences.md)."""
-    return torch.nn.functional.mse_loss(values, returns)
+class PPOUpdate(OnPolicyUpdate[Minibatch]):
+    """Trains an actor and a critic that values single agents; arguments as of `OnPolicyUpdate`."""
+
+    names = ("policy loss", "value loss", "entropy")
+    weights = (1.0, VALUE_COEFFICIENT)
+    network: ActorCriticNetwork
+
+    def heads(self, inputs: Inputs) -> Tensor:
+        """The actor's heads [B, H]."""
+        return self.network.heads(inputs)
+
+    def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
+        """Policy loss, value loss and entropy, the terms of eq. 9."""
+        heads, values = self.network(batch.inputs, batch.critic_memories)
+        if batch.real is not None:  # padding leaves here: means over the rest are the masked means
+            heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
+        log_probs, entropy = self.log_probs_and_entropy(heads, batch)
+        log_ratios = log_probs - batch.old_log_probs
+        self.ratios = log_ratios.detach()
+        policy = clipped_policy_loss(log_ratios, batch.advantages, coefficients.epsilon)
+        return policy, value_loss(values, batch.returns), entropy
 
 
-# How far an update has moved the policy: measured from the probability ratios of the minibatches of an epoch. The
-# ratios are those of the loss, r = π / π_old, each measured before its minibatch's gradient step. Nothing is computed
-# for it minibatch by minibatch: their logarithms are kept, and measured together when an epoch is over.
-
-TOLERANCE = 1.5
-"""The epochs of an update end when approximate KL is above this many times `target_kl`, as in Stable-Baselines3."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyChange:
-    """What the minibatches of one epoch show."""
-
-    approximate_kl: float
-    """Mean of r - 1 - log r over actions: Schulman's estimator k3 of KL(π_old, π), never negative."""
-    clip_fraction: float
-    """Share of the ratios that are further than ε from 1."""
-    least_ratio: float
-    greatest_ratio: float
-
-    def named(self) -> dict[str, float]:
-        """By the names of the statistics."""
-        return {
-            "Approximate KL": self.approximate_kl,
-            "Clip Fraction": self.clip_fraction,
-            "Ratio Min": self.least_ratio,
-            "Ratio Max": self.greatest_ratio,
-        }
-
-    def beyond(self, target_kl: float | None) -> bool:
-        """Return True if the epochs should end here."""
-        return target_kl is not None and self.approximate_kl > TOLERANCE * target_kl
-
-
-def measured(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: float, replicas: Replicas) -> Tensor:
-    """Measure an epoch, on the device: [replicas, 4] in the order of `PolicyChange`, still to be put together.
+def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
+    """The clipped surrogate, eq. 7, with its sign turned so that less is better.
 
     Args:
-        log_ratios: [R, P] of each minibatch, without gradient; R may differ.
-        shares: the weights of the minibatches' means, where other replicas have other rows of the same ones.
-        epsilon: the clip range.
-        replicas: those that have the other rows.
+        log_ratios: [R, P] log-probabilities of the actions under the policy that is trained, less those under the
+            policy before the update, or the one that acted if they are not decoupled.
+        advantages: [R, 1] normalised; [R, P] if weighted.
+        epsilon: how far a ratio may leave 1 and still be encouraged.
+
+    Returns:
+        The mean over rows and columns: a scalar.
     """
-    rows = torch.cat(list(log_ratios))
-    sizes = [len(each) for each in log_ratios]
-    each_row = np.asarray(shares) / (len(sizes) * np.asarray(sizes))
-    weights = torch.from_numpy(np.repeat(each_row, sizes).astype(np.float32)).to(rows)
-    beyond = torch.expm1(rows)
-    joint, beyond_joint = rows, beyond
-    if rows.shape[1] > 1:
-        joint = rows.sum(dim=1, keepdim=True)
-        beyond_joint = torch.expm1(joint)
-    kl = weights @ (beyond_joint - joint)[:, 0]
-    clipped = weights @ (beyond.abs() > epsilon).to(rows).mean(dim=1)
-    return replicas.of_each(torch.stack([kl, clipped, *(1.0 + end for end in torch.aminmax(beyond))]))
+    ratio = torch.exp(log_ratios)
+    cost = -advantages
+    return torch.maximum(ratio * cost, clip(ratio, epsilon) * cost).mean()
 
 
-def change_of(found: Tensor) -> PolicyChange:
-    """Put what was `measured` by each replica together."""
-    kl, clipped, least, greatest = found.cpu().numpy().astype(np.float64).T
-    return PolicyChange(float(kl.sum()), float(clipped.sum()), float(least.min()), float(greatest.max()))
+def clipped_by_hand(log_ratios: Numbers, advantages: Numbers, epsilon: float) -> tuple[float, Numbers]:
+    """The same of arrays [P, R], and its gradient by the log-ratios: r·cost where that is not clipped, else 0."""
+    ratios = np.exp(log_ratios)
+    clipped = clip(ratios, epsilon)
+    ratios *= advantages
+    clipped *= advantages
+    loss = -mean_of(np.minimum(ratios, clipped))
+    ratios *= ratios <= clipped
+    ratios *= -1.0 / ratios.size
+    return loss, ratios
+
+
+_Ratios = TypeVar("_Ratios", Tensor, Numbers)
+
+
+def clip(ratios: _Ratios, epsilon: float) -> _Ratios:
+    """The ratios of eq. 7 within 1 ± ε."""
+    low, high = 1.0 - epsilon, 1.0 + epsilon
+    if isinstance(ratios, Tensor):
+        return ratios.clamp(low, high)
+    number = ratios.dtype.type
+    return np.minimum(np.maximum(ratios, number(low)), number(high))  # `np.clip` takes twice as long for a minibatch
+
+
+def value_loss(values: Tensor, returns: Tensor) -> Tensor:
+    """Mean squared error over rows and signals, [R, S] each: a scalar. Not clipped (docs/differences.md)."""
+    return mse_loss(values, returns)
+
+
+def value_loss_by_hand(values: Numbers, returns: Numbers, weight: float, of_values: Numbers) -> float:
+    """The same of arrays [S, R]; writes the loss's gradient by the values, times a weight, to `of_values`."""
+    np.subtract(values, returns, out=of_values)
+    loss = float(np.vdot(of_values, of_values)) / of_values.size
+    of_values *= 2.0 * weight / of_values.size
+    return loss

@@ -20,15 +20,20 @@ from torch import Tensor
 
 from headrace.config import POCAHyperparameters
 from headrace.stages.trainer.agent_table import Chains
-from headrace.stages.trainer.captured_step import say_uncaptured
-from headrace.stages.trainer.on_policy.critic_values import CriticValues, evaluate_sequences, rows_per_pass
+from headrace.stages.trainer.gradients import say_uncaptured
 from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
-from headrace.stages.trainer.on_policy.trainer import VALUES, OnPolicyTrainer, Prepared
-from headrace.stages.trainer.poca.mates import Mates, final_mates, renumbered, row_mates
+from headrace.stages.trainer.on_policy.values import CriticValues, evaluate_sequences
 from headrace.stages.trainer.poca.network import GroupActorCritic
-from headrace.stages.trainer.poca.teams import GroupMinibatch, GroupRollout, TeamRows
-from headrace.stages.trainer.poca.update import POCAUpdate
-from headrace.stages.trainer.ppo.by_hand import ActorByHand
+from headrace.stages.trainer.poca.teams import (
+    GroupRollout,
+    Mates,
+    TeamRows,
+    final_mates,
+    renumbered,
+    row_mates,
+)
+from headrace.stages.trainer.poca.update import POCAByHand, POCAUpdate
+from headrace.stages.trainer.ppo.trainer import VALUES, PPOTrainer, Prepared
 from headrace.stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
@@ -38,7 +43,7 @@ _LARGEST = "largest_group"
 Floats = NDArray[np.float64]
 
 
-class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
+class POCATrainer(PPOTrainer):
     """The critic values agents by the observations and actions of their whole group."""
 
     hyperparameters = POCAHyperparameters
@@ -61,7 +66,7 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
         return {**state, "buffer": renumbered(state["buffer"])} if self._buffer.grouped else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`; see `OnPolicyTrainer`."""
+        """Continue from `state_dict()`; see `PPOTrainer`."""
         super().load_state_dict(state)
         self._largest = int(state[_LARGEST])
 
@@ -70,24 +75,24 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
         return {**super().warm_state(), _LARGEST: self._largest}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run; see `OnPolicyTrainer`."""
+        """Start from `warm_state()` of another run; see `PPOTrainer`."""
         super().warm_start(state)
         self._largest = int(state[_LARGEST])
 
     def _make_update(self) -> POCAUpdate:
         context = self.context
         say_uncaptured(context, "teams differ in their number of members")
-        self._critic = GroupActorCritic(self._design, len(self._signals.names), self._random, context.device)
-        h, by_hand = self._hyperparameters, None
-        perceptron = self._perceptrons(self._critic.tower, "its actor is more than a perceptron")
+        self._critic = network = GroupActorCritic(self._design, len(self._signals.names), self._random, context.device)
+        update = POCAUpdate(network, context.spec, self._hyperparameters, context.replicas)
+        perceptron = self._perceptrons(network.tower, "its actor is more than a perceptron")
         if perceptron is not None:
-            by_hand = ActorByHand(perceptron, context.spec.actions, h.ratio_per_dimension, h.batch_size)
-        return POCAUpdate(self._critic, context.spec, h, context.replicas, by_hand)
+            update.find_gradients = POCAByHand(update, perceptron, context.spec.actions)
+        return update
 
     def _critic_memory_size(self) -> int:
         return 2 * self._design.memory_size  # of the value, and of the baseline
 
-    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared[GroupMinibatch]:
+    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared:
         buffer, cuts = self._buffer, self._buffer.cuts()
         mates = row_mates(buffer)
         self._largest = max(self._largest, 1 + int(mates.present.sum(1).max(initial=0)))
@@ -96,7 +101,7 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
         inputs = self._input_rows(buffer.rows, "", before)
         actions = torch.from_numpy(buffer.action_features()).to(self.context.device)
         teams = TeamRows(inputs, actions, mates, np.ones(len(buffer), np.bool_), self._largest)
-        values, baselines, over = self._evaluate(teams, cuts, chains, by_turns=not mates.present.any())
+        values, baselines, over = self._evaluate_teams(teams, cuts, chains, by_turns=not mates.present.any())
         # λ-returns are G = V + A, where A are the advantages of GAE with the same λ.
         returns = values.values + self._advantages(rewards, values, over)
         rollout = self._rollout(inputs, returns - baselines, returns, cuts, values.memories)
@@ -110,7 +115,7 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
             return rewards
         return rewards + self._buffer.rows["group_rewards"] + mates.sums(rewards)
 
-    def _evaluate(
+    def _evaluate_teams(
         self, teams: TeamRows, cuts: SequenceCuts | None, chains: Chains | None, by_turns: bool
     ) -> tuple[CriticValues, Floats, NDArray[np.bool_]]:
         """Values, baselines [N, S], and the trajectories [K] with whose end the whole group's episode is over."""
@@ -175,4 +180,4 @@ class POCATrainer(OnPolicyTrainer[GroupMinibatch]):
         return values, baselines
 
     def _teams_per_pass(self, teams: TeamRows) -> int:
-        return max(1, rows_per_pass(self._spec) // teams.width)
+        return max(1, self._rows_per_pass // teams.width)

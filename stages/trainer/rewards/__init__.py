@@ -3,8 +3,7 @@
 The table of built-in ones is `config.RewardSignals`.
 """
 
-from headrace.stages.trainer.rewards.factory import make_signals
-from headrace.stages.trainer.rewards.signal import RewardSignal
-from headrace.stages.trainer.transitions import Transitions
+from headrace.stages.trainer.intake import Transitions
+from headrace.stages.trainer.rewards.signal import RewardSignal, make_signals
 
 __all__ = ["RewardSignal", "Transitions", "make_signals"]

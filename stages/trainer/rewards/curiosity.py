@@ -19,8 +19,8 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.layers import linear
+from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.rewards.network_signal import NetworkSignal, action_inputs
-from headrace.stages.trainer.transitions import Transitions
 
 _MODEL_UNITS = 256
 _FORWARD_WEIGHT = 0.2

@@ -21,10 +21,9 @@ from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.normalizer import NORMALIZED_LIMIT, Normalizer
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.adam import Adam
-from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.randomness import new_random, random_state, restore_random
+from headrace.stages.trainer.intake import Transitions
+from headrace.stages.trainer.protocol import TrainerContext, new_random, random_state, restore_random
 from headrace.stages.trainer.rewards.signal import RewardSignal
-from headrace.stages.trainer.transitions import Transitions
 
 
 class TrainedNetwork(Generic[Module]):

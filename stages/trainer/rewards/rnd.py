@@ -16,9 +16,9 @@ from headrace.config import RNDSettings
 from headrace.stages.errors import StageError
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.rewards.network_signal import NetworkSignal
-from headrace.stages.trainer.transitions import Transitions
 
 
 class RND(NetworkSignal):

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.agent_table import AgentTable, add_to_episodes
-from headrace.stages.trainer.rewards.extrinsic import Extrinsic
-from headrace.stages.trainer.rewards.signal import RewardSignal
+from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal
 from headrace.stages.trainer.sac.minibatch import MinibatchMaker
 from headrace.stages.trainer.sac.replay_memory import ReplayedRows
 

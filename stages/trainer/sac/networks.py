@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.queues.specs import ActionSpec
+from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.inputs import Inputs
@@ -124,3 +125,20 @@ def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:
     """The linear layers of these names, anywhere in the network."""
     found = network.named_modules()
     return [module for path, module in found if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]
+
+
+def check_bounds(behavior: str, actions: ActionSpec) -> None:
+    """Refuse continuous actions that SAC's policies can't scale.
+
+    Raises:
+        StageError: naming those without bounds.
+    """
+    if actions.unbounded:
+        several = len(actions.unbounded) > 1
+        which = f"action{'s' * several} {', '.join(map(str, actions.unbounded))} {'have' if several else 'has'}"
+        raise StageError(
+            f"{behavior}: sac draws continuous actions from [-1, 1] and scales them to the environment's bounds, but "
+            f"of its {actions.continuous_size}, counted from 0, {which} no finite bounds on both "
+            "sides: give the environment a bounded action space, for instance by a wrapper in environment.wrappers "
+            "(docs/algorithms.md shows one; gymnasium.wrappers:ClipAction takes bounds away), or use trainer_type: ppo"
+        )

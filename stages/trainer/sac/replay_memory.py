@@ -2,7 +2,7 @@
 
 Observations are kept apart (`ObservationStore`), and rows refer to them. The observation after a step is the one before
 the next step, so each is kept once; also across pieces of a trajectory, however short: the first observation of a piece
-is the one after the piece before it. `replay_file` writes the memory to the disk.
+is the one after the piece before it. `replay_store` writes the memory to the disk.
 
 Axis letters: N rows and K pieces of a batch, B rows of a sample, S sequences of L rows.
 """
@@ -20,7 +20,7 @@ from headrace.queues.columns import Column, action_columns, memory_column
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
-from headrace.stages.trainer.replay_columns import BLOCK_BYTES, LazyColumn, ObservationStore
+from headrace.stages.trainer.replay_store import BLOCK_BYTES, LazyColumn, ObservationStore
 
 Index = NDArray[np.int64]
 

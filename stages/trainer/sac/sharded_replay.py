@@ -1,4 +1,4 @@
-"""A replay memory whose rows lie in shards, each in a host of its own; this is the trainer's side.
+"""A replay memory whose rows lie in shards, each in a host of its own: the trainer's side, and a shard as a stage.
 
 Rows go to shards by episode, so that the pieces of one stay together. Of each batch every shard gives a number of rows
 that is drawn by the sizes of all shards, so each row that is kept is equally likely. Before an update the batches that
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Array, Barrier, ReplayRequest, ReplaySample, TrajectoryBatch
 from headrace.stages.policy.observations import EncodedObservations
-from headrace.stages.trainer.sac.replay_memory import ReplayedRows
+from headrace.stages.stage import Stage
+from headrace.stages.trainer.protocol import new_random, random_state, restore_random
+from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory
 
 AT_ONCE = 64
 """Batches that are on their way at most."""
@@ -181,3 +184,69 @@ def _encoded(prefix: str, columns: Mapping[str, Array]) -> EncodedObservations:
     while f"{prefix}_encoded_{len(others)}" in columns:
         others.append(columns[f"{prefix}_encoded_{len(others)}"])
     return EncodedObservations(columns[f"{prefix}_encoded_vectors"], tuple(others))
+
+
+class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
+    """Keeps rows, and draws from them.
+
+    Args:
+        memory: keeps the rows.
+        seed: of the draws.
+
+    Attributes:
+        rows: that have ever come.
+    """
+
+    may_block = True
+
+    def __init__(self, memory: ReplayMemory, seed: int) -> None:
+        self.memory = memory
+        self.rows = 0
+        self._random = new_random(seed)
+
+    def process(self, item: TrajectoryBatch | ReplayRequest) -> Iterator[ReplaySample]:
+        """Keep a batch, or answer a request: an item for each batch of which this shard gives rows."""
+        if isinstance(item, TrajectoryBatch):
+            self.memory.add(item, *taken_apart(item))
+            self.rows += item.num_rows
+            return
+        for count in item.counts.tolist():
+            if count < 0:
+                yield self.size()
+            elif count:
+                yield as_sample(self.memory.sample(count, self._random))
+
+    def size(self) -> ReplaySample:
+        """What a trainer is told that begins: the rows that the shard has."""
+        return ReplaySample({SIZE: np.array([len(self.memory)], np.int64)})
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """All but the rows, which are in a file of their own."""
+        return {"rows": self.rows, "random": random_state(self._random)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self.rows = int(state["rows"])
+        restore_random(self._random, state["random"])
+
+
+# A resumed run may have another number of shards: the rows of a replay memory are then dealt out to them.
+
+RUN = 16
+"""Rows that stay together: each run costs one more observation."""
+_AT_ONCE = 2**12
+
+
+def deal(former: ReplayMemory, memory: ReplayMemory, place: int, shards: int) -> None:
+    """Add a shard's share of the rows of another memory, oldest first, to its own.
+
+    Args:
+        former: the rows; without sequences.
+        memory: the shard's.
+        place: the run that the shard gets first, of the first `shards` ones.
+        shards: how many get rows.
+    """
+    ages = np.arange(len(former))
+    ages = ages[ages // RUN % shards == place % shards]
+    for begin in range(0, len(ages), _AT_ONCE):
+        memory.add(*former.taken(ages[begin : begin + _AT_ONCE]))

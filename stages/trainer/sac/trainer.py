@@ -1,7 +1,7 @@
 """Soft actor-critic with a value network, with ML-Agents' settings, as a `Trainer`.
 
 The path of one update: `replay_memory` draws rows, `minibatch` makes inputs of them, and `update` makes a gradient step
-down the `losses`. docs/differences.md has the differences from ML-Agents.
+down the losses. docs/differences.md has the differences from ML-Agents.
 """
 
 from __future__ import annotations
@@ -18,31 +18,40 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.config import SACHyperparameters
-from headrace.queues.messages import Array, TrajectoryBatch
-from headrace.queues.specs import ActionSpec
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.layout import policy_layout
 from headrace.stages.policy.network.transfers import to_device
-from headrace.stages.trainer.builtin import BuiltinTrainer
-from headrace.stages.trainer.denormals import flushed_denormals
+from headrace.stages.trainer.adam import flushed_denormals
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import Intake, with_group_rewards
+from headrace.stages.trainer.intake import Intake, Transitions, policy_design, with_group_rewards
 from headrace.stages.trainer.pacing import rows_per_update
-from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.randomness import random_state, restore_random
-from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
-from headrace.stages.trainer.replicas import Part, Replicas
-from headrace.stages.trainer.rewards.extrinsic import Extrinsic
-from headrace.stages.trainer.rewards.factory import make_signals
-from headrace.stages.trainer.rewards.signal import RewardSignal
+from headrace.stages.trainer.protocol import (
+    LEARNING_RATE_FLOOR,
+    Part,
+    Schedule,
+    Trainer,
+    TrainerContext,
+    UpdateRatio,
+    new_random,
+    random_state,
+    restore_random,
+)
+from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals
 from headrace.stages.trainer.sac.episode_rewards import EpisodeRewards
-from headrace.stages.trainer.sac.making import make_update
-from headrace.stages.trainer.sac.measures import LOSSES, UpdateMeasures, complaint, measures_of_all, statistics_of
-from headrace.stages.trainer.sac.minibatch import MinibatchMaker
+from headrace.stages.trainer.sac.gradients import make_update
+from headrace.stages.trainer.sac.minibatch import (
+    MinibatchMaker,
+    UpdateMeasures,
+    complaint,
+    measures_of_all,
+    part_of,
+    statistics_of,
+)
+from headrace.stages.trainer.sac.networks import check_bounds
 from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
 from headrace.stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
-from headrace.stages.trainer.sac.update_ratio import UpdateRatio
-from headrace.stages.trainer.schedules import LEARNING_RATE_FLOOR, Schedule
-from headrace.stages.trainer.transitions import Transitions
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +59,7 @@ _CALLS_PER_NORM = 8
 """The norms of gradients are measured in one of so many calls of `learn`: there may be one for every few steps."""
 
 
-class SACTrainer(BuiltinTrainer):
+class SACTrainer(Trainer):
     """Learns one behaviour from a memory of its newest steps.
 
     Raises:
@@ -64,31 +73,29 @@ class SACTrainer(BuiltinTrainer):
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
-        _check_bounds(context.behavior, spec.actions)
+        self._design = policy_design(context)
+        self._layout = policy_layout(self._design)
+        self._random = new_random(context.seed)
+        self._step = self._version = 0
+        check_bounds(context.behavior, spec.actions)
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
         self._signals = make_signals(context)
-        beyond = any(signal.ignores_termination for signal in self._signals)
-        self._intake = Intake(spec, settings.network_settings.normalize, beyond)
+        ends = [float(not signal.ignores_termination) for signal in self._signals]
+        self._intake = Intake(spec, settings.network_settings.normalize, beyond_termination=0.0 in ends)
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
         self._update = make_update(context, self._design, h, len(self._signals), self._random)
         actor = ClonedActor.from_actor(self._design, self._update.actor)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
-        memory = settings.network_settings.memory
-        self.replay: ShardedReplay | None = None
+        self._memory = self._make_memory()
+        self.replay = self._memory if isinstance(self._memory, ShardedReplay) else None
         """The replay buffer, where it lies in hosts of its own; then `prepare` comes before `learn`."""
-        self._memory: ReplayMemory | ShardedReplay
-        if context.replay_shards:
-            self._memory = self.replay = ShardedReplay(h.buffer_size, replayed_columns(spec), context.replay_shards)
-        else:
-            length = 0 if memory is None else memory.sequence_length
-            layout = self._intake.layout
-            self._memory = ReplayMemory(spec, layout, h.buffer_size, self._design.memory_size, length)
         self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
         self._episode_rewards = EpisodeRewards(self._signals, self._maker)
+        self._learning = [signal for signal in self._signals if type(signal).learn is not RewardSignal.learn]
+        """Those of the signals that have anything to learn."""
         self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
-        ends = [float(not signal.ignores_termination) for signal in self._signals]
         self._ends = torch.tensor(ends, device=context.device)
         self._ratio = UpdateRatio(h.steps_per_update, h.buffer_init_steps)
         self._signal_ratio = UpdateRatio(h.reward_signal_steps_per_update, h.buffer_init_steps)
@@ -96,10 +103,19 @@ class SACTrainer(BuiltinTrainer):
         self._due_step = 0
         """With `update_at: episode_end`: the steps added when an episode last ended; these owe updates."""
         self._told_of_waiting = False
-        self._learned = count()
-        """Counts calls of `learn` that make updates."""
+        self._learned = count()  # of calls of `learn` that make updates
         self._parts: list[tuple[Part, int]] = []
         """This replica's part of the rows of each minibatch since the last report, and their number."""
+
+    @property
+    def step(self) -> int:
+        """Agent steps added so far."""
+        return self._step
+
+    @property
+    def version(self) -> int:
+        """Calls of `learn` so far."""
+        return self._version
 
     @property
     def rows_per_update(self) -> int:
@@ -168,18 +184,14 @@ class SACTrainer(BuiltinTrainer):
             "random": random_state(self._random),
         }
 
-    def _learning_rate(self) -> float:
-        h, steps = self._hyperparameters, self.context.settings.max_steps
-        return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step)
-
     def set_hyperparameter(self, name: str, value: float) -> None:
         """Use another value from the next update on."""
         self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`, with an empty memory: `load_bulk` fills it."""
-        self._check_parts(state)
         with self.context.naming_behavior():
+            self._check_parts(state)
             self._intake.load_normalizer(state["normalizer"])
             self._update.load_state_dict(state["update"])
             for signal in self._signals:
@@ -188,8 +200,7 @@ class SACTrainer(BuiltinTrainer):
             if self._cloning is not None:
                 self._cloning.load_state_dict(state["cloning"])
         restore_random(self._random, state["random"])
-        self._step = int(state["step"])
-        self._version = int(state["version"])
+        self._step, self._version = int(state["step"]), int(state["version"])
         self._unlearned = int(state["unlearned"])
         self._due_step = int(state.get("due_step", self._step))  # before there was `update_at`
         self._ratio.load_state_dict(state["ratio"], self._step)
@@ -236,8 +247,16 @@ class SACTrainer(BuiltinTrainer):
             self._update.actor.module.load_acting(tensors)
             self._intake.load_exported_normalizer(tensors)
 
-    def _acting_tensors(self) -> Mapping[str, Array]:
-        return self._update.actor.module.acting_tensors()
+    def policy(self) -> PolicyUpdate:
+        """The actor's weights and the normaliser's state."""
+        return self._intake.policy(self, self._update.actor.module.acting_tensors(), self._layout)
+
+    def _make_memory(self) -> ReplayMemory | ShardedReplay:
+        spec, h, memory = self.context.spec, self._hyperparameters, self.context.settings.network_settings.memory
+        if self.context.replay_shards:
+            return ShardedReplay(h.buffer_size, replayed_columns(spec), self.context.replay_shards)
+        length = 0 if memory is None else memory.sequence_length
+        return ReplayMemory(spec, self._intake.layout, h.buffer_size, self._design.memory_size, length)
 
     def _tell_of_waiting(self) -> None:
         """Warn once steps would leave the buffer unlearned, or a tenth of the run is over, because no episode ends."""
@@ -264,8 +283,7 @@ class SACTrainer(BuiltinTrainer):
         """Return how many batches `learn` would take beyond those that are there."""
         if self.replay is None or len(self.replay) < self._hyperparameters.batch_size:
             return 0
-        learned = any(map(_learns, self._signals))
-        due = self._ratio.owed(self._due) + (self._signal_ratio.owed(self._due) if learned else 0)
+        due = self._ratio.owed(self._due) + (self._signal_ratio.owed(self._due) if self._learning else 0)
         return due - self.replay.ready
 
     @property
@@ -274,7 +292,7 @@ class SACTrainer(BuiltinTrainer):
         return self._step if self._hyperparameters.update_at == "step" else self._due_step
 
     def _owes(self, ratio: UpdateRatio) -> bool:
-        samples = ratio is self._ratio or any(map(_learns, self._signals))
+        samples = ratio is self._ratio or bool(self._learning)
         if self.replay is not None and samples and not self.replay.ready:
             return False
         wanted = 1 if self._memory.sequence_length else self._hyperparameters.batch_size
@@ -283,7 +301,8 @@ class SACTrainer(BuiltinTrainer):
     def _learn_policy(self) -> None:
         """Make all policy updates that are owed."""
         before = self._update.snapshot()
-        learning_rate = self._learning_rate()
+        h, steps = self._hyperparameters, self.context.settings.max_steps
+        learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step)
         made: list[UpdateMeasures] = []
         norms: list[float] = []
         self._parts.clear()
@@ -311,12 +330,11 @@ class SACTrainer(BuiltinTrainer):
         )
         share, here = 1.0, Part(slice(0, rows), 1.0)
         if self.context.replicas.size > 1:
-            replayed, here, share = _part_of(replayed, rows, self.context.replicas)
+            replayed, here, share = part_of(replayed, rows, self.context.replicas)
             noise = noise.reshape(self._update.draws, rows, -1)[:, here.rows].reshape(-1, noise.shape[1])
         transitions = self._maker.transitions(replayed)
         batch = self._maker.minibatch(replayed, transitions)
-        found = [self._rewards(signal, replayed, transitions) for signal in self._signals]
-        rewards = np.stack(found, axis=1)
+        rewards = np.stack([self._rewards(signal, replayed, transitions) for signal in self._signals], axis=1)
         discounts = self._gammas * (1.0 - transitions.terminated[:, None] * self._ends)
         device = self.context.device
         self._parts.append((here, rows))
@@ -330,7 +348,6 @@ class SACTrainer(BuiltinTrainer):
         )
 
     def _rewards(self, signal: RewardSignal, replayed: ReplayedRows, transitions: Transitions) -> NDArray[np.float32]:
-        """Rewards [B] of a signal, with its strength."""
         # The environment's own are here, and finite: from a GPU they would come when it has made the step before.
         own = type(signal) is Extrinsic
         rewards: NDArray[np.float32] = replayed.columns["rewards"] if own else signal.rewards(transitions)
@@ -338,15 +355,14 @@ class SACTrainer(BuiltinTrainer):
 
     def _learn_signals(self) -> None:
         """Make one update of the reward signals' own networks, all on the same rows."""
-        learning = [signal for signal in self._signals if _learns(signal)]
-        if not learning:
+        if not self._learning:
             return
         replayed = self._sample()
         transitions = self._maker.transitions(replayed)
         if replayed.sequences is not None:
             mask = torch.from_numpy(replayed.sequences.mask).to(self.context.device)
             transitions = transitions.rows(mask)
-        for signal in learning:
+        for signal in self._learning:
             self._report_all(signal.learn(transitions))
 
     def _sample(self) -> ReplayedRows:
@@ -355,67 +371,30 @@ class SACTrainer(BuiltinTrainer):
         sample = memory.sample_sequences if isinstance(memory, ReplayMemory) and sequences else memory.sample
         return sample(self._hyperparameters.batch_size, self._random)
 
-    def _replay_path(self, folder: Path) -> Path:
-        """The behaviour's file: a checkpoint's folder holds those of all behaviours."""
+    def _replay_path(self, folder: Path) -> Path:  # a checkpoint's folder holds those of all behaviours
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
 
     def _check_parts(self, state: Mapping[str, Any]) -> None:
         """Refuse a state with other reward signals, or with cloning on one side alone."""
         found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
         if found != expected:
-            raise StageError(
-                f"{self.context.behavior}: reward_signals are {', '.join(expected)}, "
-                f"but the saved state was made with {', '.join(found)}"
-            )
+            made_with = ", ".join(found)
+            raise StageError(f"reward_signals are {', '.join(expected)}, but the saved state was made with {made_with}")
         if (self._cloning is None) != (state["cloning"] is None):
             now, then = ("off", "on") if self._cloning is None else ("on", "off")
-            raise StageError(
-                f"{self.context.behavior}: behavioral_cloning is {now}, but the saved state was made with it {then}"
-            )
+            raise StageError(f"behavioral_cloning is {now}, but the saved state was made with it {then}")
 
     def _report(
         self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float, norms: list[float]
     ) -> None:
         """Report statistics of the updates made, given norms of the actor's and the critics' gradients, or none."""
-        found = {f"Losses/{name}": mean for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True)}
-        found["Policy/Learning Rate"] = learning_rate
-        for what, norm in zip(("Actor", "Critic"), norms, strict=bool(norms)):
-            found[f"Policy/{what} Gradient Norm"] = norm
+        found = {"Policy/Learning Rate": learning_rate}
         # Both, as in ML-Agents, whichever actions there are: the coefficient of absent ones is 0.
         discrete = self._update.coefficients.module.logs.detach().exp().tolist()
         found["Policy/Continuous Entropy Coeff"] = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
         found["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0
-        self._report_all(found | statistics_of(measures, [signal.name for signal in self._signals]))
+        self._report_all(found | statistics_of(losses, norms, measures, [signal.name for signal in self._signals]))
 
     def _report_all(self, found: Mapping[str, float]) -> None:
         for name, value in found.items():
             self.context.statistics.add(self.context.behavior, name, value)
-
-
-def _part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[ReplayedRows, Part, float]:
-    """A replica's part of a sample, as rows and as places among all, and the weight of the means over it."""
-    sequences = replayed.sequences
-    length = 1 if sequences is None else sequences.length
-    counted = replicas.part(rows // length)
-    here = Part(slice(counted.rows.start * length, counted.rows.stop * length), counted.weight)
-    own = replayed.part(here.rows)
-    if sequences is None or own.sequences is None:
-        return own, here, here.size * here.weight / rows
-    return own, here, float(own.sequences.mask.sum() * here.weight / sequences.mask.sum())
-
-
-def _learns(signal: RewardSignal) -> bool:
-    """Return True if a signal has anything to learn."""
-    return type(signal).learn is not RewardSignal.learn
-
-
-def _check_bounds(behavior: str, actions: ActionSpec) -> None:
-    if actions.unbounded:
-        several = len(actions.unbounded) > 1
-        which = f"action{'s' * several} {', '.join(map(str, actions.unbounded))} {'have' if several else 'has'}"
-        raise StageError(
-            f"{behavior}: sac draws continuous actions from [-1, 1] and scales them to the environment's bounds, but "
-            f"of its {actions.continuous_size}, counted from 0, {which} no finite bounds on both "
-            "sides: give the environment a bounded action space, for instance by a wrapper in environment.wrappers "
-            "(docs/algorithms.md shows one; gymnasium.wrappers:ClipAction takes bounds away), or use trainer_type: ppo"
-        )

@@ -1,12 +1,21 @@
-"""The update of soft actor-critic: networks, optimizers, and one gradient step of all of them on a minibatch.
+"""Soft actor-critic: networks, optimizers, and one gradient step of all of them on a minibatch, with its losses.
+
+Haarnoja et al. (2018), "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
+Actor" (with a value network), and "Soft Actor-Critic Algorithms and Applications" (entropy coefficients); for discrete
+actions Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". Of several branches the mean is taken,
+as ML-Agents does.
 
 A function of parameters, optimizer states, one minibatch and noise: nothing inside looks at a value, so nothing waits
 for a device. The caller checks the losses now and then.
+
+Axis letters: B rows, S reward signals, C continuous actions, K discrete branches of A choices in all (A = 1 without
+any), G entropy coefficients: one for all continuous actions together if there are any, then one per branch.
+A mask [B] is 1 for rows and 0 for padding, or None where there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import log
 from typing import Any
@@ -22,22 +31,14 @@ from headrace.stages.policy.network.distributions import squashed_sample
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.trainer.adam import Adam
-from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
-from headrace.stages.trainer.sac.by_hand import SACByHand
-from headrace.stages.trainer.sac.losses import (
-    coefficient_gradients,
-    expected_values,
-    half_squared_error,
-    policy_loss,
-    q_target,
-    soft_values,
-    taken_values,
-)
-from headrace.stages.trainer.sac.measures import UpdateMeasures
-from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
+from headrace.stages.trainer.gradients import Gradients
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch, UpdateMeasures
 from headrace.stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, drawn_for
 from headrace.stages.trainer.sac.perceptron import Perceptron
 
+SACGradients = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor], UpdateMeasures]
+"""Takes in what `SACUpdate.step` does."""
 DISCRETE_TARGET = 0.2
 """Target entropy of a branch, as a share of the entropy of choosing blindly (ML-Agents' number)."""
 
@@ -52,8 +53,9 @@ class SACUpdate:
         random: draws the initial weights.
         device: the networks' device.
         replicas: those that make the same update, each from its part of every minibatch.
-        by_hand: whether gradients are found without autograd; of a plain design with continuous actions alone,
-            on the CPU.
+
+    Attributes:
+        find_gradients: sets the gradients of all networks; autograd does, unless another way is put there.
     """
 
     def __init__(
@@ -64,7 +66,6 @@ class SACUpdate:
         random: np.random.Generator,
         device: str,
         replicas: Replicas = SINGLE_TRAINER,
-        by_hand: bool = False,
     ) -> None:
         actions = design.spec.actions
         self._replicas = replicas
@@ -95,7 +96,7 @@ class SACUpdate:
         self._actor_parameters = list(self.actor.parameters.values())
         self._critic_parameters = list(self.critics.parameters.values())
         self._tau = hyperparameters.tau
-        self._learns_coefficients = hyperparameters.entropy_coefficient == "auto"
+        self.learns_coefficients = hyperparameters.entropy_coefficient == "auto"
         self._continuous = actions.continuous_size
         self._gaussian_heads = design.head_size - actions.mask_size
         self._branches = list(actions.discrete_branches)
@@ -103,11 +104,7 @@ class SACUpdate:
         targets = [DISCRETE_TARGET * log(size) for size in self._branches]
         of_all = ([1.0, *each], [-float(self._continuous), *targets]) if self._continuous else (each, targets)
         self._weights, self._targets = (torch.tensor(numbers, device=device) for numbers in of_all)
-        self._by_hand = self._made_by_hand(design) if by_hand else None
-
-    def _made_by_hand(self, design: PolicyDesign) -> SACByHand:
-        entropy = -float(self._continuous) if self._learns_coefficients else None
-        return SACByHand(design, self.actor, self.critics, self.target, self.coefficients, entropy)
+        self.find_gradients: SACGradients = self._gradients_by_autograd
 
     def step(
         self,
@@ -123,13 +120,12 @@ class SACUpdate:
         Args:
             batch: B rows.
             rewards: [B, S] scaled.
-            discounts: [B, S] see `losses.q_target`.
+            discounts: [B, S] see `q_target`.
             noise: [draws B, C] standard normal, that actions are drawn by; those for the next observations last.
             learning_rate: of all optimizers.
             share: weight of the means over these rows, where other replicas have other rows of the same minibatch.
         """
-        find = self._gradients_by_autograd if self._by_hand is None else self._by_hand.find_gradients
-        measures = find(batch, rewards, discounts, noise)
+        measures = self.find_gradients(batch, rewards, discounts, noise)
         self._move(measures.losses, share, learning_rate)
         return measures
 
@@ -157,7 +153,7 @@ class SACUpdate:
         else:
             values = critics.value(inputs)
             losses.append(self._back(half_squared_error(values, soft.detach(), batch.mask), self._critic_parameters))
-        if self._learns_coefficients:
+        if self.learns_coefficients:
             gradients = coefficient_gradients(negentropies, self._entropy_targets(batch), batch.mask)
             self.coefficients.gradients.copy_(gradients)
         q1, q2 = taken
@@ -172,7 +168,7 @@ class SACUpdate:
             self._replicas.add_up(*of_all)
         self._adams["actor"].step(learning_rate)
         self._adams["critics"].step(learning_rate)
-        if self._learns_coefficients:
+        if self.learns_coefficients:
             self._adams["coefficients"].step(learning_rate)
         self.target.values.lerp_(self._followed, self._tau)
 
@@ -304,3 +300,93 @@ class SACUpdate:
         if not self._continuous:
             return discrete
         return torch.cat((self._targets[:1].expand(len(discrete), 1), discrete), dim=1)
+
+
+# The losses, as pure functions of tensors.
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean of values [B, ...] without padding: a scalar; 0 where all is padding."""
+    if mask is None:
+        return values.mean()
+    rows = values.reshape(len(values), -1).mean(dim=1)
+    return (rows * mask).sum() / mask.sum().clamp(min=1.0)
+
+
+def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
+    """Soft Bellman backup r + γ·V(s'), [B, S] each.
+
+    Args:
+        rewards: scaled by each signal's strength.
+        discounts: γ of the signal, 0 where the episode terminated and the signal ends with it. Where it was merely cut
+            short, s' is what was really observed next, and counts.
+        next_values: the target network's.
+    """
+    return torch.addcmul(rewards, discounts, next_values)
+
+
+def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
+    """Value [B, S] of the actions that were taken.
+
+    Args:
+        q: [B, S, A] with the continuous actions that were taken.
+        choices: [B, 1] per branch, index among all A choices. The mean over branches is taken.
+    """
+    if not choices:
+        return q.squeeze(2)
+    index = choices[0] if len(choices) == 1 else torch.cat(tuple(choices), dim=1)
+    return q.gather(2, index.unsqueeze(1).expand(-1, q.shape[1], -1)).mean(dim=2)
+
+
+def expected_values(q: Tensor, probabilities: Tensor | None, branches: int) -> Tensor:
+    """Value [B, S] under the policy: Σ π(a)·Q(a) over the choices of a branch, the mean over branches.
+
+    Args:
+        q: [B, S, A] with continuous actions drawn from the policy.
+        probabilities: [B, A] of the discrete choices, 0 where forbidden; None without any.
+        branches: K.
+    """
+    if probabilities is None:
+        return q.squeeze(2)
+    return torch.bmm(q, probabilities.unsqueeze(2)).squeeze(2) / branches
+
+
+def soft_values(expected: Tensor, negentropies: Tensor, coefficients: Tensor, weights: Tensor) -> Tensor:
+    """Value of a state under the policy, entropy included: E[Q(s, a)] - Σ α·E[log π], [B, S].
+
+    The same sign of the entropy for continuous and discrete actions. V learns this number, and the policy maximises it.
+
+    Args:
+        expected: [B, S] of the smaller Q.
+        negentropies: [B, G] log-probability of the continuous actions drawn, and Σ π log π of each branch.
+        coefficients: α [G].
+        weights: [G] 1 for continuous actions, 1 / K for each branch.
+    """
+    return expected - (negentropies @ (coefficients * weights)).unsqueeze(1)
+
+
+def half_squared_error(values: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """½·mean (values - targets)² over rows and signals, [B, S] each, targets without gradient: a scalar."""
+    if mask is None:
+        return 0.5 * torch.nn.functional.mse_loss(values, targets)
+    return 0.5 * masked_mean((values - targets).square(), mask)
+
+
+def policy_loss(soft: Tensor, mask: Tensor | None) -> Tensor:
+    """Less is better: minus the soft value [B, S] that the policy's actions have, the mean over signals and rows."""
+    return -masked_mean(soft, mask)
+
+
+def coefficient_gradients(negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    """Gradients [G] by log α of the loss Σ log α·(H - H_target): α falls where the entropy is above its target.
+
+    The loss is eq. 18 of "Algorithms and Applications", but with log α where that has α, as all common implementations
+    do: a step then does not depend on how large α is.
+
+    Args:
+        negentropies: -H as in `soft_values`, [B, G].
+        targets: H_target, [G] or [B, G].
+        mask: [B] or None.
+    """
+    excess = -(negentropies.detach() + targets)
+    return excess.mean(dim=0) if mask is None else mask @ excess / mask.sum().clamp(min=1.0)

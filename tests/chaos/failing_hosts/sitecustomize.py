@@ -65,7 +65,7 @@ def checkpoint_is_whole() -> bool:
 
 def fail_as_a_shard() -> None:
     from headrace.pipeline.parts.replay_shards.host import ReplayShardHost
-    from headrace.stages.trainer.sac.replay_shard import ReplayShard
+    from headrace.stages.trainer.sac.sharded_replay import ReplayShard
 
     match MOMENT:
         case "start":

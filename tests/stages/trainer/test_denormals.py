@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.stages.trainer.denormals import flushed_denormals
+from headrace.stages.trainer.adam import flushed_denormals
 
 TINY = np.array([1e-40], np.float32)
 

@@ -1,7 +1,7 @@
 import pytest
 from replay_world import Every, Piece, World, add, new_memory, rows_of
 
-from headrace.stages.trainer.replay_file import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 
 CAPACITY, LENGTH = 12, 3
 

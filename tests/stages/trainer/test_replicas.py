@@ -28,9 +28,9 @@ from headrace.stages.policy.design import design_of
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect, listen
-from headrace.stages.trainer.replicas import SINGLE_TRAINER, ReplicaLostError, Replicas
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, ReplicaLostError, Replicas
 from headrace.stages.trainer.sac.replay_memory import ReplayMemory
-from headrace.stages.trainer.sac.replay_shard import ReplayShard
+from headrace.stages.trainer.sac.sharded_replay import ReplayShard
 
 UPDATES = 100
 LENGTHY = {"ppo", "poca", "sac", "impala"}

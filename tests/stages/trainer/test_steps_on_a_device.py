@@ -13,14 +13,14 @@ from trainer_samples import IMAGE, VECTOR, experience
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.trainer import TrainerContext, captured_step
+from headrace.stages.trainer import TrainerContext, gradients
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients
-from headrace.stages.trainer.ppo import captured as captured_ppo
-from headrace.stages.trainer.ppo.captured import CapturedPPOUpdate
-from headrace.stages.trainer.sac import making as captured_sac
-from headrace.stages.trainer.sac.making import CapturedSACUpdate
+from headrace.stages.trainer.ppo import gradients as captured_ppo
+from headrace.stages.trainer.ppo.gradients import CapturedPPOSteps
+from headrace.stages.trainer.sac import gradients as captured_sac
+from headrace.stages.trainer.sac.gradients import CapturedSACUpdate
 from headrace.stages.trainer.sac.perceptron import Perceptron
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (3, 2), masked=True)
@@ -65,7 +65,7 @@ class StepMadeError(Exception):
 
 @pytest.fixture(autouse=True)
 def on_meta(monkeypatch):
-    monkeypatch.setattr(captured_step, "graphs_on", lambda device: SimpleNamespace())
+    monkeypatch.setattr(gradients, "graphs_on", lambda device: SimpleNamespace())
     for module in (captured_ppo, captured_sac):
         monkeypatch.setattr(module, "CapturedStep", OneStep)
 
@@ -83,7 +83,7 @@ def made(kind, actions, observed, **hyperparameters):
 )
 def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
     update = made("ppo", actions, observed, **hyper)._update
-    assert isinstance(update, CapturedPPOUpdate)
+    assert isinstance(update.advance, CapturedPPOSteps)
     random = np.random.default_rng(0)
     pictures = (random.integers(0, 256, (32, *IMAGE.shape)).astype(np.uint8),) if len(observed) > 1 else ()
     columns = actions.log_prob_size if hyper.get("ratio_per_dimension") else 1

@@ -12,9 +12,9 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import ActorNetwork, FlatParameters, seeded
 from headrace.stages.policy.observations import EncodedObservations
-from headrace.stages.trainer.bc.likelihood import LOG_SIGMA_FLOOR, MaximumLikelihood
+from headrace.stages.trainer.bc.trainer import LOG_SIGMA_FLOOR, MaximumLikelihood
 from headrace.stages.trainer.imitation.examples import Examples
-from headrace.stages.trainer.randomness import new_random
+from headrace.stages.trainer.protocol import new_random
 
 MEMORY = {"memory": {"sequence_length": 4, "memory_size": 4}}
 
@@ -88,7 +88,7 @@ def test_many_steps_are_judged_in_blocks_of_which_the_last_counts_by_its_rows(mo
     fixed(actor, [0.0, 1.0])
     some = examples(design, choices=[[1]] * 4 + [[0]] * 3)
     whole = likelihood.evaluate(some, None)
-    monkeypatch.setattr("headrace.stages.trainer.bc.likelihood._ROWS", 2)
+    monkeypatch.setattr("headrace.stages.trainer.bc.trainer._ROWS", 2)
     assert likelihood.evaluate(some, None).accuracy == pytest.approx(whole.accuracy) == pytest.approx(4 / 7)
     assert likelihood.evaluate(some, None).log_likelihood == pytest.approx(whole.log_likelihood)
 

@@ -14,8 +14,7 @@ from headrace.stages.policy.network import ActorNetwork, FlatParameters, make_ac
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import Intake
-from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.randomness import new_random
+from headrace.stages.trainer.protocol import TrainerContext, new_random
 
 VECTOR = ObservationSpec("vector", (3,))
 

@@ -16,7 +16,7 @@ from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.trainer.impala.by_hand import ImpalaByHand
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
 from headrace.stages.trainer.impala.update import ImpalaUpdate
-from headrace.stages.trainer.replicas import Part
+from headrace.stages.trainer.protocol import Part
 
 CASES = st.fixed_dictionaries(
     {

@@ -3,9 +3,8 @@ from math import log
 import numpy as np
 import pytest
 
-from headrace.stages.trainer.impala.ratios import ratios_of
-from headrace.stages.trainer.impala.vtrace import Limits
-from headrace.stages.trainer.replicas import SINGLE_TRAINER
+from headrace.stages.trainer.impala.unrolls import Limits, ratios_of
+from headrace.stages.trainer.protocol import SINGLE_TRAINER
 
 
 def test_ratios_are_measured_as_by_hand():

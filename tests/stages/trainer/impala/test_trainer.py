@@ -19,7 +19,8 @@ from trainer_samples import (
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.network.inputs import Inputs
-from headrace.stages.trainer.impala.vtrace import Limits, vtrace
+from headrace.stages.trainer.impala.unrolls import Limits
+from headrace.stages.trainer.impala.update import vtrace
 
 SPEC = BehaviorSpec("Test", (VECTOR,), DISCRETE)
 REPLAY = {"batch_size_from_replay": 3, "replay_capacity": 10}

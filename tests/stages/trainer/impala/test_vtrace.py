@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.trainer.impala.vtrace import Limits, clipped_rewards, vtrace
+from headrace.stages.trainer.impala.unrolls import Limits
+from headrace.stages.trainer.impala.update import clipped_rewards, vtrace
 
 
 def by_definition(log_ratios, rewards, values, final, lengths, valueless, gammas, limits):

@@ -15,13 +15,12 @@ from headrace.stages.policy.layout import MASK_PENALTY
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.trainer.on_policy.minibatches import Minibatch
-from headrace.stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate
+from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.poca.network import GroupActorCritic, Teams
 from headrace.stages.trainer.poca.teams import GroupMinibatch
-from headrace.stages.trainer.poca.update import POCAUpdate
-from headrace.stages.trainer.ppo.by_hand import ActorByHand, PPOByHand
-from headrace.stages.trainer.ppo.update import PPOUpdate
-from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.poca.update import POCAByHand, POCAUpdate
+from headrace.stages.trainer.ppo.gradients import PPOByHand
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 ACTIONS = st.builds(
     ActionSpec,
@@ -90,9 +89,11 @@ def ppo_of(case, design: PolicyDesign, random: np.random.Generator, replicas: Re
     """PPO's network, its update with gradients by hand, and a minibatch."""
     spec, per_dimension = design.spec, case["per_dimension"]
     network = ActorCritic(design, case["signals"], case["shared"], random)
-    by_hand = PPOByHand(network, spec.actions, per_dimension, case["expected_rows"])
-    settings = PPOHyperparameters(ratio_per_dimension=per_dimension)
-    update = PPOUpdate(network, spec, settings, replicas, by_hand)
+    settings = PPOHyperparameters(
+        ratio_per_dimension=per_dimension, batch_size=max(1, case["expected_rows"]), buffer_size=10**6
+    )
+    update = PPOUpdate(network, spec, settings, replicas)
+    update.find_gradients = PPOByHand(update, network, spec.actions)
     return network, update, lambda: minibatch_of(case, random)
 
 
@@ -101,9 +102,11 @@ def poca_of(case, design: PolicyDesign, random: np.random.Generator, replicas: R
     spec, per_dimension, rows = design.spec, case["per_dimension"], case["rows"]
     network = GroupActorCritic(design, case["signals"], random)
     assert network.tower is not None
-    by_hand = ActorByHand(network.tower, spec.actions, per_dimension, case["expected_rows"])
-    settings = POCAHyperparameters(ratio_per_dimension=per_dimension)
-    update = POCAUpdate(network, spec, settings, replicas, by_hand)
+    settings = POCAHyperparameters(
+        ratio_per_dimension=per_dimension, batch_size=max(1, case["expected_rows"]), buffer_size=10**6
+    )
+    update = POCAUpdate(network, spec, settings, replicas)
+    update.find_gradients = POCAByHand(update, network.tower, spec.actions)
 
     def minibatch() -> GroupMinibatch:
         own, size = minibatch_of(case, random), spec.actions.continuous_size + spec.actions.mask_size
@@ -147,11 +150,9 @@ def both_ways(trainer: str, case, bf16: bool = False) -> dict[str, tuple[torch.T
     minibatch = make_minibatch()
     coefficients = Coefficients(1e-3, case["beta"], 0.2)
     weights, found = update.loss_weights(coefficients).to(network.values), []
-    update._measuring = True
-    for way in (OnPolicyUpdate.find_gradients, type(update).find_gradients):
-        update._log_ratios.clear()
-        losses = way(update, minibatch, coefficients, weights)
-        found.append((losses, update._log_ratios[0].clone(), network.parts * network.gradients))
+    for way in (update.by_autograd, update.find_gradients):
+        losses = way(minibatch, coefficients, weights)
+        found.append((losses, update.ratios.clone(), network.parts * network.gradients))
     return dict(zip(("losses", "log-ratios", "gradients"), zip(*found, strict=True), strict=True))
 
 

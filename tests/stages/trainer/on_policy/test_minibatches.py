@@ -8,8 +8,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import make_actor_critic
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout, SequenceRollout
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
-from headrace.stages.trainer.on_policy.update import Coefficients
-from headrace.stages.trainer.ppo.update import PPOUpdate
+from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2, (3,)))
 PREVIOUS = 5

@@ -3,8 +3,8 @@ from math import exp, log
 import pytest
 import torch
 
-from headrace.stages.trainer.on_policy.update import PolicyChange, change_of, measured
-from headrace.stages.trainer.replicas import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.on_policy.ratios import PolicyChange, change_of, measured
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 
 class Rank(Replicas):

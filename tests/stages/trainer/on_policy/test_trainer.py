@@ -7,9 +7,9 @@ from headrace.config import BehaviorSettings, OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.network import make_actor_critic
 from headrace.stages.trainer import TrainerContext
-from headrace.stages.trainer.on_policy.critic_values import evaluate_rows
-from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer, Prepared
 from headrace.stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate, value_loss
+from headrace.stages.trainer.on_policy.values import evaluate_rows
+from headrace.stages.trainer.ppo.trainer import PPOTrainer, Prepared
 
 SPEC = BehaviorSpec("Test", (VECTOR,), HYBRID)
 
@@ -33,7 +33,7 @@ class PlainUpdate(OnPolicyUpdate):
         return -(log_probs * batch.advantages).mean(), value_loss(values, batch.returns), entropy, kl
 
 
-class PlainTrainer(OnPolicyTrainer):
+class PlainTrainer(PPOTrainer):
     """Advantages are returns of one step, less the values."""
 
     hyperparameters = OnPolicyHyperparameters

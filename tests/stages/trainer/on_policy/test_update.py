@@ -9,8 +9,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.layout import MASK_PENALTY
 from headrace.stages.policy.network import ActorCritic, Inputs
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
-from headrace.stages.trainer.on_policy.update import Coefficients, value_loss
-from headrace.stages.trainer.ppo.update import PPOUpdate
+from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate, value_loss
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 

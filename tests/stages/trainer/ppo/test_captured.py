@@ -8,11 +8,10 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.factory import make_actor_critic
-from headrace.stages.trainer.captured_step import WARM_UP
+from headrace.stages.trainer.gradients import WARM_UP
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
-from headrace.stages.trainer.on_policy.update import Coefficients
-from headrace.stages.trainer.ppo.captured import CapturedPPOUpdate
-from headrace.stages.trainer.ppo.update import PPOUpdate
+from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
+from headrace.stages.trainer.ppo.gradients import CapturedPPOSteps
 
 ACTIONS = ActionSpec(2, (3, 2), masked=True)
 VECTOR, IMAGE = ObservationSpec("o", (3,)), ObservationSpec("seen", (3, 20, 20), "uint8")
@@ -28,7 +27,7 @@ def made(graphs=None, told=None, images=False, **hyper):
     arguments = network, spec, PPOHyperparameters(**settings)
     update = PPOUpdate(*arguments)
     if graphs is not None:
-        update = CapturedPPOUpdate(*arguments, graphs=graphs, tell=fail if told is None else told.append)
+        update.advance = CapturedPPOSteps(update, graphs, fail if told is None else told.append)
     if update._parts is not None:
         update._parts._runs = None  # norms are limited as on a GPU, not in NumPy
     return update
@@ -161,7 +160,7 @@ def test_where_capturing_fails_the_same_is_learned_without_graphs_and_the_reason
 
 
 def test_a_step_that_reads_a_value_can_t_be_captured():
-    class Reading(CapturedPPOUpdate):
+    class Reading(PPOUpdate):
         def losses(self, batch, coefficients):
             found = super().losses(batch, coefficients)
             assert found[0].item() < 1e9
@@ -170,7 +169,8 @@ def test_a_step_that_reads_a_value_can_t_be_captured():
     told = []
     plain = made(RecordedGraphs())
     spec = BehaviorSpec("Test", (VECTOR,), ACTIONS)
-    reading = Reading(plain.network, spec, plain._settings, graphs=RecordedGraphs(), tell=told.append)
+    reading = Reading(plain.network, spec, plain.settings)
+    reading.advance = CapturedPPOSteps(reading, RecordedGraphs(), told.append)
     eager = made()
     learn(eager, FALLING)
     learn(reading, FALLING)

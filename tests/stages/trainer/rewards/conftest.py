@@ -12,10 +12,10 @@ from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.rewards.curiosity import Curiosity
 from headrace.stages.trainer.rewards.gail import GAIL
 from headrace.stages.trainer.rewards.rnd import RND
-from headrace.stages.trainer.transitions import Transitions
 
 SMALL = {"hidden_units": 8, "num_layers": 1}
 

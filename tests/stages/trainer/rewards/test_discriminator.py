@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.stages.trainer.rewards.discriminator import (
+from headrace.stages.trainer.rewards.gail import (
     blend,
     bottleneck_divergence,
     gradient_penalty,

@@ -8,7 +8,7 @@ from trainer_samples import demonstrations
 from headrace.config import RewardSignals
 from headrace.stages.errors import LoadError, NotFiniteError, StageError
 from headrace.stages.loading import load_attribute
-from headrace.stages.trainer.randomness import new_random
+from headrace.stages.trainer.protocol import new_random
 from headrace.stages.trainer.rewards import RewardSignal, make_signals
 
 SMALL = {"network_settings": {"hidden_units": 8, "num_layers": 1}}

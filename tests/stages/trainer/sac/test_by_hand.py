@@ -16,6 +16,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.sac.gradients import SACByHand
 from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
 from headrace.stages.trainer.sac.update import SACUpdate
 
@@ -59,7 +60,9 @@ def update_of(case, by_hand, bf16=False):
         entropy_coefficient="auto" if case["auto"] else "fixed", tau=0.3, init_entcoef=0.2
     )
     random = np.random.default_rng(case["seed"])
-    update = SACUpdate(design, hyperparameters, case["signals"], random, "cpu", by_hand=by_hand)
+    update = SACUpdate(design, hyperparameters, case["signals"], random, "cpu")
+    if by_hand:
+        update.find_gradients = SACByHand(design, update)
     if case["wide"]:  # spreads beyond their limits, and actions at their ends
         update.actor.values.mul_(20.0)
     if case["equal"]:

@@ -6,20 +6,21 @@ from trainer_samples import IMAGE, VECTOR, experience
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.trainer import TrainerContext, captured_step
-from headrace.stages.trainer.captured_step import WARM_UP
+from headrace.stages.trainer import TrainerContext, gradients
 from headrace.stages.trainer.factory import make_trainer
-from headrace.stages.trainer.sac import making, perceptron
-from headrace.stages.trainer.sac.making import CapturedSACUpdate
+from headrace.stages.trainer.gradients import WARM_UP
+from headrace.stages.trainer.sac import gradients as sac_gradients
+from headrace.stages.trainer.sac import perceptron
+from headrace.stages.trainer.sac.gradients import CapturedSACUpdate
 
 CONTINUOUS, MASKED = ActionSpec(2), ActionSpec(0, (3, 2), masked=True)
 
 
 def made(graphs, monkeypatch, actions=CONTINUOUS, observed=(VECTOR,), network=None, **hyper):
     """A trainer of the same networks as any other, by autograd; with graphs a captured one."""
-    monkeypatch.setattr(captured_step, "graphs_on", lambda device: graphs)
+    monkeypatch.setattr(gradients, "graphs_on", lambda device: graphs)
     monkeypatch.setattr(perceptron, "_some_rows", lambda gradient: None)  # as on a GPU: all of them
-    monkeypatch.setattr(making, "say_uncaptured", lambda context, why: pytest.fail(why))
+    monkeypatch.setattr(sac_gradients, "say_uncaptured", lambda context, why: pytest.fail(why))
     hyperparameters = {"batch_size": 16, "buffer_size": 256, "learning_rate": 1e-2, "steps_per_update": 4, **hyper}
     settings = {
         "trainer_type": "sac",

@@ -14,9 +14,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.intake import Intake
 from headrace.stages.trainer.sac.replay_memory import ReplayMemory, replayed_columns
-from headrace.stages.trainer.sac.replay_shard import ReplayShard
-from headrace.stages.trainer.sac.resharding import RUN, deal
-from headrace.stages.trainer.sac.sharded_replay import ASKS_SIZE, ShardedReplay, shard_capacity
+from headrace.stages.trainer.sac.sharded_replay import ASKS_SIZE, RUN, ReplayShard, ShardedReplay, deal, shard_capacity
 
 SPEC = BehaviorSpec("Test", (VECTOR,), CONTINUOUS)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.trainer.sac.update_ratio import UpdateRatio
+from headrace.stages.trainer.protocol import UpdateRatio
 
 
 def updates_after(ratio, step):

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer import TrainerContext, captured_step
-from headrace.stages.trainer.captured_step import MOST_FORMS, WARM_UP, CapturedStep, CudaGraphs, copied, graphs_for
-from headrace.stages.trainer.replicas import Replicas
+from headrace.stages.trainer import TrainerContext, gradients
+from headrace.stages.trainer.gradients import MOST_FORMS, WARM_UP, CapturedStep, CudaGraphs, copied, graphs_for
+from headrace.stages.trainer.protocol import Replicas
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def context(device="cuda", network=None, **given):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_can_t_be_captured_is_said_with_the_reason(given, why, monkeypatch, caplog):
-    monkeypatch.setattr(captured_step, "graphs_on", lambda device: RecordedGraphs())
+    monkeypatch.setattr(gradients, "graphs_on", lambda device: RecordedGraphs())
     with caplog.at_level(logging.INFO):
         assert graphs_for(context(**given)) is None
     (told,) = caplog.messages
@@ -211,7 +211,7 @@ def test_what_can_t_be_captured_is_said_with_the_reason(given, why, monkeypatch,
 
 
 def test_on_a_gpu_there_are_graphs_unless_they_are_switched_off_and_nowhere_else(monkeypatch, caplog):
-    monkeypatch.setattr(captured_step, "CudaGraphs", lambda device: f"graphs on {device}")
+    monkeypatch.setattr(gradients, "CudaGraphs", lambda device: f"graphs on {device}")
     with caplog.at_level(logging.INFO):
         assert graphs_for(context("cuda:1")) == "graphs on cuda:1"
     assert caplog.messages == ["Ball: gradient steps are captured as CUDA graphs, and replayed."]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from headrace.queues.columns import Column
-from headrace.stages.trainer.replay_columns import LazyColumn
+from headrace.stages.trainer.replay_store import LazyColumn
 
 
 @pytest.mark.parametrize("block_bytes", [1, 24, 2**20])

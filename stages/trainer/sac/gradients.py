@@ -7,7 +7,7 @@ and a Q once for (s, a) and (s, ã). Autograd stays the reference: tests compare
 Axis letters: B rows, U units, C actions, S reward signals. Heads, values and what follows from them have their rows
 last.
 
-**Perceptrons** (`passes`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
+**Perceptrons** (`perceptron`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
 
     ∂L/∂Wₕ = ∂L/∂h·y     ∂L/∂bₕ = Σ_B ∂L/∂h     ∂L/∂y = ∂L/∂hᵀ·Wₕ
 
@@ -28,23 +28,26 @@ policy's that of α·log π - min Q(s, ã), so that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import log, pi
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headrace.config import SACHyperparameters
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.flat_parameters import FlatParameters
 from headrace.stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.network.transfers import to_device
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
-from headrace.stages.trainer.sac.measures import UpdateMeasures
-from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
-from headrace.stages.trainer.sac.networks import Critics, EntropyCoefficients
-from headrace.stages.trainer.sac.passes import HandPerceptron, Numbers, Room
+from headrace.stages.trainer.gradients import CapturedStep, Graphs, copied, graphs_for, say_autograd, say_uncaptured
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch, UpdateMeasures
+from headrace.stages.trainer.sac.perceptron import HandPerceptron, Numbers, Room
+from headrace.stages.trainer.sac.update import SACUpdate
 
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 
@@ -54,37 +57,26 @@ class SACByHand:
 
     Args:
         design: the policy's.
-        actor: its parameters are read, and its gradients are written: not added to.
-        critics: the same.
-        target: both Qs that the critics follow.
-        coefficients: the entropy's one.
-        entropy: the target entropy; None if the coefficient stays as it is.
+        update: the parameters of its networks are read, and their gradients are written: not added to.
     """
 
-    def __init__(
-        self,
-        design: PolicyDesign,
-        actor: FlatParameters[ActorNetwork],
-        critics: FlatParameters[Critics],
-        target: FlatParameters[Critics],
-        coefficients: FlatParameters[EntropyCoefficients],
-        entropy: float | None,
-    ) -> None:
+    def __init__(self, design: PolicyDesign, update: SACUpdate) -> None:
         def by_hand(body: NetworkBody, head: nn.Linear) -> HandPerceptron:
             layers = [layer for layer in body.layers if isinstance(layer, nn.Linear)]
             return HandPerceptron([*layers, head], design.settings.activation, HiddenProducts(design.bf16))
 
-        self._actor = by_hand(actor.module.body, actor.module.action)
+        self._actor = by_hand(update.actor.module.body, update.actor.module.action)
         self._critics, self._targets = (
-            [by_hand(q.body, q.head) for q in (both.module.q1, both.module.q2)] for both in (critics, target)
+            [by_hand(q.body, q.head) for q in (both.module.q1, both.module.q2)]
+            for both in (update.critics, update.target)
         )
-        self._coefficients, self._entropy = coefficients, entropy
         self._actions = design.spec.actions.continuous_size
+        self._coefficients = update.coefficients
+        self._entropy = -float(self._actions) if update.learns_coefficients else None
+        """The target entropy; None if the coefficient stays as it is."""
         self._make_room(0, self._actor.inputs.shape[1])
 
-    def find_gradients(
-        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
-    ) -> UpdateMeasures:
+    def __call__(self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor) -> UpdateMeasures:
         """Write the gradients of all networks; arguments as of `SACUpdate.step`."""
         self._take_in(batch)
         rows = len(rewards)
@@ -191,3 +183,92 @@ class _Draw:
 def _mean(values: Numbers) -> float:
     """As `values.mean()`, without its checks."""
     return float(np.add.reduce(values, axis=None)) / values.size
+
+
+# Gradient steps that are captured as CUDA graphs, and the choice among all ways.
+
+
+class _Drawn(NamedTuple):
+    """All that changes from one gradient step to the next: see `SACUpdate.step`."""
+
+    batch: ReplayMinibatch
+    rewards: Tensor
+    discounts: Tensor
+    noise: Tensor
+    learning_rate: Tensor
+    """[]"""
+
+
+class CapturedSACUpdate(SACUpdate):
+    """Trains networks without memory, alone.
+
+    Args:
+        arguments: see `SACUpdate`.
+        graphs: captures the steps.
+        tell: is told once why steps are not captured, if that is so.
+    """
+
+    def __init__(self, *arguments: Any, graphs: Graphs, tell: Callable[[str], None]) -> None:
+        super().__init__(*arguments)
+        # Perceptrons keep their results in buffers, which they replace for another number of rows.
+        self._captured = CapturedStep(self._step, graphs, tell, most=1)
+        self._rate = 0.0
+        self._rate_there = torch.zeros((), device=self.actor.values.device)
+        """The same on the device."""
+
+    def step(
+        self,
+        batch: ReplayMinibatch,
+        rewards: Tensor,
+        discounts: Tensor,
+        noise: Tensor,
+        learning_rate: float,
+        share: float = 1.0,
+    ) -> UpdateMeasures:
+        """One gradient step of all networks, by its graph once there is one; see `SACUpdate`."""
+        if learning_rate != self._rate:
+            self._rate = learning_rate
+            self._rate_there = to_device(torch.tensor(learning_rate), self._rate_there.device)
+        found = self._captured(_Drawn(batch, rewards, discounts, noise, self._rate_there))
+        for name, adam in self._adams.items():
+            adam.steps += name != "coefficients" or self.learns_coefficients
+        return copied(found)
+
+    def _step(self, drawn: _Drawn) -> UpdateMeasures:
+        # Torch takes a tensor [] wherever it takes a number, but its types do not say so.
+        rate = cast("float", drawn.learning_rate)
+        return super().step(drawn.batch, drawn.rewards, drawn.discounts, drawn.noise, rate)
+
+
+def make_update(
+    context: TrainerContext,
+    design: PolicyDesign,
+    hyperparameters: SACHyperparameters,
+    signals: int,
+    random: np.random.Generator,
+) -> SACUpdate:
+    """Make the update that the settings ask for; says at the start why gradients are found by autograd, if they are."""
+    arguments = design, hyperparameters, signals, random, context.device, context.replicas
+    why = _why_autograd(context, design)
+    if why is not None:
+        say_autograd(context, why)
+    graphs, tell = graphs_for(context), partial(say_uncaptured, context)
+    if graphs is not None:
+        return CapturedSACUpdate(*arguments, graphs=graphs, tell=tell)
+    update = SACUpdate(*arguments)
+    if why is None:
+        update.find_gradients = SACByHand(design, update)
+    return update
+
+
+def _why_autograd(context: TrainerContext, design: PolicyDesign) -> str | None:
+    """Return why gradients can't be found by hand, in words; None if they can."""
+    if context.autograd:
+        return "torch_settings.gradients says so"
+    if not design.plain:
+        return "its networks are more than perceptrons over vectors"
+    if design.spec.actions.discrete_branches:
+        return "some of its actions are discrete"
+    if not context.device.startswith("cpu"):
+        return f"it learns on {context.device}"
+    return None

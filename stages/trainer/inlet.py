@@ -1,0 +1,257 @@
+"""What a trainer stage sees in its inlet beside the rows: episodes that end, actions, doubled deliveries."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from headrace.config.behaviors import StopWhenSettings
+from headrace.queues.messages import Array, Columns, TrajectoryBatch
+from headrace.queues.specs import ActionSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.actions import environment_actions
+from headrace.stages.stage import Statistics
+
+RECENT_EPISODES = 100
+"""Episodes behind the recent mean return, the field's usual yardstick."""
+
+
+class FinishedEpisodes:
+    """Counts and reports episodes of the behaviour's learning agents.
+
+    Args:
+        behavior: the behaviour name.
+        strength: strength of the extrinsic reward, for its statistic; 0 if it is not learned from.
+        kept_returns: number of returns kept for the next report at most.
+        judged: returns that a criterion looks at.
+        told: whether statistics are reported; those of an imitator's episodes are its teacher's.
+
+    Attributes:
+        count: episodes so far.
+        recent: returns of the last (up to) 100 ones, or as many as are judged.
+        parameter_generation: generation of the environment parameters under which those of the kept returns began.
+    """
+
+    def __init__(self, behavior: str, strength: float, kept_returns: int, told: bool, judged: int = 0) -> None:
+        self.count = 0
+        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, judged))
+        self.parameter_generation = 0
+        self._behavior = behavior
+        self._strength = strength
+        self._kept: deque[float] = deque(maxlen=kept_returns)
+        self._told = told
+
+    @property
+    def recent_return(self) -> float | None:
+        """Mean return of the last (up to) 100 episodes, None before the first."""
+        recent = [*islice(reversed(self.recent), RECENT_EPISODES)]
+        return math.fsum(recent) / len(recent) if recent else None
+
+    def add(self, batch: TrajectoryBatch, statistics: Statistics) -> None:
+        """Take the episodes that have ended in a batch."""
+        if not batch.episodes or not len(batch.episodes["episode_returns"]):
+            return
+        learning = batch.episodes["episode_learning"]
+        returns = batch.episodes["episode_returns"][learning].tolist()
+        lengths = batch.episodes["episode_lengths"][learning].tolist()
+        self.count += len(returns)
+        self._keep(returns, batch.episodes.get("episode_parameters"), learning)
+        if not self._told:
+            return
+        self.recent.extend(returns)
+        statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
+        statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
+        if self._strength:
+            scaled = [value * self._strength for value in returns]
+            statistics.extend(self._behavior, "Policy/Extrinsic Reward", scaled, "mean")
+        if "episode_group_over" in batch.episodes:
+            over = learning & batch.episodes["episode_group_over"]
+            of_groups = batch.episodes["episode_group_returns"][over].tolist()
+            statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "histogram")
+
+    def take_returns(self) -> tuple[float, ...]:
+        """Return what was kept since the last call: the newest returns, all begun under the same parameters."""
+        returns = tuple(self._kept)
+        self._kept.clear()
+        return returns
+
+    def _keep(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
+        """Keep returns; those of episodes begun under older parameters go when newer ones come."""
+        begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
+        newest = int(begun.max(initial=0))
+        if newest > self.parameter_generation:
+            self.parameter_generation = newest
+            self._kept.clear()
+        self._kept.extend(
+            value for value, one in zip(returns, begun.tolist(), strict=True) if one == self.parameter_generation
+        )
+
+
+class StopCriterion:
+    """Stops a trainer before `max_steps`: its returns have reached a mark, or rise no more.
+
+    It depends on the order of that stream alone, so the replicas of a trainer agree, and so do deterministic runs.
+
+    Args:
+        settings: the behaviour's `stop_when`; None: it never stops.
+
+    Attributes:
+        met: why it has stopped, for people; empty while it goes on.
+    """
+
+    def __init__(self, settings: StopWhenSettings | None) -> None:
+        self.met = ""
+        self._settings = settings
+        self._best = -math.inf
+        self._best_step = 0
+
+    @property
+    def episodes(self) -> int:
+        """Number of returns that it looks at."""
+        return 0 if self._settings is None else self._settings.over
+
+    def look(self, step: int, recent: Sequence[float]) -> None:
+        """Judge.
+
+        Args:
+            step: the trainer's.
+            recent: returns of the last episodes, at least as many as `episodes` if there were as many.
+        """
+        settings = self._settings
+        if settings is None or self.met or len(recent) < settings.over:
+            return
+        mean = math.fsum(islice(reversed(recent), settings.over)) / settings.over
+        if settings.mean_reward is not None and mean >= settings.mean_reward:
+            self.met = f"the mean return of {settings.over} episodes is {mean:g} (stop_when.mean_reward)"
+        if mean > self._best:
+            self._best, self._best_step = mean, step
+        elif settings.plateau is not None and step - self._best_step >= settings.plateau and not self.met:
+            since = step - self._best_step
+            self.met = (
+                f"the mean return of {settings.over} episodes has not risen for {since} steps (stop_when.plateau)"
+            )
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the highest mean so far, and its step."""
+        return {"best": self._best, "best_step": self._best_step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._best, self._best_step = float(state["best"]), int(state["best_step"])
+
+
+SAMPLED_PER_UPDATE = 32
+"""Rows of an update whose actions are shown, of small ones fewer: all would cost more than they tell."""
+_SMALLEST_STRIDE = 32
+
+
+class ActionHistograms:
+    """Samples actions and reports them as `action/<head>`.
+
+    Of discrete heads it reports the choices, of continuous ones what environments receive.
+
+    Every so many rows of all that arrive one is taken, so that each row counts as much as another.
+
+    Args:
+        actions: the behaviour's.
+        squashed: True if continuous ones were drawn as SAC draws them.
+        rows_per_update: of the trainer.
+    """
+
+    def __init__(self, actions: ActionSpec, squashed: bool, rows_per_update: int) -> None:
+        self._actions = actions
+        self._squashed = squashed
+        self._stride = max(_SMALLEST_STRIDE, rows_per_update // SAMPLED_PER_UPDATE)
+        self._next = 0
+        """Rows to pass over before the next one is taken."""
+        self._taken: dict[str, list[Array]] = {"continuous_actions": [], "discrete_actions": []}
+        self._count = 0
+        """Rows that were taken and not reported yet."""
+        self._reported = False
+
+    @property
+    def due(self) -> bool:
+        """True if there is enough to report; of a run's first rows anything is."""
+        return self._count >= (SAMPLED_PER_UPDATE if self._reported else 1)
+
+    def add(self, rows: Columns, count: int) -> None:
+        """Take some of a batch's rows [count, …]; copied."""
+        if self._next < count:
+            for name, taken in self._taken.items():
+                if name in rows:
+                    taken.append(rows[name][self._next :: self._stride].copy())
+            several = -(-(count - self._next) // self._stride)
+            self._count += several
+            self._next += several * self._stride
+        self._next -= count
+
+    def report(self, statistics: Statistics, behavior: str) -> None:
+        """Report what was taken."""
+        heads = {"continuous_actions": self._actions.continuous_heads, "discrete_actions": self._actions.branch_heads}
+        for name, taken in self._taken.items():
+            if taken:
+                values = np.concatenate(taken)
+                if name == "continuous_actions":
+                    values = environment_actions(self._actions, values, self._squashed)
+                for head, column in zip(heads[name], values.T, strict=True):
+                    statistics.extend(behavior, f"action/{head}", column)
+                taken.clear()
+        self._count, self._reported = 0, True
+
+
+# Deliveries are checked in tests alone, where `HEADRACE_DELIVERIES` asks for it: a custom stage may drop, hold back or
+# double what it likes.
+VARIABLE = "HEADRACE_DELIVERIES"
+"""`once`: no trajectory may come twice or out of its source's order; `all`: nor may one be missing."""
+
+
+class DeliveryError(StageError):
+    """A trajectory came twice, out of order, or not at all; the message names source and numbers."""
+
+
+class Deliveries:
+    """Checks the numbers of the trajectories that come to one trainer, by behaviour id and source.
+
+    Args:
+        complete: none may be missing, from number 0 on.
+    """
+
+    def __init__(self, complete: bool) -> None:
+        self._complete = complete
+        self._next: dict[tuple[str, int], int] = {}
+
+    @classmethod
+    def asked_for(cls) -> Deliveries | None:
+        """Make the check that the environment variable asks for, None for none."""
+        asked = os.environ.get(VARIABLE)
+        return cls(complete=asked == "all") if asked in ("once", "all") else None
+
+    def check(self, batch: TrajectoryBatch) -> None:
+        """Check a batch; one without numbers, made by a custom stage or an earlier release, passes.
+
+        Raises:
+            DeliveryError: if a trajectory comes twice, out of order, or after one that is missing.
+        """
+        numbers = batch.trajectories.get("numbers")
+        if numbers is None or not len(numbers):
+            return
+        key = batch.behavior_id, batch.source
+        came = self._next.get(key, 0)
+        steps = np.diff(numbers, prepend=came - 1)
+        wrong = np.flatnonzero(steps != 1 if self._complete else steps < 1)
+        if len(wrong):
+            expected = int(numbers[wrong[0]] - steps[wrong[0]]) + 1
+            number = int(numbers[wrong[0]])
+            what = "comes twice or out of order" if number < expected else f"comes, and {expected} has not"
+            raise DeliveryError(
+                f"{batch.behavior_id}: trajectory {number} of actor {batch.source} {what}: expected "
+                f"{'' if self._complete else 'at least '}number {expected}, got a batch of {int(numbers[0])} to "
+                f"{int(numbers[-1])}; {VARIABLE} asks for this check"
+            )
+        self._next[key] = int(numbers[-1]) + 1
