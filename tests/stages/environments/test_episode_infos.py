@@ -15,7 +15,8 @@ from headrace.config import RoleSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.environments.pettingzoo.group import PettingZooGroup
+from headrace.stages.environments.pettingzoo.instances import instance_of
 from headrace.stages.environments.protocol import Measured
 
 BOTH = np.array([0, 1])

@@ -16,7 +16,7 @@ from headrace.config import EnvironmentSettings, ObservationSettings, RoleSettin
 from headrace.config.environment import WrapperSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.pettingzoo import PettingZooGroup
+from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError
 
 MODULE = """

@@ -11,7 +11,8 @@ from small_zoo import SEEN, THREE
 
 from headrace.config import RoleSettings
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.environments.pettingzoo.group import PettingZooGroup
+from headrace.stages.environments.pettingzoo.instances import instance_of
 
 ALL = {"*": RoleSettings(behavior="Team", team=0, group=True)}
 

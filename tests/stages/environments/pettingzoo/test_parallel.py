@@ -11,7 +11,8 @@ from small_zoo import SEEN, Crowd
 
 from headrace.config import RoleSettings
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.environments.pettingzoo.group import PettingZooGroup
+from headrace.stages.environments.pettingzoo.instances import instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
 

@@ -12,7 +12,8 @@ from small_zoo import Counting, Crowd
 
 from headrace.config import RoleSettings
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.environments.pettingzoo.group import PettingZooGroup
+from headrace.stages.environments.pettingzoo.instances import instance_of
 
 STEPS = 6
 """Length of a world's episode."""

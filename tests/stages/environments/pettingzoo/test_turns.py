@@ -8,7 +8,8 @@ from small_zoo import Counting
 
 from headrace.config import RoleSettings
 from headrace.queues.messages import ActionBatch
-from headrace.stages.environments.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.environments.pettingzoo.group import PettingZooGroup
+from headrace.stages.environments.pettingzoo.instances import instance_of
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
 
 ZERO, ONE = "Count?team=0", "Count?team=1"

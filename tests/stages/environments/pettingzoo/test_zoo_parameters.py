@@ -8,7 +8,8 @@ from small_zoo import Counting, Crowd
 
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.parameters import EnvironmentParameters, EpisodeParameters, connect_parameters
-from headrace.stages.environments.pettingzoo import PettingZooGroup, instance_of
+from headrace.stages.environments.pettingzoo.group import PettingZooGroup
+from headrace.stages.environments.pettingzoo.instances import instance_of
 
 UNIFORM = {"sampler_type": "uniform", "sampler_parameters": {"min_value": 2, "max_value": 3}}
 
