@@ -44,7 +44,7 @@ class RepeatingGroup(WrappedGroup):
         self._settings = settings
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
         self._holds: dict[str, HeldActions] = {}
-        self._asked: tuple[str, ...] = ()
+        self._acting_ids: tuple[str, ...] = ()
         """Behaviour ids with rows in the last environment step."""
         if isinstance(group, Parameterised):
             self.set_parameters = group.set_parameters
@@ -53,15 +53,15 @@ class RepeatingGroup(WrappedGroup):
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances; no action is held."""
         self._holds = {}
-        return self._told(await settled(self._group.reset(seed)))
+        return self._without_held(await settled(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Begin the actions of those who were asked, and advance until somebody has to be asked, but not for long."""
         for behavior_id, decided in actions.items():
             self._holds[behavior_id].begin(decided)
         for _ in range(_STEPS_AT_ONCE):
-            held = {behavior_id: self._holds[behavior_id].actions() for behavior_id in self._asked}
-            result = self._told(await settled(self._group.step(held)))
+            held = {behavior_id: self._holds[behavior_id].actions() for behavior_id in self._acting_ids}
+            result = self._without_held(await settled(self._group.step(held)))
             if _tells_something(result):
                 break
         return result
@@ -71,25 +71,25 @@ class RepeatingGroup(WrappedGroup):
         if len(inner) != len(known):
             self.behavior_specs = {key: known.get(key) or repeated(inner[key], self._settings) for key in inner}
 
-    def _told(self, result: StepResult) -> StepResult:
+    def _without_held(self, result: StepResult) -> StepResult:
         """Return what is left of a result: without the agents that go on with what they do."""
         for gone in result.gone:
             for holds in self._holds.values():
                 holds.drop(gone)
         self._learn_specs()
         found: dict[str, AgentSteps] = {}
-        asked = []
+        acting_ids = []
         for behavior_id, steps in result.steps.items():
             if not len(steps.agent_ids):
                 continue
-            asked.append(behavior_id)
+            acting_ids.append(behavior_id)
             if behavior_id not in self._holds:
                 spec = self._group.behavior_specs[behavior_id]
                 self._holds[behavior_id] = HeldActions(spec.actions, self._settings, spec.grouped)
-            told = self._holds[behavior_id].add(steps)
-            if told is not None:
-                found[behavior_id] = told
-        self._asked = tuple(asked)
+            rows = self._holds[behavior_id].add(steps)
+            if rows is not None:
+                found[behavior_id] = rows
+        self._acting_ids = tuple(acting_ids)
         return replace(result, steps=found)
 
 

@@ -37,7 +37,7 @@ class EpisodeInfos:
         self._name = name
         self._ended = 0
         self._found: set[str] = set()
-        self._told = not keys
+        self._warned = not keys
 
     def of_vector(self, infos: Any, ended: NDArray[np.intp]) -> dict[str, Measured]:
         """Of a vector environment's instances `ended`.
@@ -74,12 +74,12 @@ class EpisodeInfos:
                 found[SUCCESS_RATE] = Measured(values)
                 break
         self._ended += episodes
-        if not self._told and self._ended >= _PATIENCE:
-            self._tell_of_missing(keys)
+        if not self._warned and self._ended >= _PATIENCE:
+            self._warn_of_missing(keys)
         return found
 
-    def _tell_of_missing(self, keys: Iterable[str]) -> None:
-        self._told = True
+    def _warn_of_missing(self, keys: Iterable[str]) -> None:
+        self._warned = True
         missing = [key for key in self._keys if key not in self._found]
         if missing:
             there = sorted(str(key) for key in keys if not str(key).startswith("_"))

@@ -81,19 +81,19 @@ def make_group(
     """
     if request.config.environment is not None:
         check_window(request.settings.options, request.settings.num_envs)
-    made = load_entry(request.config.environment_kind.group)(request)
-    assert isinstance(made, EnvironmentGroup), f"{type(made).__name__} is no environment group"
+    group = load_entry(request.config.environment_kind.group)(request)
+    assert isinstance(group, EnvironmentGroup), f"{type(group).__name__} is no environment group"
     if film is not None:
-        made = film(made)
+        group = film(group)
     settings = request.config.environment
     if settings is None:
-        return made
-    limited = isinstance(made, Limited) and made.limits_episodes
+        return group
+    limited = isinstance(group, Limited) and group.limits_episodes
     if settings.max_episode_steps is not None and not limited:
-        made = LimitedGroup(made, settings.max_episode_steps)
+        group = LimitedGroup(group, settings.max_episode_steps)
     if settings.action_repeat is not None and not request.config.environment_kind.holds_actions:
-        made = RepeatingGroup(made, settings.action_repeat)
-    return cast("EnvironmentGroup", made)
+        group = RepeatingGroup(group, settings.action_repeat)
+    return cast("EnvironmentGroup", group)
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
@@ -169,13 +169,13 @@ def arguments_for(
         StageError: if the options do not fit the callable.
     """
     taken = parameter_names(make)
-    given = {key: value for key, value in offered.items() if key in taken}
-    for key in given.keys() & options.keys():
+    known = {key: value for key, value in offered.items() if key in taken}
+    for key in known.keys() & options.keys():
         raise StageError(
             f"environment.options: {key} is not an option of {name}; set environment.{key} instead",
             key=("environment", "options", key),
         )
-    arguments = {**options, **given}
+    arguments = {**options, **known}
     check_arguments(make, arguments, name)
     return arguments
 

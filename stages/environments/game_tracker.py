@@ -263,8 +263,8 @@ def _are_plain_duels(env_ids: NDArray[Any], outcomes: NDArray[Any], num_envs: in
     return in_range and _DUELS.issuperset(map(tuple, outcomes.tolist()))
 
 
-def _array(given: Any, what: str) -> NDArray[Any]:
-    array = np.asarray(given)
+def _array(values: Any, what: str) -> NDArray[Any]:
+    array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise StageError(f"{what} are of the type {array.dtype}; expected numbers in an array")
     return array

@@ -90,13 +90,13 @@ class RemotePolicy:
         """Return the decision that was answered for the same rows."""
         answer, self._answer = self._answer, None
         assert answer is not None, f"{self._behavior_id}: it was asked before"
-        given = dict(answer.columns)
-        columns = {name.removeprefix(DECISION): given[name] for name in given if name.startswith(DECISION)}
+        parts = dict(answer.columns)
+        columns = {name.removeprefix(DECISION): parts[name] for name in parts if name.startswith(DECISION)}
         after = None
         if recall is not None:
             columns["memories"] = recall.memories
-            after = Recall(given["memories"], given["previous_actions"])
-        return Decision(ActionBatch(given["continuous"], given["discrete"]), columns, after)
+            after = Recall(parts["memories"], parts["previous_actions"])
+        return Decision(ActionBatch(parts["continuous"], parts["discrete"]), columns, after)
 
 
 class RemotePolicies:

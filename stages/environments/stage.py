@@ -186,7 +186,7 @@ class EnvironmentStage(Source[StepBatch]):
         """
         if self.oracle is None:
             return {}
-        asked, questions = [], []
+        remote, questions = [], []
         for behavior_id, steps in self._result.steps.items():
             if len(steps.agent_ids):
                 seen, greedy = self._seen_by_deciding(steps), self._deterministic(behavior_name(behavior_id))
@@ -195,11 +195,11 @@ class EnvironmentStage(Source[StepBatch]):
                     if isinstance(player.policy, RemotePolicy):
                         at: Any = slice(None) if rows is None else rows
                         masks = None if steps.action_masks is None else steps.action_masks[at]
-                        asked.append((player, player.policy))
+                        remote.append((player, player.policy))
                         questions.append(player.policy.question(tuple(o[at] for o in seen), masks, greedy, recall))
         others: dict[str, int] = {}
         answers = await self.oracle.ask(tuple(questions)) if questions else ()
-        for (player, policy), question, answer in zip(asked, questions, answers, strict=True):
+        for (player, policy), question, answer in zip(remote, questions, answers, strict=True):
             policy.answered(answer)
             if player.version != answer.version:
                 player.version = others[question.behavior_id] = answer.version
@@ -385,7 +385,8 @@ class EnvironmentStage(Source[StepBatch]):
                 )
             return None, None
         count = len(steps.agent_ids)
-        given = steps.group_ids
-        ids = np.zeros(count, np.int64) if given is None else np.where(given, given + self._first_agent_id, 0)
+        ids = np.zeros(count, np.int64)
+        if steps.group_ids is not None:
+            ids = np.where(steps.group_ids, steps.group_ids + self._first_agent_id, 0)
         rewards = steps.group_rewards
         return ids, np.zeros(count, np.float32) if rewards is None else rewards

@@ -57,18 +57,18 @@ class LimitedGroup(WrappedGroup):
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances."""
         self._ages = {}
-        return self._told(await settled(self._group.reset(seed)))
+        return self._limited(await settled(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Advance one tick, and truncate what is too old then."""
-        return self._told(await settled(self._group.step(actions)))
+        return self._limited(await settled(self._group.step(actions)))
 
     def _pass_on(self, parameters: EpisodeParameters) -> None:
         assert isinstance(self._group, Parameterised), "it is, or this is not called"
         self._parameters = parameters
         self._group.set_parameters(parameters)
 
-    def _told(self, result: StepResult) -> StepResult:
+    def _limited(self, result: StepResult) -> StepResult:
         for gone in result.gone:
             for ages in self._ages.values():
                 ages.drop(gone)

@@ -97,7 +97,7 @@ class Observer:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._made: set[tuple[str, str]] = set()
+        self._remarked: set[tuple[str, str]] = set()
 
     def compare(self, space: Any, got: Any, call: str, at: str = "") -> Iterator[Remark]:
         """Yield what is wrong with an observation of a call; `at` is its place in a composed space."""
@@ -157,8 +157,8 @@ class Observer:
             )
 
     def _once(self, at: str, kind: str, text: str, serious: bool = True) -> Iterator[Remark]:
-        if (at, kind) not in self._made:
-            self._made.add((at, kind))
+        if (at, kind) not in self._remarked:
+            self._remarked.add((at, kind))
             yield Remark(f"{self._name}: {text}", serious)
 
 
@@ -217,10 +217,10 @@ def checker_remarks(check: Callable[[], Any], checker: str, name: str) -> Iterat
 
 def each_once(remarks: Iterator[Remark]) -> Iterator[Remark]:
     """Leave out remarks that were made before, whatever their step."""
-    made = set()
+    texts = set()
     for remark in remarks:
-        if (text := replace(remark, key=()).text) not in made:
-            made.add(text)
+        if (text := replace(remark, key=()).text) not in texts:
+            texts.add(text)
             yield remark
 
 

@@ -258,7 +258,7 @@ def assign_agents(
             if agent.observations != first.observations or agent.actions != first.actions:
                 raise ProgramRefused(
                     f"{owner}: agents {first_place} and {place} are of one behaviour, {behavior_name(behavior_id)!r}, "
-                    f"but announce different spaces ({_shown(first)} and {_shown(agent)}); give them policy names of "
+                    f"but announce different spaces ({_spaces(first)} and {_spaces(agent)}); give them policy names of "
                     "their own (the property policy_name of their AIController)"
                 )
         what = f"{owner}, behaviour {behavior_id!r}"
@@ -272,5 +272,5 @@ def assign_agents(
     return found
 
 
-def _shown(agent: AgentSpaces) -> str:
+def _spaces(agent: AgentSpaces) -> str:
     return f"{dict(agent.observations)}, {dict(agent.actions)}"

@@ -107,10 +107,10 @@ class GodotEnv:
         if env_path is None or env_path == "debug":
             sys.stderr.write(f"No game is given: press Play in Godot's editor; waiting on port {port}.\n")
         else:
-            given = tuple(f"--{key}={value}" for key, value in arguments.items())
+            options = tuple(f"--{key}={value}" for key, value in arguments.items())
             build = GodotBuild(
                 env_path,
-                given,
+                options,
                 show_output=True,
                 headless=not show_window,
                 speedup=speedup,

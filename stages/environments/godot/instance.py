@@ -79,20 +79,20 @@ class GodotInstance(Program[GodotWorker]):
         roles: Callable[[Announcement, str], Sequence[tuple[str, int]]],
         pictures: str,
         infos: Sequence[str],
-        told: ParameterCalls,
+        parameters: ParameterCalls,
     ) -> None:
         super().__init__(f"Godot worker {worker_id}")
         self._connect = connect
         self._roles = roles
         self._pictures = pictures
         self._infos = EpisodeInfos(infos, self.name)
-        self._told = told
+        self._parameters = parameters
         self._agents = 0
         self._behaviors: dict[str, _Behavior] = {}
         self._warned = False
 
     async def _start(self) -> None:
-        self._connection = self._connect(self._told.at_start(), self.connected)
+        self._connection = self._connect(self._parameters.at_start(), self.connected)
         announcement = await self._connection.start()
         self._behaviors = {}
         for behavior_id, (spec, agents, group) in assign_agents(
@@ -121,7 +121,7 @@ class GodotInstance(Program[GodotWorker]):
 
     async def _informed(self) -> GodotWorker:
         """The connection, once the game has been told of environment parameters that have changed."""
-        for method in self._told.calls():
+        for method in self._parameters.calls():
             await self.connection.call(method)
         return self.connection
 
@@ -181,7 +181,7 @@ class GodotInstance(Program[GodotWorker]):
             group_ids=np.full(len(ids), behavior.group, np.int32),
             group_rewards=shared.astype(np.float32),
         )
-        return self._episodes.of(behavior_id, columns, self._told.generation)
+        return self._episodes.of(behavior_id, columns, self._parameters.generation)
 
     def _last(
         self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]
@@ -189,14 +189,14 @@ class GodotInstance(Program[GodotWorker]):
         """What the agents whose episodes end have observed last: what they decided on, where the game tells no more."""
         ended = behavior.heard.ended
         last = tuple(observation[ended] for observation in before)
-        told = [place for place, info in enumerate(infos) if isinstance(info.get(LAST), Mapping)]
-        if told:
-            agents = AgentColumns(behavior.columns.spec, behavior.columns.agents[ended[told]])
+        with_last = [place for place, info in enumerate(infos) if isinstance(info.get(LAST), Mapping)]
+        if with_last:
+            agents = AgentColumns(behavior.columns.spec, behavior.columns.agents[ended[with_last]])
             by_agent: list[Any] = [None] * self._agents
-            for place in told:
+            for place in with_last:
                 by_agent[int(behavior.columns.agents[ended[place]])] = infos[place][LAST]
             for column, values in zip(last, agents.observations(by_agent), strict=True):
-                column[told] = values
+                column[with_last] = values
         return last
 
     def _warn_of_no_end(self, behavior_id: str, behavior: _Behavior) -> None:

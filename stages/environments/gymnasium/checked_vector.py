@@ -143,9 +143,9 @@ class CheckedVector:
                 f"{self._name}: got {len(actions.continuous)} continuous and {len(actions.discrete)} "
                 f"discrete actions for {self.num_envs} instances"
             )
-        given = self.actions.to_environment(actions)
+        env_actions = self.actions.to_environment(actions)
         try:
-            raw, rewards, terminated, truncated, infos = self._envs.step(given)
+            raw, rewards, terminated, truncated, infos = self._envs.step(env_actions)
         except Exception as error:
             raise self._broken("step", error) from error
         tick = VectorTick(

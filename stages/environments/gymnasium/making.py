@@ -53,16 +53,16 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
         )
     else:
         name = f"environment factory {settings.factory!r}"
-        made, make = factory.call_factory(request, name)
-        if isinstance(made, EnvironmentGroup):
-            return factory.check_own_group(made, settings, name)
-        if not isinstance(made, Env | VectorEnv):
+        env, make = factory.call_factory(request, name)
+        if isinstance(env, EnvironmentGroup):
+            return factory.check_own_group(env, settings, name)
+        if not isinstance(env, Env | VectorEnv):
             raise LoadError(
-                f"{name} gave a {type(made).__name__}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
+                f"{name} gave a {type(env).__name__}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
                 "EnvironmentGroup (num_envs, behavior_specs, reset, step, close)"
             )
-        singles = isinstance(made, Env)
-        envs = vectorise(made, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
+        singles = isinstance(env, Env)
+        envs = vectorise(env, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
     group = GymnasiumGroup(envs, settings.behavior or "", name, settings.observations, settings.info_keys)
     group.limits_episodes = singles
     return group

@@ -49,7 +49,7 @@ def try_gymnasium(config: RunConfig) -> Iterator[Remark]:
 
 def _single(request: factory.EnvironmentRequest) -> Iterator[Remark]:
     try:
-        found = _made(request)
+        found = _single_env(request)
     except StageError as error:
         yield Remark(str(error), key=error.key)
         return
@@ -71,7 +71,7 @@ def _single(request: factory.EnvironmentRequest) -> Iterator[Remark]:
             env.close()
 
 
-def _made(request: factory.EnvironmentRequest) -> tuple[Any, str] | None:
+def _single_env(request: factory.EnvironmentRequest) -> tuple[Any, str] | None:
     """One environment, in the wrappers of the settings, and its name; None where there are no single ones."""
     settings = request.settings
     if settings.id is not None:
@@ -81,16 +81,16 @@ def _made(request: factory.EnvironmentRequest) -> tuple[Any, str] | None:
         options = dict(settings.options)
         if spec is None or spec.entry_point is None or options.pop("vectorization_mode", "sync") != "sync":
             return None
-        made = factory.call(lambda: gymnasium.make(env_id, disable_env_checker=True, **options), name)
+        env = factory.call(lambda: gymnasium.make(env_id, disable_env_checker=True, **options), name)
     else:
         name = f"environment factory {settings.factory!r}"
-        made, _ = factory.call_factory(request, name)
-        if not isinstance(made, gymnasium.Env):
+        env, _ = factory.call_factory(request, name)
+        if not isinstance(env, gymnasium.Env):
             with suppress(Exception):
-                made.close()
+                env.close()
             return None  # the group says what it is
     wrap = wrappers_of(request, name)
-    return (made if wrap is None else wrap(made)), name
+    return (env if wrap is None else wrap(env)), name
 
 
 def _of_env(env: Any, name: str) -> Iterator[Remark]:
@@ -137,28 +137,28 @@ def _sample(actions: Any, mask: Any) -> Any:
 def _reset(env: Any, name: str, observer: Observer, seed: int | None) -> tuple[list[Remark], dict[str, Any]]:
     """Reset; return remarks, and the info."""
     try:
-        given = env.reset(seed=seed)
+        result = env.reset(seed=seed)
     except Exception as error:
         return [Remark(f"{name}: its reset() raised {describe_error(error)}; expected (observation, info)")], {}
-    if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], dict):
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         text = (
-            f"{name}: its reset() returned {_described(given)}; expected two values, the observation and a dict of "
+            f"{name}: its reset() returned {_described(result)}; expected two values, the observation and a dict of "
             "info: write `return observation, {}`"
         )
         return [Remark(text)], {}
-    return list(observer.compare(env.observation_space, given[0], "reset")), given[1]
+    return list(observer.compare(env.observation_space, result[0], "reset")), result[1]
 
 
 def _step(env: Any, name: str, observer: Observer, action: Any) -> tuple[list[Remark], dict[str, Any], bool]:
     """Step; return remarks, the info, and whether the episode is over."""
     try:
-        given = env.step(action)
+        result = env.step(action)
     except Exception as error:
         text = f"{name}: its step({action!r}) raised {describe_error(error)}; that action is of its action_space"
         return [Remark(text)], {}, True
-    if not isinstance(given, tuple) or len(given) != 5:
-        return [Remark(f"{name}: its step() returned {_described(given)}; {_FIVE}{_old_api(given)}")], {}, True
-    observation, reward, terminated, truncated, info = given
+    if not isinstance(result, tuple) or len(result) != 5:
+        return [Remark(f"{name}: its step() returned {_described(result)}; {_FIVE}{_old_api(result)}")], {}, True
+    observation, reward, terminated, truncated, info = result
     remarks = [
         *observer.compare(env.observation_space, observation, "step"),
         *reward_remarks(reward, name),
@@ -175,11 +175,11 @@ def _step(env: Any, name: str, observer: Observer, action: Any) -> tuple[list[Re
     )
 
 
-def _old_api(given: Any) -> str:
-    if not isinstance(given, tuple) or len(given) != 4:
+def _old_api(result: Any) -> str:
+    if not isinstance(result, tuple) or len(result) != 4:
         return ""
     return " (four are Gym's old API): split `done` into terminated, the task ended, and truncated, time was up"
 
 
-def _described(given: Any) -> str:
-    return f"{len(given)} values" if isinstance(given, tuple) else f"a {type(given).__name__}"
+def _described(result: Any) -> str:
+    return f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"

@@ -80,12 +80,12 @@ def make_vector(
 
 
 def vectorise(
-    made: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str, wrap: Wrap | None = None
+    env: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str, wrap: Wrap | None = None
 ) -> AnyVectorEnv:
     """Make a vector environment of what a factory made.
 
     Args:
-        made: a vector environment, or the first of the single environments.
+        env: a vector environment, or the first of the single environments.
         make: makes another single environment.
         num_envs: number of instances.
         name: of the environment, for messages.
@@ -96,19 +96,19 @@ def vectorise(
             object again.
         BrokenEnvironmentError: if `make` raises.
     """
-    if isinstance(made, VectorEnv):
+    if isinstance(env, VectorEnv):
         if wrap is not None:
-            made.close()
+            env.close()
             raise StageError(f"{name} gave a vector environment, but environment.wrappers wrap single ones; wrap in it")
-        if made.num_envs == num_envs:
-            return made
-        made.close()
+        if env.num_envs == num_envs:
+            return env
+        env.close()
         raise StageError(
-            f"{name} gave a vector environment of {made.num_envs} instances where {num_envs} are wanted; "
+            f"{name} gave a vector environment of {env.num_envs} instances where {num_envs} are wanted; "
             "let it take an argument num_envs"
         )
     try:
-        singles = [made, *(make() for _ in range(num_envs - 1))]
+        singles = [env, *(make() for _ in range(num_envs - 1))]
         if len({id(env) for env in singles}) < num_envs:
             raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
         return _in_turn([partial(_itself, env) for env in singles], wrap)
@@ -155,15 +155,15 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
                 "none; leave one of the two out"
             )
         return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=[cast("Any", wrap)], **options)
-    made: AnyVectorEnv = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
+    envs: AnyVectorEnv = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
     if mode == "vector_entry_point" and options.get("render_mode") == HUMAN:
-        _check_it_has_a_window(made, env_id)
-    return made
+        _check_it_has_a_window(envs, env_id)
+    return envs
 
 
-def _check_it_has_a_window(made: AnyVectorEnv, env_id: str) -> None:
-    if HUMAN not in made.metadata.get("render_modes", ()):
-        made.close()
+def _check_it_has_a_window(envs: AnyVectorEnv, env_id: str) -> None:
+    if HUMAN not in envs.metadata.get("render_modes", ()):
+        envs.close()
         raise StageError(
             f"environment.options: the vectorised implementation of {env_id} has no window, so render_mode human does "
             "not go with vectorization_mode 'vector_entry_point'; leave one of the two out"

@@ -141,11 +141,11 @@ class _StepsReader:
         if not self._spec.actions.masked:
             return None
         width = self._spec.actions.mask_size
-        given = getattr(decisions, "action_mask", None)
-        if given is None or not count:
+        mask = getattr(decisions, "action_mask", None)
+        if mask is None or not count:
             return np.ones((count, width), np.bool_)
         try:
-            branches = [given] if isinstance(given, np.ndarray) else given
+            branches = [mask] if isinstance(mask, np.ndarray) else mask
             forbidden = np.concatenate([np.asarray(branch, np.bool_).reshape(count, -1) for branch in branches], 1)
         except (TypeError, ValueError) as error:
             raise self._broken(f"DecisionSteps.action_mask is no mask for {count} agents: {error}") from error
@@ -164,13 +164,13 @@ class _StepsReader:
     def _column(
         self, steps: Any, name: str, dtype: Any, count: int | None, kind: str, *, optional: bool = False
     ) -> Any:
-        given = getattr(steps, name, None)
-        if given is None and optional:
+        values = getattr(steps, name, None)
+        if values is None and optional:
             return np.zeros(count or 0, dtype)
-        if given is None:
+        if values is None:
             raise self._broken(f"get_steps gave {kind} ({type(steps).__name__}) without {name}")
         try:
-            column = np.asarray(given).astype(dtype).reshape(-1)
+            column = np.asarray(values).astype(dtype).reshape(-1)
         except (TypeError, ValueError) as error:
             raise self._broken(f"{kind}.{name} is no column of numbers: {error}") from error
         if count is not None and len(column) != count:
@@ -179,14 +179,14 @@ class _StepsReader:
 
     def _seen(self, steps: Any, index: int, count: int, ids: NDArray[np.int32], kind: str) -> Array:
         spec = self._spec.observations[index]
-        given = getattr(steps, "obs", None)
-        if given is None or len(given) != len(self._spec.observations):
-            found = "no obs" if given is None else f"{len(given)} obs"
+        observations = getattr(steps, "obs", None)
+        if observations is None or len(observations) != len(self._spec.observations):
+            found = "no obs" if observations is None else f"{len(observations)} obs"
             raise self._broken(f"{kind} has {found}, expected {len(self._spec.observations)}, as its spec says")
         if not count:
             return np.zeros((0, *spec.shape), np.float32)
         try:
-            column = np.asarray(given[index], np.float32)
+            column = np.asarray(observations[index], np.float32)
         except (TypeError, ValueError) as error:
             raise self._broken(f"{kind}.obs[{index}] is no array of numbers: {error}") from error
         if column.shape != (count, *spec.shape):

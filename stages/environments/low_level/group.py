@@ -207,8 +207,8 @@ def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
     try:
         for index, bridge in enumerate(bridges, first):
             offered = {"worker_id": index, "seed": request.seed + index, "side_channels": [*bridge.all]}
-            given = {key: value for key, value in offered.items() if key in taken}
-            envs.append(_make(make, {**given, **settings.options}, name))
+            arguments = {key: value for key, value in offered.items() if key in taken}
+            envs.append(_make(make, {**arguments, **settings.options}, name))
     except BaseException:
         for env in envs:
             env.close()

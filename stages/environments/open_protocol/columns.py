@@ -89,15 +89,15 @@ class _Columns:
     def observation(self, index: int) -> Array:
         """One observation [n, *shape]."""
         spec, count = self._spec.observations[index], len(self.ids)
-        given = self._part.get("observations", [])
+        sent = self._part.get("observations", [])
         if count and "observations" not in self._part:
             raise MessageError(f"has sent {self._where} without 'observations'")
-        if count and (not isinstance(given, list) or len(given) != len(self._spec.observations)):
-            found = _counted(len(given), "column") if isinstance(given, list) else shown(given)
+        if count and (not isinstance(sent, list) or len(sent) != len(self._spec.observations)):
+            found = _counted(len(sent), "column") if isinstance(sent, list) else shown(sent)
             expected = f"{len(self._spec.observations)}, one for each observation that was announced"
             raise MessageError(f"has sent {found} as {self._where}.observations: expected {expected}")
         what = f"observations[{index}] ({spec.name!r})"
-        values = self._array(given[index] if count else [], count * spec.size, spec.dtype, what)
+        values = self._array(sent[index] if count else [], count * spec.size, spec.dtype, what)
         return values.reshape(count, *spec.shape)
 
     def numbers(self, key: str) -> NDArray[np.float32]:
@@ -148,38 +148,38 @@ class _Columns:
     def _ids(self) -> NDArray[np.int32]:
         if "ids" not in self._part:
             raise MessageError(f"has sent {self._where} without 'ids': expected those of its agents")
-        given = self._part["ids"]
-        ids = self._from_bytes(given, "int32", "ids") if isinstance(given, bytes | str) else _numbers(given)
+        sent = self._part["ids"]
+        ids = self._from_bytes(sent, "int32", "ids") if isinstance(sent, bytes | str) else _numbers(sent)
         if not len(ids):
             return _NO_IDS
         if ids.dtype.kind not in "if" or ids.ndim != 1 or not _are(ids, "int32").all():
             raise MessageError(
-                f"has sent {shown(given)} as {self._where}.ids: expected a list of {_WANTED['int32']}, or their bytes"
+                f"has sent {shown(sent)} as {self._where}.ids: expected a list of {_WANTED['int32']}, or their bytes"
             )
         distinct, counts = np.unique(ids, return_counts=True)
         if len(distinct) != len(ids):
             raise MessageError(f"has sent agent {distinct[counts.argmax()]} twice in {self._where}.ids")
         return ids.astype(np.int32)
 
-    def _array(self, given: Any, size: int, dtype: str, what: str) -> Array:
+    def _array(self, sent: Any, size: int, dtype: str, what: str) -> Array:
         """A column's numbers, flat: lists of numbers, or their bytes (little-endian; in JSON as base64)."""
         count = len(self.ids)
         per_agent = size // max(1, count)
-        if isinstance(given, bytes | str):
-            values = self._from_bytes(given, dtype, what)
+        if isinstance(sent, bytes | str):
+            values = self._from_bytes(sent, dtype, what)
             found = f"{len(values)} numbers ({_OF_BYTES.get(dtype, dtype)})"
-        elif isinstance(given, list):
-            values = _numbers(given)
+        elif isinstance(sent, list):
+            values = _numbers(sent)
             if values.dtype.kind not in "iufb" and values.size:
-                raise self._no_numbers(given, per_agent, dtype, what)
-            if len(given) != count:
+                raise self._no_numbers(sent, per_agent, dtype, what)
+            if len(sent) != count:
                 raise MessageError(
-                    f"has sent {_counted(len(given), 'entry', 'entries')} as {self._where}.{what}: expected one for "
+                    f"has sent {_counted(len(sent), 'entry', 'entries')} as {self._where}.{what}: expected one for "
                     f"each of {_counted(count, 'agent')}"
                 )
             found = _counted(values.size, "number")
         else:
-            raise MessageError(f"has sent {shown(given)} as {self._where}.{what}: expected a list of numbers, or bytes")
+            raise MessageError(f"has sent {shown(sent)} as {self._where}.{what}: expected a list of numbers, or bytes")
         if values.size != size:
             each = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
             raise MessageError(f"has sent {found} as {self._where}.{what}: expected {size} in all{each}")
@@ -193,9 +193,9 @@ class _Columns:
             raise MessageError(f"{self._agent(agent)} {flat[at]} at index {index} of {what}, expected {_WANTED[dtype]}")
         return flat.astype(dtype, copy=False)
 
-    def _no_numbers(self, given: list[Any], per_agent: int, dtype: str, what: str) -> MessageError:
+    def _no_numbers(self, sent: list[Any], per_agent: int, dtype: str, what: str) -> MessageError:
         """The error for a list with something in it that is no number, or with lists of different lengths."""
-        for agent, row in zip(self.ids.tolist(), given, strict=False):
+        for agent, row in zip(self.ids.tolist(), sent, strict=False):
             flat = [*_flat(row)]
             for index, value in enumerate(flat):
                 if not isinstance(value, int | float):
@@ -209,9 +209,9 @@ class _Columns:
                 )
         return MessageError(f"has sent in {self._where}.{what} what are no numbers")
 
-    def _from_bytes(self, given: bytes | str, dtype: str, what: str) -> Array:
+    def _from_bytes(self, sent: bytes | str, dtype: str, what: str) -> Array:
         try:
-            content = binascii.a2b_base64(given, strict_mode=True) if isinstance(given, str) else given
+            content = binascii.a2b_base64(sent, strict_mode=True) if isinstance(sent, str) else sent
             return np.frombuffer(content, np.dtype(_OF_BYTES.get(dtype, dtype)).newbyteorder("<"))
         except ValueError as error:
             raise MessageError(
@@ -222,12 +222,12 @@ class _Columns:
         return f"has sent for agent {agent} of {self._spec.behavior_id}"
 
 
-def _numbers(given: Any) -> NDArray[Any]:
+def _numbers(sent: Any) -> NDArray[Any]:
     """A list of numbers, or of lists of them, as an array; of objects if it is none."""
     try:
-        return np.asarray(given if isinstance(given, list) else [None])
+        return np.asarray(sent if isinstance(sent, list) else [None])
     except (ValueError, OverflowError):  # lists of different lengths; beyond 64 bits
-        return np.asarray(given, object)
+        return np.asarray(sent, object)
 
 
 def _are(values: NDArray[Any], dtype: str) -> NDArray[np.bool_]:
@@ -289,11 +289,11 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
     return SentState(rows, _statistics(message.get("statistics", {})))
 
 
-def _statistics(given: Any) -> dict[str, tuple[float, ...]]:
-    if not isinstance(given, Mapping):
-        raise MessageError(f"has sent {repr(given)[:60]} as statistics: expected a map of numbers, or lists of numbers")
+def _statistics(sent: Any) -> dict[str, tuple[float, ...]]:
+    if not isinstance(sent, Mapping):
+        raise MessageError(f"has sent {repr(sent)[:60]} as statistics: expected a map of numbers, or lists of numbers")
     found = {}
-    for name, value in given.items():
+    for name, value in sent.items():
         values = value if isinstance(value, list) else [value]
         if not all(_is_number(each) for each in values):
             raise MessageError(f"has sent {repr(value)[:60]} as the statistic {name!r}: expected finite numbers")

@@ -199,7 +199,7 @@ def _no_json(content: bytes, error: orjson.JSONDecodeError) -> str:
         at, excerpt = broken.start, content[max(0, broken.start - _SHOWN // 2) :][:_SHOWN]
         return f"what is neither JSON, which is UTF-8, nor msgpack: byte {at} is no character, in {excerpt!r}"
     begin = max(0, error.pos - _SHOWN // 2)
-    said = f"what is no JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
+    what = f"what is no JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
     if text[error.pos :].lstrip("-").startswith(("NaN", "Infinity", "nan", "inf")):
-        return f"{said}; a number is not finite, look for a division by zero"
-    return said
+        return f"{what}; a number is not finite, look for a division by zero"
+    return what

@@ -37,9 +37,9 @@ _OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymun
 def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
     """Make the group that the settings describe; raises as `factory.make_group`."""
     settings = request.settings
-    made, make, name = first_environment(request)
-    if settings.id is None and isinstance(made, EnvironmentGroup):
-        return factory.check_own_group(made, settings, name)
+    env, make, name = first_environment(request)
+    if settings.id is None and isinstance(env, EnvironmentGroup):
+        return factory.check_own_group(env, settings, name)
     limit = settings.max_episode_steps
     wrap = factory.chain_wrappers(
         settings, request.folder, name, lambda env: api_of(env) is not None, "a PettingZoo environment"
@@ -47,7 +47,7 @@ def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGro
     return PettingZooGroup(
         [
             instance if limit is None else LimitedInstance(instance, limit)
-            for instance in make_instances(made, make, settings.num_envs, settings.api, name, wrap)
+            for instance in make_instances(env, make, settings.num_envs, settings.api, name, wrap)
         ],
         settings.behavior or "",
         name,

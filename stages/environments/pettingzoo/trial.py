@@ -99,28 +99,28 @@ def _masked(observation: Any, info: Any) -> Any:
 
 def _parallel(env: Any, name: str) -> Iterator[Remark]:
     observer, sample = Observer(name), _sampler(env)
-    given = env.reset(seed=0)
-    if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(each, Mapping) for each in given):
+    result = env.reset(seed=0)
+    if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(each, Mapping) for each in result):
         yield Remark(
-            f"{name}: its reset() returned a {type(given).__name__}; expected two dicts, observations and infos"
+            f"{name}: its reset() returned a {type(result).__name__}; expected two dicts, observations and infos"
         )
         return
-    seen, infos = given
+    seen, infos = result
     for _ in range(STEPS):
         if not env.agents:
             seen, infos = env.reset()
         of_agents = (_seen(env, agent, seen, observer, name) for agent in env.agents)
         if (yield from passed_on(chain.from_iterable(of_agents))):
             return
-        given = env.step({agent: sample(agent, _masked(seen[agent], infos.get(agent, {}))) for agent in env.agents})
-        if not isinstance(given, tuple) or len(given) != 5:
-            count = f"{len(given)} values" if isinstance(given, tuple) else f"a {type(given).__name__}"
+        result = env.step({agent: sample(agent, _masked(seen[agent], infos.get(agent, {}))) for agent in env.agents})
+        if not isinstance(result, tuple) or len(result) != 5:
+            count = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
             yield Remark(
                 f"{name}: its step() returned {count}; expected five dicts by agent: observations, rewards, "
                 "terminations, truncations, infos"
             )
             return
-        seen, rewards, _, _, infos = given
+        seen, rewards, _, _, infos = result
         for reward in rewards.values():
             yield from reward_remarks(reward, name)
 
@@ -139,14 +139,14 @@ def _by_turns(env: Any, name: str) -> Iterator[Remark]:
         if not env.agents:
             env.reset()
         agent = env.agent_selection
-        given = env.last()
-        if not isinstance(given, tuple) or len(given) != 5:
+        result = env.last()
+        if not isinstance(result, tuple) or len(result) != 5:
             yield Remark(
                 f"{name}: its last() did not return five values; expected observation, reward, "
                 "terminated, truncated, info"
             )
             return
-        observation, reward, terminated, truncated, info = given
+        observation, reward, terminated, truncated, info = result
         if terminated or truncated:
             env.step(None)
             continue

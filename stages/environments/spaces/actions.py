@@ -89,7 +89,7 @@ def action_masks(
     value, width = infos.get(key), mapping.spec.mask_size
     if value is None:
         return np.ones((num_envs, width), np.bool_)
-    given = infos.get(f"_{key}")
+    present = infos.get(f"_{key}")
     if isinstance(value, Mapping):
         _check_keys(value, mapping)
         of_parts = [action_masks(value, num_envs, part, name) for name, part in mapping.parts.items()]
@@ -105,8 +105,8 @@ def action_masks(
         masks = np.asarray(value).reshape(num_envs, width).astype(np.bool_)
     if masks.shape != (num_envs, width):
         raise ValueError(f"got shape {masks.shape} for {num_envs} instances")
-    if given is not None and not given.all():
-        masks[~given] = True
+    if present is not None and not present.all():
+        masks[~present] = True
     return masks
 
 
@@ -115,8 +115,8 @@ def flat_mask(mask: Any, mapping: ActionMapping) -> NDArray[np.bool_]:
     if isinstance(mask, Mapping):
         _check_keys(mask, mapping)
         allowed = {name: np.ones(part.spec.mask_size, np.bool_) for name, part in mapping.parts.items()}
-        given = {name: flat_mask(mask[name], mapping.parts[name]) for name in mask if mask[name] is not None}
-        return np.concatenate([*{**allowed, **given}.values()])
+        own = {name: flat_mask(mask[name], mapping.parts[name]) for name in mask if mask[name] is not None}
+        return np.concatenate([*{**allowed, **own}.values()])
     if isinstance(mask, tuple | list) and mask and not np.isscalar(mask[0]):
         return np.concatenate([flat_mask(part, mapping) for part in mask if part is not None])
     return np.ravel(np.asarray(mask)).astype(np.bool_)

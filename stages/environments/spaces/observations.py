@@ -156,7 +156,7 @@ def _part(leaf: _Leaf) -> ObservationPart:
 
 def _kind(leaf: _Leaf) -> str:
     """Return the kind of an observation; check that its space allows it."""
-    asked, rank = leaf.settings.kind, len(leaf.shape)
+    requested, rank = leaf.settings.kind, len(leaf.shape)
     if isinstance(leaf.space, SequenceSpace):
         possible, usual = ["set"], "set"
     elif isinstance(leaf.space, BoxSpace):
@@ -167,9 +167,9 @@ def _kind(leaf: _Leaf) -> str:
         possible, usual = ["vector"], "vector"
     else:
         raise _unusable(leaf)
-    if asked is not None and asked not in possible:
-        raise leaf.mistake("", f"{leaf.space} can't be used as '{asked}'; expected {' or '.join(possible)}")
-    return asked or usual
+    if requested is not None and requested not in possible:
+        raise leaf.mistake("", f"{leaf.space} can't be used as '{requested}'; expected {' or '.join(possible)}")
+    return requested or usual
 
 
 def _unusable(leaf: _Leaf) -> StageError:

@@ -206,11 +206,11 @@ class UnityEnvironment:
         row = behavior.decisions.agent_id_to_index.get(agent_id)
         if row is None:
             raise UnityActionException(f"{behavior_name}: agent {agent_id} asks for no decision")
-        given = behavior.spec.action_spec.checked(action, 1, behavior_name)
+        checked = behavior.spec.action_spec.checked(action, 1, behavior_name)
         if behavior.actions is None:
             behavior.actions = behavior.spec.action_spec.empty_action(len(behavior.decisions))
-        behavior.actions.continuous[row] = given.continuous[0]
-        behavior.actions.discrete[row] = given.discrete[0]
+        behavior.actions.continuous[row] = checked.continuous[0]
+        behavior.actions.discrete[row] = checked.discrete[0]
 
     def close(self) -> None:
         """End Unity; closing twice is allowed."""

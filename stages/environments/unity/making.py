@@ -21,6 +21,9 @@ from headrace.stages.error_text import describe_error
 from headrace.stages.errors import LoadError, blaming
 from headrace.stages.loading import load_callable
 
+_OF_CHANNELS = ("channel_id", "message_queue", "on_message_received")
+"""What every side channel has, of whichever class it is."""
+
 
 def make_unity_group(request: EnvironmentRequest) -> ProgramGroup:
     """Make the group that `env_settings` describes; nothing is started before its first reset.
@@ -110,16 +113,16 @@ def channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
 
     def make() -> Any:
         try:
-            made = found()
+            channel = found()
         except Exception as error:
             raise LoadError(f"{what}: making one failed: {describe_error(error)}") from error
-        missing = [name for name in ("channel_id", "message_queue", "on_message_received") if not hasattr(made, name)]
+        missing = [name for name in _OF_CHANNELS if not hasattr(channel, name)]
         if missing:
             raise LoadError(
-                f"{what}: a {type(made).__name__} is no side channel, it has no {', '.join(missing)}; derive it from "
-                "headrace.unity.SideChannel"
+                f"{what}: a {type(channel).__name__} is no side channel, it has no {', '.join(missing)}; derive it "
+                "from headrace.unity.SideChannel"
             )
-        return made
+        return channel
 
     return make
 
