@@ -1,19 +1,28 @@
-"""The command `gdrl`: from its flags to an exit status."""
+"""The command `gdrl`: from its flags to a configuration, a run, and an exit status.
+
+A saved model is a single file: an experiment's last checkpoint, with all that going on from it needs, in a zip.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
+import zipfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from headrace.config import ConfigError, RunConfig, load_config
 from headrace.pipeline.actions import train
 from headrace.pipeline.command.parser import OURS
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.gdrl.experiment import configuration_of, folder_of, save
 from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.run_folder.atomic_files import free_name
+from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
+from headrace.pipeline.run_folder.folder import CONFIGURATION, LOCK
 
 # The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, by the same names and meanings.
 
@@ -36,7 +45,7 @@ _IGNORED = "env"
 _STEPS_BY_SAMPLE_FACTORY = "train_for_env_steps"
 
 
-def read_flags(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+def read_flags(arguments: Sequence[str] | None) -> tuple[Namespace, list[str]]:
     """Read the command line; returns its flags, and what is the game's."""
     parser = _parser()
     args, others = parser.parse_known_args(arguments)
@@ -87,8 +96,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
-    from headrace.config import ConfigError
-
     args, passed = read_flags(arguments)
     try:
         config = configuration_of(args, passed)
@@ -137,3 +144,222 @@ def _left(args: Namespace) -> list[str]:
                 raise CommandError(f"--onnx_export_path {target}: {error.strerror or error}") from error
             lines.append(f"exported as {target}")
     return lines
+
+
+# From flags to a configuration: what is trained, where it is kept, and what it goes on from.
+
+TIMESTEPS = 1_000_000
+_CHECKPOINTS = 50_000
+_STEPS_OF_A_BUILD = 1_024
+"""Of an update: the example's 32 steps of each agent, with 32 agents in a build."""
+_RLLIB_FILE = "ppo_test.yaml"
+
+
+def folder_of(args: Namespace) -> Path:
+    """The folder of the experiment."""
+    return Path(args.experiment_dir, args.experiment_name)
+
+
+def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
+    """The configuration that the flags mean.
+
+    Args:
+        args: the flags.
+        passed: what is the game's.
+
+    Raises:
+        CommandError: if the flags contradict each other, or name what is not there.
+        ConfigError: with every mistake in the values and in RLlib's file.
+    """
+    if args.n_parallel > 1 and args.env_path is None and args.trainer != "rllib":
+        raise CommandError("--n_parallel: several games need --env_path, as the editor plays one; export the game")
+    if args.resume_model_path is not None:
+        _take_up(Path(args.resume_model_path), folder_of(args))
+    done = _steps_done(folder_of(args))
+    if args.inference and done is None:
+        raise CommandError(
+            f"--inference: nothing was trained yet in {folder_of(args)}; name the experiment by --experiment_dir and "
+            "--experiment_name, or a saved model by --resume_model_path"
+        )
+    overrides = _flags(args, passed)
+    overrides["checkpoint_settings.run_id"] = args.experiment_name
+    overrides["checkpoint_settings.results_dir"] = args.experiment_dir
+    overrides["checkpoint_settings.inference"] = bool(args.inference)
+    if done is not None:
+        overrides["checkpoint_settings.resume"] = not args.inference
+    elif folder_of(args).exists():
+        overrides["checkpoint_settings.force"] = True  # without a checkpoint there is nothing to go on from
+    source = _source(args)
+    learns = load_config(source).default_settings
+    assert learns is not None, "both kinds of source have them"
+    steps = learns.max_steps if args.timesteps is None else args.timesteps
+    overrides["default_settings.max_steps"] = _goal(steps, done, more=args.resume_model_path is not None)
+    return load_config(source, [f"{key}={json.dumps(value)}" for key, value in overrides.items()])
+
+
+def _goal(steps: int, done: int | None, more: bool) -> int:
+    """The step to train to: an interrupted experiment goes on to its end, a finished one for as many steps again."""
+    if done is None:
+        return steps
+    return done + steps if more or done >= steps else steps
+
+
+def _source(args: Namespace) -> Path | Mapping[str, Any]:
+    """RLlib's file, or the settings of the Stable-Baselines3 example."""
+    if args.trainer == "rllib":
+        return Path(args.config_file or _RLLIB_FILE)
+    schedule = "linear" if args.linear_lr_schedule else "constant"
+    return {
+        "environment": {"kind": "godot"},
+        "default_settings": {
+            "trainer_type": "ppo",
+            "hyperparameters": {
+                "batch_size": 64,
+                "buffer_size": _STEPS_OF_A_BUILD * args.n_parallel,
+                "learning_rate": 3e-4,
+                "learning_rate_schedule": schedule,
+                "beta": 1e-4,
+                "beta_schedule": "constant",
+                "epsilon": 0.2,
+                "epsilon_schedule": "constant",
+                "lambd": 0.95,
+                "num_epoch": 10,
+                "max_grad_norm": 0.5,
+            },
+            "network_settings": {"hidden_units": 64, "num_layers": 2, "activation": "tanh"},
+            "reward_signals": {"extrinsic": {"gamma": 0.99}},
+            "time_horizon": 32,
+            "max_steps": TIMESTEPS,
+            "summary_freq": 10_000,
+            "checkpoint_interval": _CHECKPOINTS,
+        },
+    }
+
+
+def _flags(args: Namespace, passed: Sequence[str]) -> dict[str, Any]:
+    """The values that flags give, by key; of RLlib's file only those that were given take precedence."""
+    ours = args.trainer != "rllib"
+    frequency = args.save_checkpoint_frequency
+    rows = (
+        ("env_settings.env_path", args.env_path, args.env_path is not None),
+        ("env_settings.base_port", args.base_port, args.base_port is not None),
+        ("env_settings.env_args", list(passed), bool(passed)),
+        ("env_settings.num_envs", args.n_parallel, ours or args.n_parallel > 1),
+        ("env_settings.seed", args.seed, ours or bool(args.seed)),
+        ("engine_settings.time_scale", args.speedup, ours or args.speedup != 1),
+        ("engine_settings.no_graphics", not args.viz, ours or args.viz),
+        ("default_settings.checkpoint_interval", frequency, frequency is not None),
+        ("torch_settings.device", "cpu", args.num_gpus == 0),
+    )
+    return {key: value for key, value, counts in rows if counts}
+
+
+def _steps_done(folder: Path) -> int | None:
+    """Steps of the experiment's newest checkpoint; None if it has none."""
+    if not (folder / CONFIGURATION).is_file():
+        return None
+    try:
+        found = newest_checkpoint(folder / "checkpoints")
+    except CheckpointError as error:
+        raise CommandError(f"{folder}: {error}; or name a new experiment by --experiment_name") from None
+    return None if found is None else max(found.steps.values(), default=0)
+
+
+def _take_up(model: Path, folder: Path) -> None:
+    """Make an experiment of a saved model, unless it has gone on from there already."""
+    if model.is_dir():
+        if model.resolve() != folder.resolve():
+            raise CommandError(
+                f"--resume_model_path {model}: is a folder; name an experiment's own by --experiment_dir and "
+                "--experiment_name, or a model of --save_model_path"
+            )
+        return
+    model = model if model.is_file() else model.with_suffix(".zip")
+    if folder.exists():
+        if same_checkpoint(model, folder):
+            return
+        raise CommandError(
+            f"--resume_model_path {model}: {folder} is another experiment, or has gone on since; name a new one by "
+            "--experiment_name, or leave --resume_model_path out to go on with that one"
+        )
+    unpack(model, folder)
+
+
+# Models as single files.
+
+_LEFT_OUT = ("run_logs", "streams")
+_MANIFEST = "checkpoints/manifest.json"
+
+
+def save(folder: Path, target: Path) -> Path:
+    """Save an experiment as one file; returns its path, which ends with .zip.
+
+    Raises:
+        CommandError: if it can't be written.
+    """
+    path = target.with_suffix(".zip")
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in sorted(folder.rglob("*")):
+                inner = file.relative_to(folder)
+                if file.is_file() and inner.parts[0] not in _LEFT_OUT and not file.name.startswith(LOCK):
+                    archive.write(file, str(inner))
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CommandError(f"--save_model_path {path}: can't be written: {error.strerror or error}") from error
+    return path
+
+
+def same_checkpoint(model: Path, folder: Path) -> bool:
+    """Return True if an experiment's last checkpoint is that of a saved model.
+
+    Raises:
+        CommandError: if the file is no saved model.
+    """
+    with _opened(model) as archive:
+        saved = archive.read(_MANIFEST)
+    try:
+        return (folder / _MANIFEST).read_bytes() == saved
+    except OSError:
+        return False
+
+
+def unpack(model: Path, folder: Path) -> None:
+    """Make an experiment's folder of a saved model.
+
+    Raises:
+        CommandError: if the file is no saved model.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = free_name(folder.with_name(f"{folder.name}.partial"))
+    with _opened(model) as archive:
+        try:
+            archive.extractall(partial)  # names that lead out of the folder are made to stay inside
+            partial.replace(folder)
+        except (OSError, zipfile.BadZipFile) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise CommandError(f"--resume_model_path {model}: can't be unpacked: {error}") from error
+
+
+def _opened(model: Path) -> zipfile.ZipFile:
+    try:
+        archive = zipfile.ZipFile(model)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise CommandError(f"--resume_model_path {model}: can't be read: {error}") from error
+    names = set(archive.namelist())
+    if {CONFIGURATION, _MANIFEST} <= names:
+        return archive
+    archive.close()
+    theirs = "policy.pth" in names
+    raise CommandError(
+        f"--resume_model_path {model}: "
+        + (
+            "is a model of Stable-Baselines3, which can't be gone on from here: train anew, it is saved without being "
+            "asked"
+            if theirs
+            else "is no model that --save_model_path has written"
+        )
+    )

@@ -7,8 +7,7 @@ import zipfile
 import pytest
 
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.gdrl.command import read_flags
-from headrace.pipeline.gdrl.experiment import configuration_of
+from headrace.pipeline.gdrl.command import configuration_of, read_flags
 
 
 def configured(*arguments):
