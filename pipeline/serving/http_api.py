@@ -8,11 +8,11 @@ from typing import Any
 
 import msgpack
 from aiohttp import hdrs, web
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.pipeline.serving.action_request import KEYS, MOST_AGENTS, ErrorKind, RequestRefused, read_action_request
 from headrace.pipeline.serving.batcher import ActionAnswer
-from headrace.pipeline.serving.metrics import CONTENT_TYPE
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.site import MSGPACK, checked, read_plain, refusal
 
@@ -64,7 +64,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
         return web.json_response({"status": "serving"})
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=service.tally.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
+        return web.Response(body=service.tally.text(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
 
     one = "/api/models/{model}"
     return [

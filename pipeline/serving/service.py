@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
 
 from headrace.config.errors import suggest
 from headrace.pipeline.serving.action_request import MOST_AGENTS, ActionRequest, ErrorKind, RequestRefused, unfit
 from headrace.pipeline.serving.batcher import ActionAnswer, Batcher, BatchLimits
-from headrace.pipeline.serving.metrics import Tally
 from headrace.pipeline.serving.served_models import ServedModel, keep_fresh
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.protocol import Recall
@@ -179,10 +181,6 @@ class _Desk:
     sessions: Sessions
     batcher: Batcher
 
-    @property
-    def decisions(self) -> int:
-        return self.batcher.decisions
-
     def gauges(self) -> Mapping[str, tuple[str, float]]:
         return {
             "waiting": ("Requests that wait", len(self.batcher)),
@@ -319,3 +317,64 @@ def _alone(model: ServedModel) -> Turn:
     if model.newest.policy.memory_size:
         raise unfit(f"session: '{model.name}' remembers what it saw; open a session for the agents first")
     return Turn(None)
+
+
+# Counts, for Prometheus.
+
+_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+class Tally:
+    """Counts requests.
+
+    Args:
+        models: by name.
+    """
+
+    def __init__(self, models: Mapping[str, _Desk]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "headrace_serving_requests", "Requests for actions", ["model", "outcome"], registry=self._registry
+        )
+        self._agents = Counter("headrace_serving_agents", "Agents decided for", ["model"], registry=self._registry)
+        self._seconds = Histogram(
+            "headrace_serving_seconds",
+            "Seconds from a request that was read to its answer",
+            ["model"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._registry.register(_Models(models))
+
+    def answered(self, model: str, agents: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._requests.labels(model, "answered").inc()
+        self._agents.labels(model).inc(agents)
+        self._seconds.labels(model).observe(seconds)
+
+    def refused(self, model: str, refusal: RequestRefused) -> None:
+        """Count a request that was refused, for a model that is there."""
+        self._requests.labels(model, refusal.why.name.lower()).inc()
+
+    def text(self) -> bytes:
+        """Return all counts in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Models:
+    """Reads the models when it is asked."""
+
+    def __init__(self, models: Mapping[str, _Desk]) -> None:
+        self._models = models
+
+    def collect(self) -> Iterator[Metric]:
+        decisions = CounterMetricFamily("headrace_serving_decisions", "Calls of the policy", labels=["model"])
+        gauges: dict[str, GaugeMetricFamily] = {}
+        for name, model in self._models.items():
+            decisions.add_metric([name], model.batcher.decisions)
+            for key, (text, value) in model.gauges().items():
+                if key not in gauges:
+                    gauges[key] = GaugeMetricFamily(f"headrace_serving_{key}", text, labels=["model"])
+                gauges[key].add_metric([name], value)
+        yield decisions
+        yield from gauges.values()
