@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,11 @@ class TensorboardWriter:
         run_folder: `results/<run-id>`.
         resume: keep the event files that are there, and mark in them from which step on a resumed run has written
             anew. Otherwise they are deleted, as curves of two runs would mix.
-        wall_clock: seconds since 1970.
     """
 
-    def __init__(self, run_folder: Path, resume: bool, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, run_folder: Path, resume: bool) -> None:
         self._run_folder = run_folder
         self._resume = resume
-        self._wall_clock = wall_clock
         self._files: dict[str, _EventFile] = {}
         if not resume:
             for old in run_folder.glob("*/events.out.tfevents.*"):
@@ -92,14 +90,14 @@ class TensorboardWriter:
             del self._files[category]
             file.close()
         if category not in self._files:
-            self._files[category] = _EventFile(self._run_folder / folder_name(category), self._wall_clock)
+            self._files[category] = _EventFile(self._run_folder / folder_name(category))
         return self._files[category]
 
 
 class _EventFile:
     """One event file: a sequence of `Event` messages."""
 
-    def __init__(self, folder: Path, wall_clock: Callable[[], float]) -> None:
+    def __init__(self, folder: Path) -> None:
         # TensorBoard takes a third of a second to import; validating a config or printing help should not.
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -107,12 +105,11 @@ class _EventFile:
         self._event: Any = event_pb2.Event
         self._start = event_pb2.SessionLog.START
         self._proto: Any = summary_pb2
-        self._wall_clock = wall_clock
         self.resumed = False
         """True once the step from which a resumed run continues is marked."""
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files of a folder in the order of their names, so of their times.
-        stamp = f"{int(wall_clock()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
+        stamp = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
         self.path = folder / f"events.out.tfevents.{stamp}"
         self._file = self.path.open("xb", buffering=0)
         self._end = 0
@@ -179,4 +176,4 @@ class _EventFile:
         self._add(step=step, summary=self._proto.Summary(value=[self._proto.Summary.Value(**value)]))
 
     def _add(self, **content: object) -> None:
-        self._records.write(self._event(wall_time=self._wall_clock(), **content).SerializeToString())
+        self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())

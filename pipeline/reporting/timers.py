@@ -11,10 +11,10 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar, Token
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from headrace.pipeline.common.process import version_of
@@ -70,27 +70,6 @@ _current: ContextVar[_TimerNode | None] = ContextVar("headrace_timer", default=N
 """The innermost timer running in this task: a common stack would mix up tasks that interleave."""
 
 
-class _RunningTimer:
-    """One block of code being timed."""
-
-    __slots__ = ("_clock", "_node", "_started", "_token")
-
-    def __init__(self, node: _TimerNode, clock: Callable[[], float]) -> None:
-        self._node = node
-        self._clock = clock
-
-    def __enter__(self) -> None:
-        self._token: Token[_TimerNode | None] = _current.set(self._node)
-        self._started = self._clock()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._node.total += self._clock() - self._started
-        self._node.count += 1
-        _current.reset(self._token)
-
-
 class Timers:
     """Times of named blocks of code, and gauges.
 
@@ -122,12 +101,20 @@ class Timers:
             "numpy_version": version_of("numpy", "unknown"),
         }
 
-    def timer(self, name: str) -> _RunningTimer:
+    @contextmanager
+    def timer(self, name: str) -> Iterator[None]:
         """Time the body of a `with` statement, as a child of the timer that it runs in."""
         parent = _current.get()
         if parent is None or parent.root is not self._root:
             parent = self._root
-        return _RunningTimer(parent.child(name), self._clock)
+        node = parent.child(name)
+        token, started = _current.set(node), self._clock()
+        try:
+            yield
+        finally:
+            node.total += self._clock() - started
+            node.count += 1
+            _current.reset(token)
 
     def add_work(self, work: Mapping[str, tuple[float, int]]) -> None:
         """Add work of another host: seconds and count, by the names of `headrace.stages.timings`."""
