@@ -104,7 +104,6 @@ def _say(level: str, text: str) -> None:
 
 
 def _convert(old: str, request: Request) -> int:
-    """Print a file in today's form."""
     converted = convert(old, **request.old_files)
     _warn(converted.warnings)
     print(converted.text, end="")
@@ -126,7 +125,6 @@ def _export_onnx(run_folder: Path, request: Request) -> int:
 
 
 def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
-    """Draw the curves of runs."""
     if find_spec("matplotlib") is None:
         return _refuse("--plot needs the package matplotlib: `pip install 'headrace[plot]'`")
     from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_run
@@ -188,7 +186,6 @@ async def _play_until_stopped(table: TournamentTable) -> None:
 
 
 def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
-    """Serve the page over runs in their folders."""
     from headrace.pipeline.monitor.view import view
 
     try:
@@ -200,7 +197,6 @@ def _view(runs: Sequence[str], results: str, endpoint: str) -> int:
 
 
 def _serve(args: Namespace) -> int:
-    """Serve models."""
     use_one_thread(os.environ)  # before NumPy is imported
     from headrace.pipeline.command.signals import end_process
     from headrace.pipeline.reporting.console import configure_logging

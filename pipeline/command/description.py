@@ -109,7 +109,6 @@ def _lag(lag: int | str) -> str:
 
 
 def _parameter(parameter: EnvironmentParameter) -> str:
-    """Describe an environment parameter."""
     if isinstance(parameter, Curriculum):
         return "lessons " + " → ".join(lesson.name for lesson in parameter.curriculum)
     if isinstance(parameter, float):

@@ -145,7 +145,6 @@ async def _drain(
 
 
 def _words(models: Sequence[ServedModel], site: Site, grpc_port: int, token: str) -> str:
-    """Say what is served, where."""
     lines = [f"{model.name}: {model.newest.description}" for model in models]
     lines += [f"HTTP: {site.url}", f"gRPC: port {grpc_port}"]
     if token:

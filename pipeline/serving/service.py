@@ -181,14 +181,6 @@ class _Desk:
     sessions: Sessions
     batcher: Batcher
 
-    def gauges(self) -> Mapping[str, tuple[str, float]]:
-        return {
-            "waiting": ("Requests that wait", len(self.batcher)),
-            "sessions": ("Sessions that are open", len(self.sessions)),
-            "model_step": ("Steps that the model had learned from", self.model.newest.step),
-            "model_version": ("1, and one more for each newer model", self.model.newest.version),
-        }
-
 
 class PolicyService:
     """Answers requests for the actions of models; `run` has to be running.
@@ -361,20 +353,27 @@ class Tally:
         return generate_latest(self._registry)
 
 
+_GAUGES: dict[str, tuple[str, Callable[[_Desk], float]]] = {
+    "waiting": ("Requests that wait", lambda desk: len(desk.batcher)),
+    "sessions": ("Sessions that are open", lambda desk: len(desk.sessions)),
+    "model_step": ("Steps that the model had learned from", lambda desk: desk.model.newest.step),
+    "model_version": ("1, and one more for each newer model", lambda desk: desk.model.newest.version),
+}
+
+
 class _Models:
     """Reads the models when it is asked."""
 
-    def __init__(self, models: Mapping[str, _Desk]) -> None:
-        self._models = models
+    def __init__(self, desks: Mapping[str, _Desk]) -> None:
+        self._desks = desks
 
     def collect(self) -> Iterator[Metric]:
         decisions = CounterMetricFamily("headrace_serving_decisions", "Calls of the policy", labels=["model"])
-        gauges: dict[str, GaugeMetricFamily] = {}
-        for name, model in self._models.items():
-            decisions.add_metric([name], model.batcher.decisions)
-            for key, (text, value) in model.gauges().items():
-                if key not in gauges:
-                    gauges[key] = GaugeMetricFamily(f"headrace_serving_{key}", text, labels=["model"])
-                gauges[key].add_metric([name], value)
+        for name, desk in self._desks.items():
+            decisions.add_metric([name], desk.batcher.decisions)
         yield decisions
-        yield from gauges.values()
+        for key, (text, read) in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"headrace_serving_{key}", text, labels=["model"])
+            for name, desk in self._desks.items():
+                gauge.add_metric([name], read(desk))
+            yield gauge
