@@ -27,11 +27,9 @@ class ItemSink(Protocol[T_contra]):
 
     async def put(self, item: T_contra) -> None:
         """Put an item; waits while the queue is full."""
-        ...
 
     def close(self) -> None:
         """End this producer's part of the stream."""
-        ...
 
 
 class ItemSource(Protocol[T_co]):
@@ -41,7 +39,6 @@ class ItemSource(Protocol[T_co]):
 
     def close(self) -> None:
         """Refuse further items: waiting and later puts raise `QueueClosed`."""
-        ...
 
 
 class Outlet(ItemSink[T_contra], Protocol[T_contra]):
@@ -50,19 +47,15 @@ class Outlet(ItemSink[T_contra], Protocol[T_contra]):
     @property
     def name(self) -> str:
         """The queue's name."""
-        ...
 
     def put_nowait(self, item: T_contra) -> None:
         """Put an item at once, or raise `QueueFull`."""
-        ...
 
     def qsize(self) -> int:
         """Items put and not yet taken."""
-        ...
 
     def statistics(self) -> QueueStatistics:
         """A snapshot of the counts."""
-        ...
 
 
 class Inlet(ItemSource[T_co], Protocol[T_co]):
@@ -71,23 +64,18 @@ class Inlet(ItemSource[T_co], Protocol[T_co]):
     @property
     def name(self) -> str:
         """The queue's name."""
-        ...
 
     async def get(self) -> T_co:
         """Remove and return the next item; waits while the queue is empty."""
-        ...
 
     def get_nowait(self) -> T_co:
         """Remove and return the next item at once, or raise `QueueEmpty`."""
-        ...
 
     def qsize(self) -> int:
         """Items put and not yet taken."""
-        ...
 
     def statistics(self) -> QueueStatistics:
         """A snapshot of the counts."""
-        ...
 
     async def __anext__(self) -> T_co: ...
 

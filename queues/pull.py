@@ -43,11 +43,9 @@ class FetchSource(Protocol):
         Raises:
             PeerLost: if the producer has died.
         """
-        ...
 
     def finish(self, name: str) -> None:
         """Tell the producer, without waiting, that nothing more is fetched."""
-        ...
 
 
 class PullOutlet(RoomOutlet[T]):
