@@ -298,8 +298,7 @@ def _tag(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> Finding:
     """Explain a key that chooses between the members of a union and is unknown or missing."""
     key = item["ctx"]["discriminator"].strip("'")
     if "tag" in item["ctx"]:
-        words = _quoted(item["ctx"]["expected_tags"])
-        message = _not_known(item["ctx"]["tag"], words)
+        message = _not_known(item["ctx"]["tag"], _quoted(item["ctx"]["expected_tags"]))
     else:
         words = [tags_of(model)[key] for model in models_at(top, path, data) if key in tags_of(model)]
         message = f"is required but missing; expected {_one_of(words)}"

@@ -265,8 +265,7 @@ def _convert_memory(flat: Flat, target: Target) -> None:
     if recurrent is not None:
         target.notes.warn(recurrent, "use_recurrent", f"is '{place}' now, which is absent for false")
         if not isinstance(wanted, bool):
-            message = f"{recurrent.value!r} does not fit; expected true or false"
-            target.notes.wrong(recurrent, message)
+            target.notes.wrong(recurrent, f"{recurrent.value!r} does not fit; expected true or false")
     for key, value in (("sequence_length", SEQUENCE_LENGTH), ("memory_size", MEMORY_SIZE)):
         if key in flat:
             target.notes.warn(flat[key], key, f"is '{place}.{key}' now, where use_recurrent was true")

@@ -250,8 +250,7 @@ def convert_samplers(samplers: OldValue, target: Target) -> None:
             target.notes.warn(old, name, message)
         elif name in target.data:
             earlier = target.notes.origins.get((*target.path, name), "under environment_parameters")
-            message = f"is given already ({earlier}); a parameter can have only one meaning"
-            target.notes.wrong(old, message)
+            target.notes.wrong(old, f"is given already ({earlier}); a parameter can have only one meaning")
         else:
             _convert_sampler(name, old, target)
 
@@ -288,5 +287,4 @@ def _check_needed(kind: Any, old: OldValue, target: Target) -> None:
     keys = {key.replace("-", "_") for key in old.value}
     for key in _NEEDED.get(kind, ()) if isinstance(kind, str) else ():
         if key not in keys:
-            message = f"lacks '{key}', which the sampler '{kind}' needs{suggest(key, sorted(keys))}"
-            target.notes.wrong(old, message)
+            target.notes.wrong(old, f"lacks '{key}', which the sampler '{kind}' needs{suggest(key, sorted(keys))}")

@@ -160,8 +160,7 @@ def _convert_ends(whole: OldValue, target: Target, top: Target) -> None:
     ]
     for key in ("timesteps_total", "training_iteration"):
         if key in ends and not _is_finite(ends[key].value):
-            message = f"{ends[key].value!r} does not fit; expected a finite number"
-            target.notes.wrong(ends[key], message)
+            target.notes.wrong(ends[key], f"{ends[key].value!r} does not fit; expected a finite number")
     target.put("max_steps", min(steps, default=_ENDLESS), whole)
     if "episode_reward_mean" in ends:
         target.put("stop_when.mean_reward", ends["episode_reward_mean"].value, ends["episode_reward_mean"])
