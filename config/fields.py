@@ -131,7 +131,8 @@ def one_of(words: Collection[str]) -> BeforeValidator:
     """Refuse text that is none of these words, such as the names in a table; they may become more."""
 
     def check(value: object) -> object:
-        if isinstance(value, str) and value not in words:
+        word = _text(value)
+        if isinstance(word, str) and word not in words:
             raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, words))})
         return value
 

@@ -136,8 +136,8 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
         _convert_paces(flat, trainer, section, target)
     for key, place in MOVED[trainer].items():
         if key in flat:
-            value = _value(key, flat[key].value)
-            word = f", and '{flat[key].value}' is '{value}'" if value == _NEW_WORDS.get(flat[key].value) else ""
+            old, value = flat[key].value, _value(key, flat[key].value)
+            word = f", and '{old}' is '{value}'" if isinstance(old, str) and value == _NEW_WORDS.get(old) else ""
             target.notes.warn(flat[key], key, f"is '{place}' now{word}")
             target.put(place, value, flat[key])
         elif key in shipped:
@@ -159,7 +159,7 @@ def lacks(flat: Flat) -> set[str]:
 
 def _value(key: str, value: Any) -> Any:
     if key == "vis_encode_type":
-        return _NEW_WORDS.get(value, value)
+        return _NEW_WORDS.get(value, value) if isinstance(value, str) else value
     return value if key in FRACTIONS else truth(integral(value))
 
 

@@ -65,6 +65,7 @@ def test_what_was_said_in_a_word_survives_being_written_down(load):
     [
         ("observations: {a: gaol}", "environment.observations.a: 'gaol' is not known; expected one of 'vector', 'image',"),
         ("observations: {a: {kind: sett}}", "environment.observations.a.kind: 'sett' is not known; expected 'vector'"),
+        ("observations: {a: {kind: 0}}", "environment.observations.a.kind: 0 is not known; expected 'vector'"),
         ("observations: {a: {gaol: true}}", "environment.observations.a.gaol: unknown key; did you mean 'goal'?"),
         ("observations: {a: {max_entities: 0}}", "environment.observations.a.max_entities: 0 is out of range"),
         ("observations: {a: 5}", "environment.observations.a: 5 does not fit; expected a map"),

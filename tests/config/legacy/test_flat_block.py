@@ -260,6 +260,14 @@ MISTAKES = [
         "old.yaml:3: behaviors.Ball.network_settings.hidden_units: 'many' does not fit; expected a whole number",
     ),
     (
+        f"Ball: {flat('ppo', 'hidden_units: [48, 24]')}",
+        "old.yaml:1: behaviors.Ball.network_settings.num_layers: 1 stands beside a list of hidden_units",
+    ),
+    (
+        f"Ball: {flat('ppo', 'vis_encode_type: [simple]')}",
+        "old.yaml:1: behaviors.Ball.network_settings.vis_encode_type: a list does not fit; expected text",
+    ),
+    (
         f"default: {flat('ppo', 'buffer_size: 5')}\nBall: {{}}",
         "old.yaml:1: default_settings.hyperparameters.buffer_size: 5 is smaller than batch_size (64)",
     ),
