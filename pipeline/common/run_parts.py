@@ -1,8 +1,9 @@
 """The table of parts of a run: features that a run may have beside collecting steps and learning from them.
 
 A part is one folder, `pipeline/parts/<name>/`, with one module a side: `main.py` for main's event loop, `host.py` for a
-host of its own, `actor.py` and `learner.py` for what it adds to these hosts, `page.py` for the live page. What
-other runs need is outside of its folder, so deleting a part is deleting its folder and its entry here.
+host of its own, `actor.py` and `learner.py` for what it adds to these hosts, `page.py` for the live page. What other
+runs need is outside of its folder, so they go on when it is deleted with its entry here. Left behind are then its
+messages (`control/messages.py`), its keys of the YAML and its stages, which do nothing.
 
 Code is named by strings `module:Class`, and imported by the process that runs it: a learner needs no environment
 library, an actor no torch.

@@ -3,8 +3,8 @@
 It decides nothing about learning. What every run has lies in modules beside it: `launcher` starts and joins hosts,
 `behavior_start` starts a behaviour when it is first seen, `broadcast` sends messages and policies to actors,
 `pipeline/flow/` gives them credits, `checkpointing` gathers checkpoints, `shutdown` ends the run, `trajectory_path`
-holds the stages that live in main, `host_ends` says what follows from a host's end. What only some runs have is a part
-(`common/run_parts.py`). What is left here is the dispatch: which message causes what, and when.
+holds the stages that live in main, `host_watch` says what follows from a host's end or silence. What only some runs
+have is a part (`common/run_parts.py`). What is left here is the dispatch: which message causes what, and when.
 """
 
 from __future__ import annotations

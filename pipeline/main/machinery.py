@@ -18,7 +18,7 @@ from headrace.pipeline.main.broadcast import Broadcaster
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.host_ends import HostWatch, SilenceWatch
+from headrace.pipeline.main.host_watch import HostWatch, SilenceWatch
 from headrace.pipeline.main.launcher import Launcher
 from headrace.pipeline.main.lost_learners import LostLearners
 from headrace.pipeline.main.run_part import RunParts

@@ -46,9 +46,10 @@ class CheckedVector:
     """Makes all calls to a vector environment, and checks what they return.
 
     Args:
-        envs: the vector environment, in any autoreset mode; closed by `close`. name: of the environment, for messages.
+        envs: the vector environment, in any autoreset mode; closed by `close`.
+        name: of the environment, for messages.
         observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
-        open.
+            open.
 
     Attributes:
         mode: its autoreset mode.

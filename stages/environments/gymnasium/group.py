@@ -41,9 +41,12 @@ class GymnasiumGroup:
     there are action masks (`infos["action_mask"]`, as Taxi has them).
 
     Args:
-        envs: the vector environment, in any autoreset mode; the group closes it. behavior: the behaviour id of all
-        agents. name: of the environment, for messages. observations: `environment.observations`: the kinds of
-        observations, by name, where their spaces leave them open. info_keys: `environment.info_keys`.
+        envs: the vector environment, in any autoreset mode; the group closes it.
+        behavior: the behaviour id of all agents.
+        name: of the environment, for messages.
+        observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
+            open.
+        info_keys: `environment.info_keys`.
 
     Raises:
         StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.

@@ -18,7 +18,7 @@ from headrace.pipeline.common.graph import MAIN
 from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.main.host_ends import SilenceWatch
+from headrace.pipeline.main.host_watch import SilenceWatch
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.statistics import StatisticsCollector

@@ -1,4 +1,4 @@
-"""Listens to each host until its end, from which follows a new one in its place, a failure of the run, or nothing."""
+"""Listens to each host until its end or silence, and decides: another in its place, a failure, or nothing."""
 
 from __future__ import annotations
 
