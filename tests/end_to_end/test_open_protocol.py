@@ -62,10 +62,9 @@ def trained(tmp_path, plain, **options):
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("form", ["json", "msgpack"])
-def test_agents_that_come_and_go_and_decide_on_demand_learn(tmp_path, form):
+def test_agents_that_come_and_go_and_decide_on_demand_learn(tmp_path):
     settings = {"max_steps": 12_000, "summary_freq": 2_000}
-    result, rewards = trained(tmp_path, game(f"--format={form}", settings=settings))
+    result, rewards = trained(tmp_path, game("--format=json", settings=settings))
     assert rewards[0] < 7 < 8.5 < rewards[-1]  # of some 9 at most, and 4.5 by chance
     log = (result.folder / "run_logs" / "Game-0.log").read_text()
     assert "WRONG" not in log
@@ -73,7 +72,7 @@ def test_agents_that_come_and_go_and_decide_on_demand_learn(tmp_path, form):
 
 @pytest.mark.parametrize("kind", ["reach", "masked", "picture"])
 def test_numbers_masks_and_pictures_go_through_a_run(tmp_path, kind):
-    result, rewards = trained(tmp_path, game(f"--game={kind}"))
+    result, rewards = trained(tmp_path, game(f"--game={kind}", "--format=msgpack"))
     assert result.behaviors["Agent"].step >= 1_000
     assert rewards
     assert "WRONG" not in (result.folder / "run_logs" / "Game-0.log").read_text()
@@ -91,8 +90,9 @@ def test_a_group_is_learned_by_poca(tmp_path):
     assert result.behaviors["Agent"].step >= 1_000
 
 
-@pytest.mark.parametrize("fault", ["exit5", "garbage", "nan", "ids"])
+@pytest.mark.parametrize("fault", ["exit5", "ids"])
 def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, fault, caplog):
+    """Each fault is in tests/stages/environments/open_protocol."""
     once = f"--fault_once={tmp_path / 'once'}"
     result, _ = trained(tmp_path, game(f"--fault={fault}", "--fault_at=20", once, env={"num_envs": 2}))
     assert result.behaviors["Agent"].step >= 1_000

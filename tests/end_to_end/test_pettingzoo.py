@@ -70,13 +70,6 @@ def test_two_who_share_a_behaviour_play_against_each_other_by_turns(tmp_path):
     assert moves.discrete[:, 0].tolist() == [0, 0, 1, 1]
 
 
-def test_a_reward_that_is_not_a_number_is_reported_by_agent_and_not_as_a_result_of_a_game(tmp_path):
-    with pytest.raises(RunFailed) as failed:
-        run_here(counting(environment__factory="small_zoo:unpayable"), tmp_path, "run")
-    said = "environment factory 'small_zoo:unpayable': agent 'player_0' of Count in instance 0: its reward is nan"
-    assert said in str(failed.value)
-
-
 def test_by_turns_mates_learn_what_does_the_group_good(tmp_path):
     plain = {
         "environment": {

@@ -106,16 +106,26 @@ def gauges(run_folder: Path, behavior: str) -> set[str]:
     return {name.removeprefix(f"{behavior}.") for name in names if name.startswith(f"{behavior}.")}
 
 
-def test_ppo_reports_what_it_reports_in_ml_agents(tmp_path):
-    run = run_here(cartpole(**INLINE), tmp_path, "run").folder
-    assert without_actions(tags(run, "CartPole")) - OURS == ON_POLICY
+@pytest.fixture(scope="module")
+def by_ppo(tmp_path_factory) -> Path:
+    """The folder of a run of PPO on discrete actions."""
+    return run_here(cartpole(**INLINE), tmp_path_factory.mktemp("ppo"), "run").folder
 
 
-def test_each_head_of_the_actions_has_a_histogram(tmp_path):
-    run = run_here(cartpole(**INLINE), tmp_path, "discrete").folder
-    assert tags(run, "CartPole") > {"action/branch_0", "action/branch_0_hist"}
-    run = run_here(sac(**INLINE), tmp_path, "continuous").folder
-    assert tags(run, "Pendulum") > {"action/continuous_0", "action/continuous_0_hist"}
+@pytest.fixture(scope="module")
+def by_sac(tmp_path_factory) -> Path:
+    """The folder of a run of SAC on continuous actions, without a reward signal beside the environment's."""
+    plain = sac(behaviors__Pendulum__reward_signals={"extrinsic": {}}, **INLINE)
+    return run_here(plain, tmp_path_factory.mktemp("sac"), "run").folder
+
+
+def test_ppo_reports_what_it_reports_in_ml_agents(by_ppo):
+    assert without_actions(tags(by_ppo, "CartPole")) - OURS == ON_POLICY
+
+
+def test_each_head_of_the_actions_has_a_histogram(by_ppo, by_sac):
+    assert tags(by_ppo, "CartPole") > {"action/branch_0", "action/branch_0_hist"}
+    assert tags(by_sac, "Pendulum") > {"action/continuous_0", "action/continuous_0_hist"}
 
 
 def test_poca_reports_what_it_reports_in_ml_agents(tmp_path):
@@ -123,9 +133,8 @@ def test_poca_reports_what_it_reports_in_ml_agents(tmp_path):
     assert without_actions(tags(run, "Team")) - OURS == POCA
 
 
-def test_sac_reports_what_it_reports_in_ml_agents(tmp_path):
-    run = run_here(sac(behaviors__Pendulum__reward_signals={"extrinsic": {}}, **INLINE), tmp_path, "run").folder
-    assert without_actions(tags(run, "Pendulum")) - OURS - OURS_SAC == SAC
+def test_sac_reports_what_it_reports_in_ml_agents(by_sac):
+    assert without_actions(tags(by_sac, "Pendulum")) - OURS - OURS_SAC == SAC
 
 
 def test_reward_signals_and_cloning_report_what_they_report_in_ml_agents_beside_ppo(demonstrations, tmp_path):
@@ -155,8 +164,7 @@ def test_lessons_are_reported_by_the_parameters_name(tmp_path):
     assert without_actions(tags(run, "Guess")) - OURS == ON_POLICY | {"Environment/Lesson Number/worth"}
 
 
-def test_each_statistic_is_a_gauge_of_timers_json_with_dots_and_without_spaces(tmp_path):
-    run = run_here(cartpole(**INLINE), tmp_path, "run").folder
-    scalars = {tag for tag in tags(run, "CartPole") if not tag.endswith(("_hist", "text_summary"))} | HIDDEN
+def test_each_statistic_is_a_gauge_of_timers_json_with_dots_and_without_spaces(by_ppo):
+    scalars = {tag for tag in tags(by_ppo, "CartPole") if not tag.endswith(("_hist", "text_summary"))} | HIDDEN
     named = {tag.replace("/", ".").replace(" ", "") for tag in scalars}
-    assert gauges(run, "CartPole") == {f"{name}.{what}" for name in named for what in ("mean", "sum")}
+    assert gauges(by_ppo, "CartPole") == {f"{name}.{what}" for name in named for what in ("mean", "sum")}

@@ -42,13 +42,6 @@ def test_one_that_raises_again_and_again_ends_the_run_which_is_saved(start):
     command.assert_left_nothing()
 
 
-def test_one_that_raises_from_the_beginning_is_named(tmp_path):
-    with pytest.raises(RunFailed, match="the motor is on fire.*not restarted again") as failed:
-        run_here(changed(troubled(trouble="raise", after=0), INLINE), tmp_path, "run")
-    assert failed.value.stage == "actor"
-    assert "the motor is on fire" in failed.value.detail
-
-
 def test_one_that_can_not_even_be_made_is_named(tmp_path):
     plain = changed(troubled(), {**INLINE, "environment__options": {"colour": "red"}})
     with pytest.raises(RunFailed, match=r"environment\.options do not fit.*colour"):

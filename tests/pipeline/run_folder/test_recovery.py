@@ -66,6 +66,14 @@ def truncate_manifests(folder):
         path.write_bytes(path.read_bytes()[:100])
 
 
+def write_manifests(content):
+    def damage(folder):
+        for path in both_manifests(folder, 7):
+            path.write_bytes(content)
+
+    return damage
+
+
 def remove_manifests(folder):
     for path in both_manifests(folder, 7):
         path.unlink()
@@ -93,6 +101,10 @@ DAMAGES = {
     "a part of the older one": (swap_the_part, "000007/trainer.*its checksum"),
     "a manifest of the older one": (swap_the_manifest, "is the manifest of checkpoint 6, not of 7"),
     "truncated manifests": (truncate_manifests, "000007/manifest.json: is no manifest"),
+    "empty manifests": (write_manifests(b""), "000007/manifest.json: is no manifest"),
+    "manifests of bytes": (write_manifests(bytes(range(256))), "000007/manifest.json: is no manifest"),
+    "manifests of brackets": (write_manifests(b"[" * 100_000), "000007/manifest.json: is no manifest"),
+    "manifests of a list": (write_manifests(b"[1, 2]"), "000007/manifest.json: is no manifest"),
     "missing manifests": (remove_manifests, "000007/manifest.json: is missing"),
     "a missing folder": (lambda folder: shutil.rmtree(folder / "000007"), "000007/trainer.*can't be read"),
 }

@@ -110,32 +110,6 @@ def test_a_critic_that_shares_the_actors_body_starts_from_the_recorded_memories(
     trainer.learn()
 
 
-def run(trainer, batches):
-    for batch in batches:
-        trainer.add(batch)
-        if trainer.ready():
-            trainer.learn()
-    return trainer.policy().weights
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_resumed_trainer_ends_with_the_same_weights(shared):
-    batches = [batch_of([7, 3, 9], [1, 2, 3], [0, seed, 0], [False, True, False], seed) for seed in range(9)]
-    original = made(seed=1, shared_critic=shared)
-    run(original, batches[:5])
-    assert 0 < len(original.buffer) < 32
-    resumed = made(seed=99, shared_critic=shared)
-    resumed.load_state_dict(original.state_dict())
-    np.testing.assert_array_equal(run(original, batches[5:]), run(resumed, batches[5:]))
-
-
-def test_the_same_batches_give_the_same_weights_and_another_seed_others():
-    batches = [batch_of([20, 12], [1, 2], [seed, seed], [True, True], seed) for seed in range(3)]
-    first, second, other = (run(made(seed), batches) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(first, other)
-
-
 RECALL = BehaviorSpec("Recall", (ObservationSpec("cue", (1,)),), ActionSpec(0, (2,)))
 RECALL_SETTINGS = {
     "trainer_type": "ppo",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from opened_trainers import opened_trainer_of
-from trainer_samples import CONTINUOUS, VECTOR, Reported, experience, flat_weights
+from trainer_samples import CONTINUOUS, VECTOR, Reported, experience
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.design import design_of
@@ -78,20 +78,3 @@ def test_the_first_rewards_are_no_larger_than_those_that_follow(kind):
     feed(trainer, (far_away(trainer, seed) for seed in range(4)))
     per_episode = reported.values["Policy/Rnd Reward"]
     assert per_episode[0] < 2.0 * max(per_episode[2:])  # of what is not normalised they are a thousand times that
-
-
-@TRAINERS
-@SIGNALS
-def test_a_resumed_trainer_goes_on_bit_for_bit_also_from_the_middle_of_a_buffer(kind, signal, same, tmp_path):
-    extra = {"save_replay_buffer": True} if kind == "sac" else {}
-    original, resumed = (made(kind, signal, seed=seed, **extra) for seed in (1, 99))
-    batches = [far_away(original, seed, [7, 6, 4]) for seed in range(7)]
-    feed(original, batches[:3])
-    resumed.load_state_dict(original.state_dict())
-    original.save_bulk(tmp_path)
-    assert resumed.load_bulk(tmp_path) is None
-    before = flat_weights(original)
-    for trainer in (original, resumed):
-        feed(trainer, batches[3:])
-    assert not np.array_equal(flat_weights(original), before)
-    assert same(resumed.state_dict(), original.state_dict())
