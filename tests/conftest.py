@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from virtual_time import VirtualTimeLoop
 
-END_TO_END = Path(__file__).parent / "end_to_end"
+WHOLE_RUNS = [Path(__file__).parent / folder for folder in ("end_to_end", "chaos")]
 SLOW_S = 1800
 """The time limit of a slow test that names none: a busy machine is no failure."""
 
@@ -41,7 +41,7 @@ def runs_slow_tests(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(END_TO_END):
+        if any(item.path.is_relative_to(folder) for folder in WHOLE_RUNS):
             item.add_marker("lengthy")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_S))

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from headrace.place import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -239,6 +241,7 @@ print(first)
 """
 
 
+@pytest.mark.lengthy
 def test_a_run_without_unity_imports_no_grpc_nor_sympy_and_protobuf_for_its_files_alone(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PLAIN_RUN, tmp_path],

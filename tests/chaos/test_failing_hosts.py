@@ -49,7 +49,7 @@ def parameters():
             cell = host, moment, fault
             if fault in ("raise", "hang in Python") and cell[:2] == (FOLLOWER, "checkpoint"):
                 continue  # it does nothing then that could raise or hang
-            marks = pytest.mark.lengthy if cell in QUICK else pytest.mark.slow
+            marks = () if cell in QUICK else pytest.mark.slow
             yield pytest.param(*cell, id="|".join(cell), marks=marks)
 
 

@@ -255,7 +255,6 @@ class Env(gymnasium.Env):
 """
 
 
-@pytest.mark.lengthy
 def test_an_epochs_returns_and_those_of_its_test_are_the_ones_computed_by_hand(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.syspath_prepend(tmp_path)

@@ -29,7 +29,6 @@ def steps_of(folder):
     return json.loads((folder / "checkpoints" / "manifest.json").read_text())["steps"]["Agent"]
 
 
-@pytest.mark.lengthy
 def test_an_experiment_is_kept_goes_on_and_is_exported(gdrl, tmp_path):
     said = gdrl("--timesteps=2000", "--save_model_path=first", "--onnx_export_path=out/model")
     assert "Passed on to the game: --agents=8" in said

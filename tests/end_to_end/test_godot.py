@@ -52,7 +52,6 @@ def trained(tmp_path, plain):
     return result, [reward for reward in rewards if reward is not None]
 
 
-@pytest.mark.lengthy
 def test_a_choice_is_learned_and_exported_in_the_addons_format(tmp_path):
     result, rewards = trained(tmp_path, godot(tmp_path, "--game=switch", "--agents=16"))
     assert rewards[0] < 7 < 8.5 < rewards[-1]  # of some 9 at most, and 4.5 by chance

@@ -28,7 +28,6 @@ def played(name, folder, **behavior):
     return result, rewards
 
 
-@pytest.mark.lengthy
 def test_several_builds_of_a_game_train_at_once_and_end_in_order(tmp_path):
     result, rewards = played("chase", tmp_path, max_steps=60_000)
     assert rewards[0] < 2 < 6 < rewards[-1]

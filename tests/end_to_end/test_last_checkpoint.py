@@ -12,8 +12,6 @@ from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole, changed, troubled
 from run_folders import read_whole_checkpoint
 from runs import Command, run_here
 
-pytestmark = pytest.mark.lengthy
-
 BESIDE = [TROUBLED_ENV, TROUBLED_ENV.with_name("misbehaving_trainers.py")]
 LONG = {"behaviors__CartPole__max_steps": 10**7, "behaviors__CartPole__checkpoint_interval": 10**7}
 """A run that makes no checkpoint of its own accord."""

@@ -1,11 +1,8 @@
 """The steps behind the last `summary_freq` are told of too, and once, however often a run goes on."""
 
-import pytest
 from run_configs import INLINE, cartpole
 from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-pytestmark = pytest.mark.lengthy
 
 
 def points(folder, tag):

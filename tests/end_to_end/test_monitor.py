@@ -9,7 +9,6 @@ import pytest
 from page_calls import LONG, Page, held_up
 from run_configs import INLINE, cartpole, changed, volley
 
-pytestmark = pytest.mark.lengthy
 LONG_HERE = changed(LONG, INLINE)
 FAILING = """
 from pathlib import Path

@@ -10,7 +10,6 @@ from page_calls import LONG, Page
 from run_configs import INLINE, changed, volley
 from runs import Command
 
-pytestmark = pytest.mark.lengthy
 RUN = "/api/runs/live"
 LONG_HERE = changed(LONG, INLINE)
 LONG_PLAY = volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__checkpoint_interval=10**8)

@@ -9,11 +9,8 @@ import subprocess
 import sys
 import urllib.request
 
-import pytest
 from run_configs import INLINE, changed, volley
 from runs import COMMAND, run_here
-
-pytestmark = pytest.mark.lengthy
 
 
 def test_finished_runs_are_shown_from_their_folders(tmp_path):

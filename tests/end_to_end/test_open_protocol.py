@@ -61,7 +61,6 @@ def trained(tmp_path, plain, **options):
     return result, [reward for reward in rewards if reward is not None]
 
 
-@pytest.mark.lengthy
 def test_agents_that_come_and_go_and_decide_on_demand_learn(tmp_path):
     settings = {"max_steps": 12_000, "summary_freq": 2_000}
     result, rewards = trained(tmp_path, game("--format=json", settings=settings))
@@ -147,7 +146,6 @@ def catcher(tmp_path_factory):
 
 
 @needs_node
-@pytest.mark.lengthy
 def test_a_game_in_javascript_is_trained_under_node(catcher):
     model = onnxruntime.InferenceSession(catcher / "Catcher.onnx")
     assert model.get_inputs()[0].shape[-1] == 3
@@ -155,7 +153,6 @@ def test_a_game_in_javascript_is_trained_under_node(catcher):
 
 @needs_node
 @needs_browser
-@pytest.mark.lengthy
 def test_the_policy_plays_in_the_page(catcher):
     port = free_port()
     command = [
@@ -189,7 +186,6 @@ def test_the_policy_plays_in_the_page(catcher):
     assert not errors
 
 
-@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "file",
     [

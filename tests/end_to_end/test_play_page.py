@@ -73,7 +73,6 @@ import('/stage.js').then(({ Stage }) => {
 """Keeps the place of the left player of the last picture that came, as the page itself only draws it."""
 
 
-@pytest.mark.lengthy
 def test_a_key_moves_the_players_agent_and_what_was_recorded_trains_a_clone(start, browser, tmp_path):
     from selenium.webdriver.common.keys import Keys
 

@@ -18,7 +18,6 @@ from runs import PATIENCE_S
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_reader import StreamReader
 
-pytestmark = pytest.mark.lengthy
 SEAT = "Volley?team=1"
 GAME = "headrace.stages.games.volley"
 PLAYED = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 from run_configs import INLINE, changed, remembering
 from runs import run_here
 
@@ -34,7 +33,6 @@ def assert_predicted(policy, steps):
     assert sum(begins for _, begins, _, _ in steps) > len(states), "some have begun anew"
 
 
-@pytest.mark.lengthy
 def test_it_gives_the_actions_that_inference_has_played(tmp_path):
     plain = changed(remembering(), {**INLINE, "environment": NOTED, "behaviors__CartPole__max_steps": 250})
     folder = run_here(plain, tmp_path, "run").folder

@@ -22,7 +22,6 @@ def cells(section: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
-@pytest.mark.lengthy
 @pytest.mark.filterwarnings("ignore:.*(Agg|pyparsing|deprecated).*")
 async def test_the_notebooks_three_cells_train_draw_and_predict(tmp_path, monkeypatch):
     """As a notebook runs them: one after the other in one namespace, within an event loop that runs already."""

@@ -40,7 +40,6 @@ def rows_in_files(run_folder, shards: int) -> list[int]:
     return rows
 
 
-@pytest.mark.lengthy
 def test_the_rows_of_a_saved_buffer_are_dealt_out_to_as_many_shards_as_a_resumed_run_has(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     changes = {**INLINE, "behaviors__Pendulum__hyperparameters__buffer_size": 900}

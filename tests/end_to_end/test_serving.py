@@ -19,8 +19,6 @@ from serving_samples import expected, write_model
 from headrace.pipeline.cli import main
 from headrace.pipeline.serving import grpc_server
 
-pytestmark = pytest.mark.lengthy
-
 
 @contextmanager
 def served(folder, *arguments):

@@ -104,7 +104,6 @@ def call(folder: Path, *line: object, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "line",
     [
@@ -142,7 +141,6 @@ def write_run(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.lengthy
 def test_hosts_find_what_a_script_finds_beside_itself(tmp_path):
     beside, elsewhere = tmp_path / "scripts", tmp_path / "elsewhere"
     beside.mkdir()

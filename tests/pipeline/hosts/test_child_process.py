@@ -159,6 +159,7 @@ def test_an_actor_imports_neither_torch_nor_old_files_nor_reports():
     assert not imported("headrace.pipeline.roles.actor") & {*UNUSED, "torch"}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
 def test_a_learner_imports_no_environment_no_compiler_and_no_demo_files(trainer):
     others = {

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from hosts_of_a_kind import FarInlet, FarOutlet, Hosts, Peer, configuration, hos
 from queue_conformance import Ends, check_queue, number_of, numbered
 from scripted_host import words_of
 
-from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.control.messages import CreditsReturned, HostFailed, HostFinished, LogLine, StatisticsReport
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier
@@ -56,11 +56,17 @@ def one_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each kind of hosts; on Ray, where each host takes a second, most are slow tests."""
+    """Each kind of hosts; `make fast` has those in main, and on Ray, where each takes a second, most are slow tests."""
     if "kind" in metafunc.fixturenames:
         on_ray = pytest.mark.lengthy if metafunc.function.__name__ in QUICK_ON_RAY else pytest.mark.slow
-        kinds = [pytest.param(kind, marks=on_ray if HOST_KINDS[kind].on_ray else ()) for kind in HOST_KINDS]
+        kinds = [pytest.param(kind, marks=marks_of(HOST_KINDS[kind], on_ray)) for kind in HOST_KINDS]
         metafunc.parametrize("kind", [*kinds, pytest.param(PLAIN, marks=pytest.mark.slow)], indirect=True)
+
+
+def marks_of(kind: HostKind, on_ray: pytest.MarkDecorator) -> Sequence[pytest.MarkDecorator]:
+    if kind.on_ray:
+        return [on_ray]
+    return [] if kind.in_main else [pytest.mark.lengthy]
 
 
 @pytest.fixture

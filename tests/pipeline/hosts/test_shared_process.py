@@ -37,6 +37,7 @@ async def two(hosts):
     return first, second
 
 
+@pytest.mark.lengthy
 async def test_each_has_its_own_channel_and_its_own_queues_and_none_waits_for_the_others_consumer(hosts):
     async with hosts() as opened:
         first, second = await two(opened)
@@ -59,6 +60,7 @@ async def test_each_has_its_own_channel_and_its_own_queues_and_none_waits_for_th
             await waiting
 
 
+@pytest.mark.lengthy
 async def test_one_that_fails_and_one_that_has_done_its_work_end_alone_and_the_process_ends_with_the_last(hosts):
     async with hosts() as opened:
         first, second = await two(opened)
@@ -85,6 +87,7 @@ async def test_one_that_fails_and_one_that_has_done_its_work_end_alone_and_the_p
         assert await later.order("pid") != process.pid
 
 
+@pytest.mark.lengthy
 async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_new_one(hosts):
     async with hosts() as opened:
         first, second = await two(opened)
@@ -103,6 +106,7 @@ async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_ne
         assert len({await each.order("pid") for each in again} - {killed}) == 1
 
 
+@pytest.mark.lengthy
 async def test_a_start_that_fails_halfway_ends_the_process_and_nobody_waits_for_it(hosts, monkeypatch):
     async with hosts() as opened:
         first = await opened.start("learner-A", "learner")

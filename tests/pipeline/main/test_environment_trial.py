@@ -73,6 +73,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "file.yaml"
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("name", "words"),
     [

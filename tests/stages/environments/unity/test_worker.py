@@ -547,6 +547,7 @@ async def test_a_worker_that_has_failed_says_so_when_asked_again(make):
             await play(worker, steps=10)
 
 
+@pytest.mark.lengthy
 async def test_one_hanging_unity_keeps_no_other_waiting(make, tmp_path):
     stuck, free = make("--misbehave", "hang", "--at-step", "1"), make()
     await stuck.start()
@@ -558,6 +559,7 @@ async def test_one_hanging_unity_keeps_no_other_waiting(make, tmp_path):
     assert reports(tmp_path)[0]["messages"] == 31
 
 
+@pytest.mark.lengthy
 async def test_four_unities_are_stepped_at_once(make, tmp_path):
     async def whole_life(worker: UnityWorker) -> None:
         async with started(worker):
