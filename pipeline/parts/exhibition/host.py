@@ -18,7 +18,7 @@ from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import DirectShow, KeysHeld, OpenEdge, ShowAnnounced, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
-from headrace.pipeline.policies.brains import RunPlayers
+from headrace.pipeline.parts.exhibition.run_players import RunPlayers
 from headrace.pipeline.policies.demo_files import SUFFIX, write_demos
 from headrace.pipeline.roles.announcing import described_show, described_side, picture_taken
 from headrace.pipeline.roles.runtime import Host
