@@ -24,7 +24,7 @@ from headrace.stages.policy.network.factory import make_actor_critic
 from headrace.stages.policy.network.transfers import to_device
 from headrace.stages.trainer.adam import flushed_denormals
 from headrace.stages.trainer.gradients import say_uncaptured
-from headrace.stages.trainer.impala.by_hand import ImpalaByHand
+from headrace.stages.trainer.impala.gradients import ImpalaByHand
 from headrace.stages.trainer.impala.replay import UnrollReplay
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
 from headrace.stages.trainer.impala.update import ImpalaUpdate, Learned, clipped_rewards
@@ -126,11 +126,11 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         shared, device = self._hyperparameters.shared_critic, self.context.device
         network = make_actor_critic(self._design, len(self._signals.names), shared, self._random, device)
         say_uncaptured(self.context, "an update is one of them, from trajectories that differ in length")
-        perceptrons = self._perceptrons(network)
-        rows = self._hyperparameters.batch_size * self._hyperparameters.unroll_length
-        by_hand = None if perceptrons is None else ImpalaByHand(perceptrons, self._spec.actions, rows)
-        gammas = self._signals.gammas
-        return ImpalaUpdate(network, self._spec, self._hyperparameters, gammas, self.context.replicas, by_hand)
+        perceptrons, h, spec = self._perceptrons(network), self._hyperparameters, self._spec
+        update = ImpalaUpdate(network, spec, h, self._signals.gammas, self.context.replicas)
+        if perceptrons is not None:
+            update.gradients = ImpalaByHand(perceptrons, spec.actions, h.batch_size * h.unroll_length)
+        return update
 
     def _make_buffer(self) -> RolloutBuffer:
         h = self._hyperparameters

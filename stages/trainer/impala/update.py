@@ -1,4 +1,4 @@
-"""One gradient step on all unrolls of an update.
+"""IMPALA on one page: V-trace, the losses, and one gradient step on all unrolls of an update.
 
 Losses are summed over time and batch, as in the original, or averaged (`loss_reduction`); those of cloning over the
 replayed rows alone.
@@ -19,11 +19,10 @@ from torch import Tensor
 from headrace.config import ImpalaHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
-from headrace.stages.trainer.impala.by_hand import ImpalaByHand
+from headrace.stages.trainer.impala.gradients import ImpalaAutograd, ImpalaGradients
 from headrace.stages.trainer.impala.unrolls import Limits, Ratios, Unrolls, ratios_of
 from headrace.stages.trainer.on_policy.values import accumulated, next_values, on_host
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
@@ -59,7 +58,9 @@ class ImpalaUpdate(NetworkUpdate):
         hyperparameters: costs and limits.
         gammas: [S] discount of each reward signal.
         replicas: those that make the same update, each from its part of the trajectories.
-        by_hand: finds the gradients; None: autograd does, and for a critic alone in any case.
+
+    Attributes:
+        gradients: finds them; autograd does, unless another way is put there, and for a critic alone in any case.
     """
 
     def __init__(
@@ -69,13 +70,13 @@ class ImpalaUpdate(NetworkUpdate):
         hyperparameters: ImpalaHyperparameters,
         gammas: NDArray[np.float64],
         replicas: Replicas = SINGLE_TRAINER,
-        by_hand: ImpalaByHand | None = None,
     ) -> None:
         h = hyperparameters
         betas = (h.adam_beta1, h.adam_beta2)
         super().__init__(network, Adam(network.values, network.gradients, h.adam_epsilon, betas), replicas)
         self._actor_critic = network
-        self._by_hand = by_hand
+        self._autograd = ImpalaAutograd(network, spec.actions.discrete_branches)
+        self.gradients: ImpalaGradients = self._autograd
         self._settings = h
         self._gammas = gammas
         self._limits = Limits(h.rho_bar, h.c_bar, h.lambd)
@@ -102,14 +103,8 @@ class ImpalaUpdate(NetworkUpdate):
         """
         h = self._settings
         n = len(unrolls)
-        if self._by_hand is not None:
-            heads, both, log_probs, entropy = self._by_hand.forward(unrolls)
-            values, final_values = both[:n], both[n:]
-        else:
-            heads, values, final_values = self._outputs(unrolls)
-            log_probs, entropy = log_probs_and_entropy(
-                heads, self.network.log_sigma, unrolls.continuous, unrolls.choices, self._branches
-            )
+        heads, both, log_probs, entropy = self.gradients.forward(unrolls)
+        values, final_values = both[:n], both[n:]
         log_ratios = on_host(log_probs) - unrolls.acted
         found, of_critic = self._vtrace(unrolls, log_ratios, values, final_values, self._limits)
         weights = found.advantages.sum(axis=1)
@@ -125,11 +120,9 @@ class ImpalaUpdate(NetworkUpdate):
             everywhere, replayed = unrolls.all_rows, max(1, unrolls.all_rows - unrolls.all_fresh)
             counts = (everywhere, everywhere, everywhere, replayed, replayed)
             losses = [loss / rows for loss, rows in zip(losses, counts, strict=True)]
-        backward: Callable[[float], None] | None = None
-        if self._by_hand is not None:
-            each = [cost / rows for cost, rows in zip(costs, counts, strict=True)]
-            backward = partial(self._by_hand.backward, unrolls, weights, found.targets, each)
-        norm, reduced = self._step(losses, costs, learning_rate, step, unrolls.here.weight, backward=backward)
+        each = [cost / rows for cost, rows in zip(costs, counts, strict=True)]
+        backward = partial(self.gradients.backward, unrolls, weights, found.targets, each)
+        norm, reduced = self._step(losses, costs, backward, learning_rate, step, unrolls.here.weight)
         (mean_entropy,) = self._of_all(unrolls, [float(entropy.detach())])
         of_all = partial(self._of_all, unrolls)
         ratios = ratios_of(log_ratios, self._limits, of_all, self.replicas, values.device)
@@ -140,13 +133,17 @@ class ImpalaUpdate(NetworkUpdate):
 
         Args and errors are those of `learn`.
         """
-        _, values, final_values = self._outputs(unrolls)
+        n, autograd = len(unrolls), self._autograd
+        _, both = autograd.outputs(unrolls)
+        values, final_values = both[:n], both[n:]
         # The policy that acts is the one whose values are sought: all ratios are 1, and λ is 1.
-        found, of_critic = self._vtrace(unrolls, np.zeros(len(unrolls)), values, final_values, Limits())
+        found, of_critic = self._vtrace(unrolls, np.zeros(n), values, final_values, Limits())
         baseline = self._baseline(values, found)
         if self._settings.loss_reduction == "mean":
             baseline = baseline / unrolls.all_rows
-        norm, reduced = self._step([baseline], [1.0], learning_rate, step, unrolls.here.weight, only_critic=True)
+        norm, reduced = self._step(
+            [baseline], [1.0], autograd.descend, learning_rate, step, unrolls.here.weight, only_critic=True
+        )
         return Learned(reduced, norm, 0.0, None, *self._rows_of_all(unrolls, of_critic, found.targets))
 
     def _of_all(self, unrolls: Unrolls, means: list[float]) -> list[float]:
@@ -168,18 +165,6 @@ class ImpalaUpdate(NetworkUpdate):
         ours = torch.from_numpy(np.concatenate([values, targets], axis=1)).to(self.network.values.device)
         all_values, all_targets = np.split(on_host(self.replicas.gathered(ours, unrolls.here, unrolls.all_rows)), 2, 1)
         return all_values, all_targets
-
-    def _outputs(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor]:
-        """Heads [N, H] with the penalties of masks, values [N, S] and final values [K, S]."""
-        heads, values = self._actor_critic(unrolls.inputs)
-        n = len(unrolls)
-        if unrolls.places is None:
-            heads = heads[:n]
-        else:
-            heads, values = heads.index_select(0, unrolls.places[:n]), values.index_select(0, unrolls.places)
-        if unrolls.penalties is not None:
-            heads = heads + unrolls.penalties
-        return heads, values[:n], values[n:]
 
     def _vtrace(
         self, unrolls: Unrolls, log_ratios: NDArray[np.float64], values: Tensor, final_values: Tensor, limits: Limits
@@ -208,15 +193,15 @@ class ImpalaUpdate(NetworkUpdate):
         self,
         losses: list[Tensor],
         costs: list[float],
+        backward: Callable[[float, Tensor], None],
         learning_rate: float,
         step: int,
-        weight: float = 1.0,
+        weight: float,
         only_critic: bool = False,
-        backward: Callable[[float], None] | None = None,
     ) -> tuple[float, dict[str, float]]:
         """Make the gradient step; returns the gradient's norm, and the losses by name.
 
-        Without autograd `backward` writes the gradients of the weighted losses, times a number.
+        `backward` sets the gradients of a share of the weighted losses, of which it gets the share and the sum.
 
         Raises:
             NotFiniteError: see `learn`.
@@ -227,11 +212,7 @@ class ImpalaUpdate(NetworkUpdate):
             stacked = torch.stack(losses)
             factors = torch.tensor(costs, device=stacked.device)
             total = stacked @ factors
-            if backward is not None:
-                backward(1.0 if self.replicas.size == 1 else weight)
-            else:
-                network.gradients.zero_()
-                torch.autograd.backward(total if self.replicas.size == 1 else total * weight)
+            backward(1.0 if self.replicas.size == 1 else weight, total)
             if self.replicas.size > 1:
                 stacked = stacked.detach() * weight
                 self.replicas.add_up(network.gradients, stacked)
@@ -261,35 +242,6 @@ class ImpalaUpdate(NetworkUpdate):
 # The losses of the actor–learner, as pure functions of tensors. Espeholt et al. (2018), IMPALA, and for cloning
 # Rolnick et al. (2019), "Experience Replay for Continual Learning" (CLEAR). Axis letters: R rows, C continuous
 # actions, S reward signals, H columns of action heads.
-
-
-def log_probs_and_entropy(
-    heads: Tensor,
-    log_sigma: Tensor | None,
-    continuous: Tensor,
-    choices: Sequence[Tensor],
-    branches: Sequence[int],
-) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [R] of joint actions, and the mean over rows of the joint distribution's entropy: a scalar.
-
-    Args:
-        heads: [R, H] means, then the logits of each branch with the penalties of masks.
-        log_sigma: [C] of the Gaussian, None without continuous actions.
-        continuous: [R, C] raw actions.
-        choices: per branch [R, 1].
-        branches: choices of each.
-    """
-    parts, entropies, logits = [], [], heads
-    if log_sigma is not None:
-        size = len(log_sigma)
-        mu, logits = heads[:, :size], heads[:, size:]
-        parts.append(gaussian_log_probs(mu, log_sigma, continuous).sum(dim=1))
-        entropies.append(gaussian_entropy(log_sigma) * size)
-    for branch, chosen in zip(torch.split(logits, list(branches), dim=1), choices, strict=True):
-        log_probs, entropy = categorical_log_probs(branch, chosen)
-        parts.append(log_probs.squeeze(1))
-        entropies.append(entropy)
-    return reduce(torch.add, parts), reduce(torch.add, entropies)
 
 
 def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches: Sequence[int]) -> Tensor:

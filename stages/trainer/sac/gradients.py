@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import log, pi
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -199,24 +199,24 @@ class _Drawn(NamedTuple):
     """[]"""
 
 
-class CapturedSACUpdate(SACUpdate):
-    """Trains networks without memory, alone.
+class CapturedSACSteps:
+    """Gradient steps of networks without memory, alone, as CUDA graphs: the `advance` of a `SACUpdate`.
 
     Args:
-        arguments: see `SACUpdate`.
-        graphs: captures the steps.
+        update: makes the steps.
+        graphs: captures them.
         tell: is told once why steps are not captured, if that is so.
     """
 
-    def __init__(self, *arguments: Any, graphs: Graphs, tell: Callable[[str], None]) -> None:
-        super().__init__(*arguments)
+    def __init__(self, update: SACUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
+        self._update = update
         # Perceptrons keep their results in buffers, which they replace for another number of rows.
         self._captured = CapturedStep(self._step, graphs, tell, most=1)
         self._rate = 0.0
-        self._rate_there = torch.zeros((), device=self.actor.values.device)
+        self._rate_there = torch.zeros((), device=update.actor.values.device)
         """The same on the device."""
 
-    def step(
+    def __call__(
         self,
         batch: ReplayMinibatch,
         rewards: Tensor,
@@ -230,14 +230,14 @@ class CapturedSACUpdate(SACUpdate):
             self._rate = learning_rate
             self._rate_there = to_device(torch.tensor(learning_rate), self._rate_there.device)
         found = self._captured(_Drawn(batch, rewards, discounts, noise, self._rate_there))
-        for name, adam in self._adams.items():
-            adam.steps += name != "coefficients" or self.learns_coefficients
+        for adam in self._update.moving:
+            adam.steps += 1
         return copied(found)
 
     def _step(self, drawn: _Drawn) -> UpdateMeasures:
         # Torch takes a tensor [] wherever it takes a number, but its types do not say so.
         rate = cast("float", drawn.learning_rate)
-        return super().step(drawn.batch, drawn.rewards, drawn.discounts, drawn.noise, rate)
+        return self._update.step(drawn.batch, drawn.rewards, drawn.discounts, drawn.noise, rate)
 
 
 def make_update(
@@ -252,12 +252,12 @@ def make_update(
     why = _why_autograd(context, design)
     if why is not None:
         say_autograd(context, why)
-    graphs, tell = graphs_for(context), partial(say_uncaptured, context)
-    if graphs is not None:
-        return CapturedSACUpdate(*arguments, graphs=graphs, tell=tell)
     update = SACUpdate(*arguments)
     if why is None:
         update.find_gradients = SACByHand(design, update)
+    graphs = graphs_for(context)
+    if graphs is not None:
+        update.advance = CapturedSACSteps(update, graphs, partial(say_uncaptured, context))
     return update
 
 

@@ -338,7 +338,7 @@ class SACTrainer(Trainer):
         discounts = self._gammas * (1.0 - transitions.terminated[:, None] * self._ends)
         device = self.context.device
         self._parts.append((here, rows))
-        return self._update.step(
+        return self._update.advance(
             batch,
             to_device(torch.from_numpy(rewards), device),
             discounts,

@@ -38,7 +38,8 @@ from headrace.stages.trainer.sac.networks import Critics, EntropyCoefficients, V
 from headrace.stages.trainer.sac.perceptron import Perceptron
 
 SACGradients = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor], UpdateMeasures]
-"""Takes in what `SACUpdate.step` does."""
+SACSteps = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor, float, float], UpdateMeasures]
+"""Ways to find gradients, and to make steps; they take in what `SACUpdate.step` does."""
 DISCRETE_TARGET = 0.2
 """Target entropy of a branch, as a share of the entropy of choosing blindly (ML-Agents' number)."""
 
@@ -56,6 +57,7 @@ class SACUpdate:
 
     Attributes:
         find_gradients: sets the gradients of all networks; autograd does, unless another way is put there.
+        advance: makes a gradient step; `step` does, unless another way is put there.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class SACUpdate:
         of_all = ([1.0, *each], [-float(self._continuous), *targets]) if self._continuous else (each, targets)
         self._weights, self._targets = (torch.tensor(numbers, device=device) for numbers in of_all)
         self.find_gradients: SACGradients = self._gradients_by_autograd
+        self.advance: SACSteps = self.step
 
     def step(
         self,
@@ -166,11 +169,14 @@ class SACUpdate:
             for tensor in of_all:
                 tensor.mul_(share)
             self._replicas.add_up(*of_all)
-        self._adams["actor"].step(learning_rate)
-        self._adams["critics"].step(learning_rate)
-        if self.learns_coefficients:
-            self._adams["coefficients"].step(learning_rate)
+        for adam in self.moving:
+            adam.step(learning_rate)
         self.target.values.lerp_(self._followed, self._tau)
+
+    @property
+    def moving(self) -> list[Adam]:
+        """The optimizers that make steps: of actor, critics and, unless they are fixed, entropy coefficients."""
+        return [adam for name, adam in self._adams.items() if name != "coefficients" or self.learns_coefficients]
 
     def gradient_norms(self) -> list[float]:
         """Norms of the last gradients of actor and critics."""

@@ -20,7 +20,7 @@ from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.ppo import gradients as captured_ppo
 from headrace.stages.trainer.ppo.gradients import CapturedPPOSteps
 from headrace.stages.trainer.sac import gradients as captured_sac
-from headrace.stages.trainer.sac.gradients import CapturedSACUpdate
+from headrace.stages.trainer.sac.gradients import CapturedSACSteps
 from headrace.stages.trainer.sac.perceptron import Perceptron
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (3, 2), masked=True)
@@ -102,7 +102,7 @@ def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
 @pytest.mark.parametrize("observed", [(VECTOR,), (VECTOR, IMAGE)], ids=["vectors", "images"])
 def test_a_step_of_sac_stays_on_its_device(actions, observed):
     trainer = made("sac", actions, observed)
-    assert isinstance(trainer._update, CapturedSACUpdate)
+    assert isinstance(trainer._update.advance, CapturedSACSteps)
     with_perceptrons_there(trainer)
     trainer._memory.add(*stored(trainer))
     replayed = trainer._memory.sample(8, np.random.default_rng(0))
@@ -111,7 +111,7 @@ def test_a_step_of_sac_stays_on_its_device(actions, observed):
     noise = torch.zeros(8 * trainer._update.draws, actions.continuous_size, device="meta")
     ones = torch.ones(8, 1, device="meta")
     with pytest.raises(StepMadeError) as made_step:
-        trainer._update.step(batch, ones, ones, noise, 1e-3)
+        trainer._update.advance(batch, ones, ones, noise, 1e-3)
     found, calls = made_step.value.args
     assert (found.losses.shape, found.q1.shape) == ((4,), (8, 1))
     assert calls > 50

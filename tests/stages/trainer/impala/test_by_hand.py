@@ -13,7 +13,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.layout import MASK_PENALTY
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.inputs import Inputs
-from headrace.stages.trainer.impala.by_hand import ImpalaByHand
+from headrace.stages.trainer.impala.gradients import ImpalaByHand
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
 from headrace.stages.trainer.impala.update import ImpalaUpdate
 from headrace.stages.trainer.protocol import Part
@@ -94,8 +94,9 @@ def learned(case, by_hand: bool):
         spec,
         hyperparameters,
         np.full(case["signals"], 0.9),
-        by_hand=ImpalaByHand(network, spec.actions, 0) if by_hand else None,
     )
+    if by_hand:
+        update.gradients = ImpalaByHand(network, spec.actions, 0)
     found = update.learn(unrolls_of(case, random), 1e-3, case["beta"], 0)
     return network.gradients, found
 

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from headrace.stages.trainer.impala.update import divergence, log_probs_and_entropy
+from headrace.stages.trainer.impala.gradients import log_probs_and_entropy
+from headrace.stages.trainer.impala.update import divergence
 
 R, C, BRANCHES = 7, 2, [3, 2]
 

@@ -11,7 +11,7 @@ from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.gradients import WARM_UP
 from headrace.stages.trainer.sac import gradients as sac_gradients
 from headrace.stages.trainer.sac import perceptron
-from headrace.stages.trainer.sac.gradients import CapturedSACUpdate
+from headrace.stages.trainer.sac.gradients import CapturedSACSteps
 
 CONTINUOUS, MASKED = ActionSpec(2), ActionSpec(0, (3, 2), masked=True)
 
@@ -57,8 +57,8 @@ def test_replayed_steps_learn_what_steps_without_graphs_do_as_the_learning_rate_
     eager, captured = (made(each, monkeypatch, **given) for each in (None, graphs))
     learn(eager, 6)
     learn(captured, 6)
-    assert isinstance(captured._update, CapturedSACUpdate)
-    assert not isinstance(eager._update, CapturedSACUpdate)
+    assert isinstance(captured._update.advance, CapturedSACSteps)
+    assert not isinstance(eager._update.advance, CapturedSACSteps)
     steps = captured._update._adams["actor"].steps
     assert steps > 20
     assert (graphs.warm_ups, graphs.captures, graphs.replays) == (WARM_UP, 1, steps - WARM_UP)
@@ -81,7 +81,7 @@ def test_a_captured_update_goes_on_from_a_state_of_either_kind_in_place(monkeypa
         batch = trainer._maker.minibatch(replayed, transitions)
         noise = torch.from_numpy(drawn.standard_normal((32, 2), np.float32))
         for _ in range(5):
-            trainer._update.step(batch, transitions.rewards[:, None], torch.full((16, 1), 0.9), noise, 1e-3)
+            trainer._update.advance(batch, transitions.rewards[:, None], torch.full((16, 1), 0.9), noise, 1e-3)
     assert_same(captured, eager)
 
 
@@ -98,7 +98,7 @@ def test_measures_of_several_steps_are_kept_apart(monkeypatch):
             transitions = trainer._maker.transitions(each)
             batch = trainer._maker.minibatch(each, transitions)
             rewards = transitions.rewards[:, None]
-            measures.append(trainer._update.step(batch, rewards, torch.full((16, 1), 0.9), noise, 1e-3))
+            measures.append(trainer._update.advance(batch, rewards, torch.full((16, 1), 0.9), noise, 1e-3))
         found.append(measures)
     for one, other in zip(*found, strict=True):
         for name in ("losses", "q1", "q2", "targets", "values", "negentropies"):
@@ -108,4 +108,4 @@ def test_measures_of_several_steps_are_kept_apart(monkeypatch):
 def test_with_memory_steps_are_made_as_they_are(monkeypatch):
     graphs = RecordedGraphs()
     trainer = made(graphs, monkeypatch, network={"memory": {"memory_size": 4, "sequence_length": 4}})
-    assert not isinstance(trainer._update, CapturedSACUpdate)
+    assert not isinstance(trainer._update.advance, CapturedSACSteps)

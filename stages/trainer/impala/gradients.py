@@ -1,8 +1,8 @@
-"""The actor–learner's gradients, without autograd; network and actions are in `stages/trainer/on_policy/by_hand.py`.
+"""The actor–learner's gradients, by autograd or by hand; network and actions are in `on_policy/by_hand.py`.
 
 Axis letters: N rows, of which those from F on are replayed; K trajectories; C continuous actions, H heads, S signals.
-With the advantages w and targets G of V-trace, which are constants, m and v' what was recorded of replayed rows, and
-the weights c of the losses, which here include the division by their rows, the loss is
+By hand: with the advantages w and targets G of V-trace, which are constants, m and v' what was recorded of replayed
+rows, and the weights c of the losses, which here include the division by their rows, the loss is
 
     L = -c₀ Σ w·log π + c₁ Σ (v - G)²/2 - c₂·N·entropy + c₃ Σ_replayed KL(m ‖ π) + c₄ Σ_replayed (v - v')²
 
@@ -17,7 +17,9 @@ Observations after a trajectory's last row have values, but no part in the loss:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import e, log, pi
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,15 +27,115 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.network.protocol import Perceptrons
+from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
 from headrace.stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
 
+class ImpalaGradients(Protocol):
+    """How the gradients of `ImpalaUpdate`'s losses are found.
+
+    In two passes, as V-trace needs the results of the first.
+    """
+
+    def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return heads [N, H] with the penalties of masks, values [N + K, S], log π [N] and the entropy."""
+        ...
+
+    def backward(
+        self,
+        unrolls: Unrolls,
+        advantages: NDArray[np.float64],
+        targets: NDArray[np.float64],
+        weights: Sequence[float],
+        share: float,
+        total: Tensor,
+    ) -> None:
+        """Set the gradients of `share` times the weighted losses of the last `forward`.
+
+        Args:
+            unrolls: as it was given.
+            advantages: [N] weights of log π.
+            targets: [N, S] of the values.
+            weights: of the losses but the total, over the number of their rows.
+            share: a number.
+            total: the sum of the weighted losses.
+        """
+        ...
+
+
+class ImpalaAutograd:
+    """By autograd, for any network.
+
+    Args:
+        network: runs forward; its gradients are set.
+        branches: choices of each discrete action.
+    """
+
+    def __init__(self, network: ActorCriticNetwork, branches: Sequence[int]) -> None:
+        self._network, self._branches = network, branches
+
+    def outputs(self, unrolls: Unrolls) -> tuple[Tensor, Tensor]:
+        """Heads [N, H] with the penalties of masks, and values [N + K, S]."""
+        heads, values = self._network(unrolls.inputs)
+        n = len(unrolls)
+        if unrolls.places is None:
+            heads = heads[:n]
+        else:
+            heads, values = heads.index_select(0, unrolls.places[:n]), values.index_select(0, unrolls.places)
+        return (heads if unrolls.penalties is None else heads + unrolls.penalties), values
+
+    def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """See `ImpalaGradients`."""
+        heads, values = self.outputs(unrolls)
+        of_actions = unrolls.continuous, unrolls.choices, self._branches
+        return heads, values, *log_probs_and_entropy(heads, self._network.log_sigma, *of_actions)
+
+    def backward(self, unrolls: Unrolls, *of_losses: Any) -> None:
+        """See `ImpalaGradients`; the graph of the total knows the rest."""
+        *_, share, total = of_losses
+        self.descend(share, total)
+
+    def descend(self, share: float, total: Tensor) -> None:
+        """Set the gradients of `share` times the total."""
+        self._network.gradients.zero_()
+        torch.autograd.backward(total if share == 1.0 else total * share)
+
+
+def log_probs_and_entropy(
+    heads: Tensor,
+    log_sigma: Tensor | None,
+    continuous: Tensor,
+    choices: Sequence[Tensor],
+    branches: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [R] of joint actions, and the mean over rows of the joint distribution's entropy: a scalar.
+
+    Args:
+        heads: [R, H] means, then the logits of each branch with the penalties of masks.
+        log_sigma: [C] of the Gaussian, None without continuous actions.
+        continuous: [R, C] raw actions.
+        choices: per branch [R, 1].
+        branches: choices of each.
+    """
+    parts, entropies, logits = [], [], heads
+    if log_sigma is not None:
+        size = len(log_sigma)
+        mu, logits = heads[:, :size], heads[:, size:]
+        parts.append(gaussian_log_probs(mu, log_sigma, continuous).sum(dim=1))
+        entropies.append(gaussian_entropy(log_sigma) * size)
+    for branch, chosen in zip(torch.split(logits, list(branches), dim=1), choices, strict=True):
+        log_probs, entropy = categorical_log_probs(branch, chosen)
+        parts.append(log_probs.squeeze(1))
+        entropies.append(entropy)
+    return reduce(torch.add, parts), reduce(torch.add, entropies)
+
+
 class ImpalaByHand:
-    """The outputs of `ImpalaUpdate`'s network, and the gradients of its losses.
+    """The outputs of `ImpalaUpdate`'s network, and the gradients of its losses: its `gradients`.
 
     Args:
         network: two perceptrons, or one with both heads, on the CPU.
@@ -80,16 +182,9 @@ class ImpalaByHand:
         targets: NDArray[np.float64],
         weights: Sequence[float],
         share: float,
+        total: Tensor,
     ) -> None:
-        """Write the gradients of `share` times the weighted losses of the last `forward`.
-
-        Args:
-            unrolls: as it was given.
-            advantages: [N] w.
-            targets: [N, S] G.
-            weights: the five c.
-            share: a number.
-        """
+        """Write the gradients; see `ImpalaGradients`. Of the equations above, advantages are w and targets G."""
         network, n, kind = self._perceptron, len(unrolls), self._heads.dtype
         policy, baseline, of_entropy, policy_cloning, value_cloning = (share * weight for weight in weights)
         of_heads, errors = np.empty_like(self._heads), network.values[:, :n] - targets.T
