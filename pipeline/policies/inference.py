@@ -14,7 +14,6 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.model_files import acting_policy, is_onnx, newest_policy
 from headrace.queues.messages import Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.remote_policy import RemotePolicies
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.policy.factory import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
@@ -76,19 +75,6 @@ def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Ca
     if config.checkpoint_settings.inference:
         return lambda spec: make_inference_policy(config, run_folder, spec, device)
     return lambda spec: make_policy(_acting_design(config, spec), device)
-
-
-def asked_policies(config: RunConfig, run_folder: Path) -> RemotePolicies:
-    """Return what makes an actor's policies where a central host decides, by those that it makes."""
-
-    def sizes(spec: BehaviorSpec) -> tuple[int, int]:
-        if config.checkpoint_settings.inference:  # a model's own sizes may be others
-            model = make_inference_policy(config, run_folder, spec)
-            return model.memory_size, model.previous_action_size
-        design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
-        return design.memory_size, design.previous_action_size
-
-    return RemotePolicies(sizes)
 
 
 def _acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.policies.inference import asked_policies
+from headrace.config import RunConfig
+from headrace.pipeline.policies.inference import make_inference_policy
 from headrace.pipeline.roles.actor_part import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.ends import Inlet, ItemSource, Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion
+from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.remote_policy import NoDecisionError
+from headrace.stages.environments.remote_policy import NoDecisionError, RemotePolicies
+from headrace.stages.policy.design import design_of
 
 _NUMBERS_OF_ONE = 2**40
 """Numbers of requests of one incarnation of an actor: an answer that is meant for a dead one fits none of the next."""
@@ -27,7 +31,7 @@ class CentralActor(ActorPart):
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
         self.oracle = self._decisions = CentralDecisions(host.plan.source)
-        self.make_policy = asked_policies(host.config, host.plan.folder)
+        self.make_policy = _remote_policies(host.config, host.plan.folder)
 
     def open_outlet(self, outlet: Outlet[Any]) -> None:
         """Ask over this queue."""
@@ -83,3 +87,16 @@ class CentralDecisions:
         """See `DecisionClient`."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(NoDecisionError())
+
+
+def _remote_policies(config: RunConfig, run_folder: Path) -> RemotePolicies:
+    """Return what makes an actor's policies that the central host decides by."""
+
+    def sizes(spec: BehaviorSpec) -> tuple[int, int]:
+        if config.checkpoint_settings.inference:  # a model's own sizes may be others
+            model = make_inference_policy(config, run_folder, spec)
+            return model.memory_size, model.previous_action_size
+        design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
+        return design.memory_size, design.previous_action_size
+
+    return RemotePolicies(sizes)
