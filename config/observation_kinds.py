@@ -26,7 +26,7 @@ class ObservationKind:
     pixels: bool = False
     """True if bytes stand for 0 to 1 and channels may come last; Unity's models get floats, the channels first."""
     encoder: str | None = None
-    """Torch module that encodes all observations of the kind (`headrace.stages.policy.network.encoding:KindEncoder`).
+    """Torch module that encodes all observations of the kind (`headrace.stages.policy.network.body:KindEncoder`).
 
     None: they are *flat*. They stand side by side in one float32 matrix, which is normalised, kept and stacked as
     columns, and goes into the network as it is; a behaviour with nothing else is acted for in NumPy."""
@@ -55,7 +55,7 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
         box_ranks=(2, 3, 4),
         pixels=True,
         encoder="headrace.stages.policy.network.images:ImageEncoders",
-        onnx="headrace.stages.policy.onnx.body:write_images",
+        onnx="headrace.stages.policy.onnx.actor:write_images",
         unity_dimensions=(1, 2, 2),
     ),
     set=ObservationKind(
@@ -64,7 +64,7 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
         meaning="rows that are things of one sort, in no order",
         box_ranks=(2,),
         encoder="headrace.stages.policy.network.sets:SetEncoder",
-        onnx="headrace.stages.policy.onnx.body:write_sets",
+        onnx="headrace.stages.policy.onnx.actor:write_sets",
         unity_dimensions=(4, 1),
     ),
 )

@@ -37,9 +37,7 @@ HEAVY_ALLOWED = {
     "ray": ("pipeline/hosts/ray/",),
     "torch": (
         "stages/policy/network/",
-        "stages/policy/onnx/custom.py",
-        "stages/policy/onnx/body.py",
-        "stages/policy/onnx/heads.py",
+        "stages/policy/onnx/actor.py",
         "stages/policy/onnx/layers.py",
         "stages/trainer/adam.py",
         "stages/trainer/bc/trainer.py",

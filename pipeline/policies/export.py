@@ -25,7 +25,7 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.error_text import error_summary
 from headrace.stages.policy.design import PolicyDesign, design_of
-from headrace.stages.policy.factory import make_policy
+from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
 
 _UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error)

@@ -15,7 +15,7 @@ from headrace.pipeline.policies.model_files import acting_policy, is_onnx, newes
 from headrace.queues.messages import Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.design import PolicyDesign, design_of
-from headrace.stages.policy.factory import make_policy
+from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport

@@ -32,8 +32,7 @@ from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.error_text import error_summary
 from headrace.stages.errors import StageError
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN
+from headrace.stages.policy.design import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, PolicyDesign
 from headrace.stages.policy.observations import ObservationLayout
 
 _TRAINERS = {"Optimizer:q_network": "sac", "Optimizer:adam": "poca", "Optimizer:value_optimizer": "ppo"}

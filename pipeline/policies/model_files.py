@@ -28,8 +28,8 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.factory import make_policy
 from headrace.stages.policy.memories import nothing_recalled
+from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
 
 BEST, LAST = "best", "last"
@@ -128,7 +128,7 @@ def read_model(
     path = file.path
     try:
         if is_onnx(path):
-            from headrace.stages.policy.onnx.model_spec import stated_notes
+            from headrace.stages.policy.onnx.contract import stated_notes
 
             stated, step = stated_notes(path, file.behavior) if spec is None else (spec, 0)
             return Model(path, PolicyDesign(stated, NetworkSettings()), _unread(file, version, step))

@@ -66,7 +66,7 @@ class OnnxExporter:
     def _compare(self, path: Path, model: bytes, design: PolicyDesign, policy: PolicyUpdate) -> None:
         if (self._checked and not self._checks_all) or find_spec("onnxruntime") is None:
             return
-        from headrace.stages.policy.onnx.check import difference
+        from headrace.stages.policy.onnx.model import difference
 
         self._checked = True
         try:

@@ -32,7 +32,7 @@ def choose_precision(configured: str, device: str) -> tuple[bool, str, bool]:
     """Whether hidden products are computed in bfloat16 on a device; in words, with the reason; whether that is slow."""
     if configured == "float32":
         return False, "float32", False
-    from headrace.stages.policy.network.products import fast_bf16
+    from headrace.stages.policy.network.layers import fast_bf16
 
     by = fast_bf16(device)
     if configured == "auto":

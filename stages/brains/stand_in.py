@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from headrace.queues.columns import decision_columns
 from headrace.queues.messages import Array, PolicyUpdate
-from headrace.stages.policy.actions import policy_actions
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.stages.policy.sampling import policy_actions
 
 
 class StandIn:

@@ -1,18 +1,118 @@
-"""The design of a policy: all that it is built from, the same on the learner's side and on the actors'."""
+"""The design of a policy, all that it is built from; and what follows from it: columns of decisions, and tensors.
+
+Trainer and actors have the same design. Policies add columns to each decision where a trainer asks for them by name, by
+`extra_columns` of its class or of its settings (docs/extending.md); `EXTRA_COLUMNS` is the table of all that can be
+asked for, and `sampling.ActionSampler` fills them in. The layout gives names and shapes of the tensors in the order of
+`PolicyUpdate.weights`; a policy that was made for another one is refused. The matrices of plain designs are stored [in,
+out], a layer is `inputs @ weight + bias`; those of all others as in their torch modules.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
 
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.errors import dotted
 from headrace.queues.columns import Column, memory_column
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.errors import blaming
-from headrace.stages.policy.extra_columns import EXTRA_COLUMNS, check_extra_columns
+from headrace.stages.errors import LoadError, StageError, blaming
+from headrace.stages.loading import load_attribute
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer_lookup import asked_columns, trainer_kind
+
+Numbers = TypeVar("Numbers")
+"""An array of NumPy, or a tensor of torch."""
+
+ACTION_HEADS = "action_heads"
+
+VALUES = "values"
+"""Refused with an explanation, as it is what other libraries' actors record."""
+
+
+class ActionDistributions(NamedTuple, Generic[Numbers]):
+    """The distributions that the actions of some rows were drawn from; views of `action_heads`.
+
+    Squashed continuous actions have the Gaussians before the tanh, whose KL divergence from others is that of the
+    squashed distributions.
+    """
+
+    means: Numbers
+    """[.., C]"""
+    log_sigmas: Numbers
+    """[.., C]; of squashed actions as they were drawn, which is clamped to `sampling.LOG_SIGMA_LIMITS`."""
+    logits: tuple[Numbers, ...]
+    """[.., choices] of each branch, before forbidden choices are made unlikely: see `action_masks`."""
+
+
+def action_heads_column(spec: BehaviorSpec) -> Column:
+    """`action_heads` [.., 2·C + choices]: means, log sigmas (repeated where all states share them), then all logits."""
+    actions = spec.actions
+    return Column(ACTION_HEADS, "float32", (2 * actions.continuous_size + actions.mask_size,))
+
+
+def split_action_heads(spec: BehaviorSpec, heads: Numbers) -> ActionDistributions[Numbers]:
+    """Split `action_heads` [.., 2·C + choices] into its parts; views, of a tensor as well as of an array."""
+    whole: Any = heads
+    c, logits = spec.actions.continuous_size, []
+    at = 2 * c
+    for size in spec.actions.discrete_branches:
+        logits.append(whole[..., at : at + size])
+        at += size
+    return ActionDistributions(whole[..., :c], whole[..., c : 2 * c], tuple(logits))
+
+
+EXTRA_COLUMNS: Mapping[str, Callable[[BehaviorSpec], Column]] = {ACTION_HEADS: action_heads_column}
+"""By name: the column that a behaviour's policies add."""
+
+
+def check_extra_columns(names: Iterable[str], asker: str) -> None:
+    """Check that policies give the columns of these names.
+
+    Args:
+        names: those asked for.
+        asker: who asks, for the message.
+
+    Raises:
+        LoadError: naming those that no policy gives, and those that they do.
+    """
+    unknown = [name for name in names if name not in EXTRA_COLUMNS]
+    if not unknown:
+        return
+    message = (
+        f"{asker} asks for the columns {', '.join(unknown)}, which no policy gives; extra_columns may name "
+        f"{', '.join(EXTRA_COLUMNS)}, while actions, log_probs and (where choices may be forbidden) action_masks are "
+        "always there"
+    )
+    if VALUES in unknown:
+        message += (
+            "; actors have the acting part of a network alone, so a baseline is for the trainer to compute and to "
+            "keep, when it first learns from a row"
+        )
+    raise LoadError(message)
+
+
+def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
+    """Check that the rows of a batch have these columns.
+
+    Raises:
+        StageError: naming the first that is missing, or of another dtype or shape.
+    """
+    for column in columns:
+        given = batch.rows.get(column.name)
+        if given is None or given.dtype != column.dtype or given.shape[1:] != column.shape:
+            got = "trajectories without it" if given is None else f"{given.dtype} {given.shape[1:]}"
+            raise StageError(
+                f"{batch.behavior_id}: the trainer asks for the column {column.name} of each decision, "
+                f"{column.dtype} {column.shape}, and got {got}. A recording has it if its run had this trainer_type "
+                "with these hyperparameters and played no .onnx model: record again so. Custom stages must pass it on; "
+                "a trainer class that changes its base's hyperparameters must name it in extra_columns"
+            )
 
 
 @dataclass(frozen=True)
@@ -87,3 +187,78 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
     with blaming(*path, "trainer_type"):
         check_extra_columns(asked, f"{dotted(path)}.trainer_type: {settings.trainer_type}")
     return PolicyDesign(spec, settings.network_settings, kind.squashed, folder, extra_columns=asked)
+
+
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+
+MASK_PENALTY = np.float32(-1e8)
+"""Added to the logits of forbidden choices: their probability is exactly 0, and p·log p is 0, not NaN."""
+
+ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
+"""Gives the tensors of designs that are not plain; a string, so that torch is imported only where a design needs it."""
+
+NORMALIZER_MEAN = "normalizer.mean"
+NORMALIZER_INVERSE_STD = "normalizer.inverse_std"
+
+
+def policy_layout(design: PolicyDesign) -> Layout:
+    """(name, shape) of each tensor of the acting part of the network, after those of the normaliser if there is one.
+
+    A plain design has `body.<layer>.weight` and `.bias`, `action.weight` and `.bias` (one layer for all heads, see
+    `PolicyDesign.head_size`), and `log_sigma` where continuous actions are not squashed. For any other these are the
+    parameters of an `ActorNetwork`; that imports torch.
+
+    Raises:
+        StageError: if there is nothing to observe, or an observation can't be learned from.
+        LoadError: if the design names a network of the user's own that can't be loaded.
+    """
+    vectors = ObservationLayout(design.spec).vector_size
+    tensors: list[tuple[str, tuple[int, ...]]] = []
+    if design.settings.normalize and vectors:
+        tensors += [(NORMALIZER_MEAN, (vectors,)), (NORMALIZER_INVERSE_STD, (vectors,))]
+    if design.plain:
+        tensors += _perceptron(design, vectors)
+    else:
+        tensors += load_attribute(ACTOR_TENSORS, None, "policy layout")(design)
+    return tuple(tensors)
+
+
+def _perceptron(design: PolicyDesign, width: int) -> list[tuple[str, tuple[int, ...]]]:
+    tensors: list[tuple[str, tuple[int, ...]]] = []
+    continuous = design.spec.actions.continuous_size
+    for layer, hidden in enumerate(design.settings.widths):
+        tensors += [(f"body.{layer}.weight", (width, hidden)), (f"body.{layer}.bias", (hidden,))]
+        width = hidden
+    tensors += [("action.weight", (width, design.head_size)), ("action.bias", (design.head_size,))]
+    if continuous and not design.squashed:
+        tensors.append(("log_sigma", (continuous,)))
+    return tensors
+
+
+def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
+    """Return the columns of each discrete branch in a row of choices (logits, masks)."""
+    slices, at = [], 0
+    for size in spec.actions.discrete_branches:
+        slices.append(slice(at, at + size))
+        at += size
+    return tuple(slices)
+
+
+def check_layout(update: PolicyUpdate, expected: Layout) -> None:
+    """Refuse a policy that was made for another network; the order of its tensors does not matter.
+
+    Raises:
+        StageError: naming the first tensor that differs, what was expected and what came.
+    """
+    got = {name: tuple(shape) for name, shape in update.layout}
+    about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
+    mend = "was it trained with other network_settings?"
+    for name, shape in expected:
+        if name not in got:
+            raise StageError(f"{about}: expected tensor {name} {shape}, got none of that name; {mend}")
+        if got[name] != shape:
+            raise StageError(f"{about}: expected tensor {name} {shape}, got {name} {got[name]}; {mend}")
+    unknown = [name for name in got if name not in dict(expected)]
+    if unknown:
+        names = ", ".join(name for name, _ in expected)
+        raise StageError(f"{about}: expected tensors {names}, got {unknown[0]} {got[unknown[0]]} as well; {mend}")

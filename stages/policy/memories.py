@@ -10,8 +10,8 @@ import numpy as np
 
 from headrace.queues.messages import Floats
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.actions import first_action_features
 from headrace.stages.policy.protocol import ActingPolicy, Recall
+from headrace.stages.policy.sampling import first_action_features
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 PATIENCE = 10_000

@@ -1,7 +1,7 @@
-"""The acting policy of plain designs: a forward pass in NumPy over flat weights.
+"""The acting policy of plain designs, a forward pass in NumPy over flat weights; and `make_policy`, for any design.
 
 For networks of game-agent size this costs a third of the same pass in torch and needs no thread pool. The network that
-is trained is a torch module; both follow `layout`, and a test compares their outputs.
+is trained is a torch module; both follow `design.policy_layout`, and a test compares their outputs.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import Array, Floats, PolicyUpdate
 from headrace.stages.errors import StageError
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, check_layout, policy_layout
-from headrace.stages.policy.normalizer import normalize
-from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.loading import load_attribute
+from headrace.stages.policy.design import (
+    NORMALIZER_INVERSE_STD,
+    NORMALIZER_MEAN,
+    PolicyDesign,
+    check_layout,
+    policy_layout,
+)
+from headrace.stages.policy.observations import ObservationLayout, normalize
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.stages.policy.sampling import ActionSampler, check_heads
 
@@ -33,7 +38,7 @@ class NumpyPolicy:
         design: a plain one.
 
     Raises:
-        StageError: if the design is not plain: `factory.make_policy` makes policies of any.
+        StageError: if the design is not plain: `make_policy` makes policies of any.
     """
 
     memory_size = 0
@@ -233,3 +238,23 @@ _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
     "relu": _relu,
     "elu": _elu,
 }
+
+
+TORCH_POLICY = "headrace.stages.policy.network.actor:TorchPolicy"
+"""The class for designs that are not plain; a string, so that torch is imported only where a design needs it."""
+
+
+def make_policy(design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
+    """An acting policy; its weights come with the first update.
+
+    Args:
+        design: what it is like.
+        device: the torch device on which it computes.
+
+    Raises:
+        StageError: if the design can't be built: an observation or a network that does not fit.
+    """
+    if design.plain and device == "cpu":
+        return NumpyPolicy(design)
+    policy: ActingPolicy = load_attribute(TORCH_POLICY, None, "policy")(design, device)
+    return policy

@@ -1,6 +1,6 @@
 """The acting policy: the interface between the environment stage and the code that computes actions.
 
-It is implemented in NumPy (`numpy_policy`) and in torch (`network.torch_policy`); anything else that can load the same
+It is implemented in NumPy (`numpy_policy`) and in torch (`network.actor`); anything else that can load the same
 flat weights fits as well. Acting is over columns: one call per tick, group and policy, never per agent.
 """
 

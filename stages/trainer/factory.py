@@ -10,7 +10,7 @@ from headrace.config.errors import ConfigError, KeyPath, dotted
 from headrace.queues.errors import SpecError
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import LoadError, StageError, blaming
-from headrace.stages.policy.extra_columns import check_extra_columns
+from headrace.stages.policy.design import check_extra_columns
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 from headrace.stages.trainer_lookup import trainer_class, trainer_kind
 

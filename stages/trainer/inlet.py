@@ -15,7 +15,7 @@ from headrace.config.behaviors import StopWhenSettings
 from headrace.queues.messages import Array, Columns, TrajectoryBatch
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.actions import environment_actions
+from headrace.stages.policy.sampling import environment_actions
 from headrace.stages.stage import Statistics
 
 RECENT_EPISODES = 100

@@ -18,11 +18,9 @@ from torch import Tensor
 from headrace.queues.messages import Array, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy.design import PolicyDesign, design_of
-from headrace.stages.policy.layout import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, Layout
-from headrace.stages.policy.network.inputs import Inputs
-from headrace.stages.policy.normalizer import Normalizer
-from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.policy.design import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, Layout, PolicyDesign, design_of
+from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 EXPORTED_STEPS = 100_000

@@ -155,7 +155,7 @@ class Trainer(ABC):
     imitates: ClassVar[bool] = False
     """True if the trajectories are of another policy: their returns are not those of the learned policy."""
     extra_columns: ClassVar[tuple[str, ...]] = ()
-    """Names of the columns that policies add for it to each decision, of `headrace.stages.policy.extra_columns`."""
+    """Names of the columns that policies add for it to each decision, of `headrace.stages.policy.design`."""
 
     def __init__(self, context: TrainerContext) -> None:
         self.context = context

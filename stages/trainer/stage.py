@@ -18,7 +18,7 @@ from headrace.config.behaviors import StopWhenSettings
 from headrace.queues.columns import Column
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.extra_columns import require_columns
+from headrace.stages.policy.design import require_columns
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.timings import LEARNING
 from headrace.stages.trainer.inlet import ActionHistograms, Deliveries, FinishedEpisodes, StopCriterion

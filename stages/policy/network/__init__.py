@@ -1,13 +1,11 @@
 """The networks that learn, in torch: bodies of every kind, actors, actors with critics."""
 
 from headrace.stages.policy.network.actor import ActorNetwork
-from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.actor_critic import ActorCritic, ModularActorCritic, make_actor_critic
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.factory import make_actor_critic
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
-from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.layers import linear
-from headrace.stages.policy.network.modular import ModularActorCritic
+from headrace.stages.policy.network.transfers import Inputs
 
 __all__ = [
     "ActorCritic",

@@ -1,28 +1,27 @@
-"""An actor and a critic over vectors alone: two perceptrons as one stack, for speed (torch).
+"""An actor and a critic, in torch: over vectors alone two perceptrons as one stack, for speed, else two modules.
 
-Actors run the acting part of it in NumPy (`numpy_policy`), by the names and shapes in `layout`. The network for all
-other designs is in `modular`.
+Actors run the acting part of the former in NumPy (`numpy_policy`), by the names and shapes in `design.policy_layout`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, without_normalizer
-from headrace.stages.policy.network.flat_parameters import split_named, write_named
-from headrace.stages.policy.network.inputs import Inputs
-from headrace.stages.policy.network.layers import write_tanh
-from headrace.stages.policy.network.products import HiddenProducts
-from headrace.stages.policy.network.transfers import host_copies
+from headrace.stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, ActorNetwork, without_normalizer
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded, split_named, write_named
+from headrace.stages.policy.network.layers import HiddenProducts, write_tanh
+from headrace.stages.policy.network.protocol import ActorCriticNetwork
+from headrace.stages.policy.network.transfers import Inputs, host_copies
 from headrace.stages.policy.observations import ObservationLayout
 
 _MINUS_ONE = torch.tensor(-1.0)
@@ -56,7 +55,7 @@ class ActorCritic:
     or a copy is one operation. Both for the same reason: dispatch, not arithmetic, is what a small network
     costs.
 
-    Its arguments are those of `factory.make_actor_critic`; the design must be plain, and not squashed.
+    Its arguments are those of `make_actor_critic`; the design must be plain, and not squashed.
 
     Raises:
         StageError: if the design needs another network, or the activation is unknown.
@@ -129,7 +128,7 @@ class ActorCritic:
         return torch.stack([acting, 1.0 - acting]) if self._towers > 1 else torch.ones_like(acting)[None]
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """The actor's parameters by their names in `layout.policy_layout`; copies, on the host."""
+        """The actor's parameters by their names in `design.policy_layout`; copies, on the host."""
         return host_copies(self._acting_views(self.parameters))
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
@@ -160,7 +159,7 @@ class ActorCritic:
         return x
 
     def _acting_views(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The first tower and the actor's own heads, by the names and shapes of `layout.policy_layout`."""
+        """The first tower and the actor's own heads, by the names and shapes of `design.policy_layout`."""
         views = {}
         for name, parameter in parameters.items():
             if name.startswith("body."):
@@ -210,3 +209,143 @@ def _initial_parameters(
 def _kaiming(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Normal weights [..., fan_in, fan_out] with std 1/sqrt(fan_in)."""
     return random.standard_normal(shape, np.float32) / np.float32(sqrt(shape[-2]))
+
+
+class WithActor(nn.Module):
+    """A module with an actor, and other parts that are trained together with it."""
+
+    actor: ActorNetwork
+
+
+Trained = TypeVar("Trained", bound=WithActor)
+
+
+class FlatActor(FlatParameters[Trained]):
+    """See `protocol.TrainedActor`: a module with an actor in it, and any other parts, which may share its body."""
+
+    def __init__(self, module: Trained, device: str, shared: bool = False) -> None:
+        super().__init__(module, device)
+        self.log_sigma: Tensor | None = module.actor.log_sigma
+        self._shared = shared
+
+    @property
+    def acting(self) -> Tensor:
+        """Which of `values` the actor needs; see the protocol."""
+        of_actor = torch.zeros_like(self.values)
+        for name, view in self.named_views(of_actor).items():
+            view.fill_(name.startswith("actor."))
+        return of_actor
+
+    @property
+    def parts(self) -> Tensor:
+        """Which of `values` are the actor's, and which the others'; see the protocol."""
+        acting = self.acting
+        return torch.ones_like(acting)[None] if self._shared else torch.stack([acting, 1.0 - acting])
+
+    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """The actor's parameters by `ActorNetwork`'s names; copies, on the host."""
+        return self.module.actor.acting_tensors()
+
+    def load_acting(self, tensors: Mapping[str, Any]) -> None:
+        """Load `acting_tensors()`; see the protocol."""
+        self.module.actor.load_acting(tensors)
+
+
+class ModularActorCritic(FlatActor["_ActorAndCritic"]):
+    """See `protocol.ActorCriticNetwork`. The critic has a body of its own, of the actor's shape, or shares the actor's.
+
+    Its arguments and errors are those of `make_actor_critic`.
+    """
+
+    def __init__(
+        self, design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
+    ) -> None:
+        super().__init__(seeded(random, lambda: _ActorAndCritic(design, signals, shared_critic)), device, shared_critic)
+
+    def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Heads [B, H] and values [B, S]; see the protocol."""
+        actor, critic = self.module.actor, self.module.critic
+        encoding, _ = actor.body(inputs)
+        of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
+        return actor.action(encoding), self.module.value(of_critic)
+
+    def heads(self, inputs: Inputs) -> Tensor:
+        """Heads [B, H]; see the protocol."""
+        found: Tensor = self.module.actor(inputs)[0]
+        return found
+
+    def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Values [B, S] and the critic's memories; see the protocol."""
+        body = self.module.actor.body if self.module.critic is None else self.module.critic
+        encoding, memories = body(inputs)
+        return self.module.value(encoding), memories
+
+
+class _ActorAndCritic(WithActor):
+    """The two that are trained together."""
+
+    def __init__(self, design: PolicyDesign, signals: int, shared_critic: bool) -> None:
+        super().__init__()
+        self.actor = ActorNetwork(design)
+        self.critic: NetworkBody | None = None if shared_critic else NetworkBody(design)
+        width = self.actor.body.encoding_size
+        self.value = value_heads(width, signals)
+
+
+def value_heads(width: int, signals: int) -> nn.Linear:
+    """One head per reward signal, Xavier uniform: each is a layer of its own with one output."""
+    heads = nn.Linear(width, signals)
+    bound = sqrt(6.0 / (width + 1))
+    with torch.no_grad():
+        heads.weight.uniform_(-bound, bound)
+        heads.bias.zero_()
+    return heads
+
+
+class ActorTower:
+    """See `protocol.Perceptrons`; views of the network's own parameters.
+
+    Args:
+        network: a module with an actor and other parts.
+        design: the actor's, which is plain and not squashed.
+    """
+
+    def __init__(self, network: FlatActor[Any], design: PolicyDesign) -> None:
+        assert design.plain, "other actors are more than a perceptron"
+        self._network = network
+        self.activation: str = design.settings.activation
+        self.layers = len(design.settings.widths)
+        self.products = HiddenProducts(design.bf16)
+        self.gradients = network.gradients
+        self.parameters = self.named_views(network.values)
+
+    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The actor's views into a vector as long as the network's gradients; see the protocol."""
+        prefix = "actor."
+        named = self._network.named_views(flat)
+        own = {name.removeprefix(prefix): view for name, view in named.items() if name.startswith(prefix)}
+        views: dict[str, Tensor] = self._network.module.actor.acting_views(own)
+        for name, view in views.items():
+            if name.startswith("body."):
+                views[name] = view[None] if name.endswith("weight") else view[None, None]
+        return views
+
+
+def make_actor_critic(
+    design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
+) -> ActorCriticNetwork:
+    """Make an actor and a critic for a design.
+
+    Args:
+        design: observations, actions, sizes, memory.
+        signals: number of reward signals S.
+        shared_critic: true if the critic uses the actor's body, and with it the actor's memory.
+        random: draws the initial weights, on any device the same.
+        device: where the parameters live, such as `cpu` or `cuda:0`.
+
+    Raises:
+        StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
+    """
+    if design.plain and not design.squashed:
+        return ActorCritic(design, signals, shared_critic, random, device)
+    return ModularActorCritic(design, signals, shared_critic, random, device)

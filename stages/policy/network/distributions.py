@@ -62,7 +62,7 @@ def categorical_log_probs(logits: Tensor, choices: Tensor) -> tuple[Tensor, Tens
     """Log-probability of each choice, and the entropy of one branch.
 
     Args:
-        logits: [B, choices], with `layout.MASK_PENALTY` added where a choice is forbidden.
+        logits: [B, choices], with `design.MASK_PENALTY` added where a choice is forbidden.
         choices: [B, 1] index of the choice, int64.
 
     Returns:

@@ -18,8 +18,7 @@ from headrace.queues.specs import ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.layers import linear
-from headrace.stages.policy.network.products import encoding_in
+from headrace.stages.policy.network.layers import encoding_in, linear
 
 _DENSE_GAIN = 1.41
 _RESNET_CHANNELS = (16, 32, 32)
@@ -83,7 +82,7 @@ class VisualEncoder(nn.Module):
 
 
 class ImageEncoders(nn.ModuleList):
-    """All images of a behaviour, H numbers of each (the units of the first hidden layer); see `encoding.KindEncoder`.
+    """All images of a behaviour, H numbers of each (the units of the first hidden layer); see `body.KindEncoder`.
 
     Raises:
         StageError: if an image is too small for the encoder.

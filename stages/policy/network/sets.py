@@ -83,7 +83,7 @@ EMBEDDING = 128
 
 
 class SetEncoder(nn.Module):
-    """All sets of a behaviour to one vector, by `residual_attention`; see `encoding.KindEncoder`.
+    """All sets of a behaviour to one vector, by `residual_attention`; see `body.KindEncoder`.
 
     Args:
         observations: the sets, each of the shape [n, width].

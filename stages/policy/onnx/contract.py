@@ -1,14 +1,19 @@
-"""The names of ML-Agents' model formats, by which Unity reads an `.onnx` file: version 3, and 2 of its packages 1.x.
+"""What an `.onnx` file says: by the names of ML-Agents' formats (version 3, and 2 of its packages 1.x), and in notes.
 
 Unity runs the model once on zeros and reads the constants among the outputs; then it sets the inputs by their names.
+The notes are what our files say beside that: the spec that the policy was trained with, and its step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from headrace.config.observation_kinds import OBSERVATION_KINDS
-from headrace.queues.specs import ObservationSpec
+from headrace.queues.errors import SpecError
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
 
 VERSION = 3
 """The version that is written."""
@@ -32,6 +37,9 @@ ACTION = "action"
 """Of version 2, before there were hybrid actions: all of a behaviour's actions."""
 IS_CONTINUOUS = "is_continuous_control"
 """Of version 2: 0 if `ACTION` has discrete actions."""
+
+METADATA = (CONTINUOUS_SIZE, DISCRETE_SIZES, IS_CONTINUOUS)
+ACTIONS = (CONTINUOUS, DISCRETE, ACTION)
 
 FORBIDDEN = 1e8
 """Subtracted from the logits of forbidden choices. A mask of zeros forbids all alike, without NaN."""
@@ -69,3 +77,39 @@ def observation_shape(observation: ObservationSpec) -> tuple[int, ...]:
         height, width, channels = observation.shape
         return (channels, height, width)
     return observation.shape or (1,)
+
+
+NOTES = "headrace"
+"""The key among the model's properties."""
+
+
+class ModelMetadata(NamedTuple):
+    """The notes of a model."""
+
+    spec: BehaviorSpec
+    step: int
+
+
+def noted(spec: BehaviorSpec, step: int) -> str:
+    """Return the notes as JSON."""
+    return json.dumps({"spec": spec.to_plain(), "step": step}, separators=(",", ":"))
+
+
+def read_notes(properties: Mapping[str, str], where: str) -> ModelMetadata | None:
+    """Return the notes of a model; None if it has none: another program made it, or an older version.
+
+    Args:
+        properties: the model's own.
+        where: the file, for messages.
+
+    Raises:
+        StageError: if they can't be read.
+    """
+    text = properties.get(NOTES)
+    if text is None:
+        return None
+    try:
+        plain = json.loads(text)
+        return ModelMetadata(BehaviorSpec.from_plain(plain["spec"]), int(plain["step"]))
+    except (ValueError, LookupError, TypeError, RecursionError, SpecError) as error:
+        raise StageError(f"{where}: its property {NOTES!r} is not what Headrace writes: {error}") from error

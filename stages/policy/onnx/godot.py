@@ -21,11 +21,10 @@ from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
-from headrace.stages.policy.onnx.body import compute_encoding, encode_observations
+from headrace.stages.policy.onnx.actor import ActionHeads, compute_encoding, encode_observations
+from headrace.stages.policy.onnx.contract import NOTES, noted
 from headrace.stages.policy.onnx.graph import BATCH, OPSET, Graph
-from headrace.stages.policy.onnx.heads import ActionHeads
 from headrace.stages.policy.onnx.layers import apply
-from headrace.stages.policy.onnx.model_spec import NOTES, noted
 
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
 _INT64 = 7

@@ -1,8 +1,12 @@
-"""An ONNX model in onnxruntime, read as Unity reads it: names, shapes, and the constants of a run on zeros."""
+"""An ONNX model in onnxruntime, read as Unity reads it: names, shapes, and the constants of a run on zeros.
+
+`stated_notes` reads the spec that a model states by itself: in its notes, else by its inputs and constants.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +14,17 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from headrace.config.observation_kinds import kind_of_rank
 from headrace.queues.messages import Array, Floats
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.onnx.messages import ModelProto
+from headrace.stages.policy.onnx import contract
+from headrace.stages.policy.onnx.contract import ModelMetadata, read_notes
+from headrace.stages.policy.onnx.graph import ModelProto
 
 MISSING = "playing an .onnx model needs onnxruntime: python -m pip install 'headrace[onnx]'"
+_IMAGE = re.compile(r"visual_observation_(\d+)")
+_NUMBERED = re.compile(r"obs_(\d+)")
 
 
 class Runtime:
@@ -124,3 +134,55 @@ def _without_empty_outputs(content: bytes) -> bytes:
         graph.output.remove(output)
     changed: bytes = model.SerializeToString()
     return changed
+
+
+def stated_notes(model: Path, behavior: str) -> ModelMetadata:
+    """Return the spec of a behaviour that a model plays, and its step, 0 where it does not say.
+
+    Of a model without notes, observations have the names of its inputs.
+
+    Raises:
+        StageError: if the model can't be run, or does not say all that a spec needs.
+    """
+    runtime, where = Runtime(model), f"{behavior}: {model}"
+    return read_notes(runtime.properties, where) or ModelMetadata(_spec(runtime, behavior, where), 0)
+
+
+def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:
+    inputs = [name for name in runtime.shapes if name not in (contract.ACTION_MASKS, contract.RECURRENT_IN)]
+    observations = tuple(_observation(name, runtime.shapes[name], where) for name in sorted(inputs, key=_place))
+    on_zeros = runtime.on_zeros((contract.VERSION_NUMBER, *contract.METADATA, *contract.ACTIONS))
+    if contract.VERSION_NUMBER not in on_zeros:
+        raise StageError(f"{where}: is no model of ML-Agents' kind: it has no output {contract.VERSION_NUMBER}")
+    version = whole_numbers(on_zeros[contract.VERSION_NUMBER])[0]
+    continuous = max(0, whole_numbers(on_zeros.get(contract.CONTINUOUS_SIZE))[0])
+    if not continuous and contract.DISCRETE_SIZES not in on_zeros and contract.CONTINUOUS in on_zeros:
+        continuous = on_zeros[contract.CONTINUOUS].size
+    branches: tuple[int, ...] = ()
+    if contract.DISCRETE_SIZES in on_zeros or contract.DISCRETE in on_zeros:
+        branches = tuple(size for size in whole_numbers(on_zeros.get(contract.DISCRETE_SIZES)) if size > 0)
+        if version < contract.VERSION or not branches:
+            raise StageError(
+                f"{where}: does not say how many choices each discrete branch has (ML-Agents' model version {version} "
+                "has only their sum); it can be played where an environment says so, with --inference"
+            )
+    if not continuous and not branches:
+        raise StageError(f"{where}: does not say which actions it gives")
+    return BehaviorSpec(
+        behavior, observations, ActionSpec(continuous, branches, masked=contract.ACTION_MASKS in runtime.shapes)
+    )
+
+
+def _observation(name: str, shape: tuple[int | None, ...], where: str) -> ObservationSpec:
+    sizes = tuple(size for size in shape if size is not None)
+    if len(sizes) < len(shape) or kind_of_rank(len(sizes)) == "unknown":
+        raise StageError(f"{where}: its input {name} has the shape {list(shape)}, which does not say what it observes")
+    return ObservationSpec(name, sizes)
+
+
+def _place(name: str) -> tuple[int, int]:
+    """Return the place of an input among the observations: vectors of version 2, its images, then by number."""
+    for rank, pattern in ((1, _IMAGE), (2, _NUMBERED)):
+        if found := pattern.fullmatch(name):
+            return rank, int(found[1])
+    return 0, 0

@@ -20,12 +20,11 @@ from torch import Tensor
 from headrace.config import BCHyperparameters
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.actions import ACTION_LIMIT
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.layout import policy_layout
+from headrace.stages.policy.design import PolicyDesign, policy_layout
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
-from headrace.stages.policy.normalizer import Normalizer
+from headrace.stages.policy.observations import Normalizer
+from headrace.stages.policy.sampling import ACTION_LIMIT
 from headrace.stages.trainer.adam import Adam, flushed_denormals
 from headrace.stages.trainer.bc.example_buffer import ExampleBuffer
 from headrace.stages.trainer.gradients import say_uncaptured

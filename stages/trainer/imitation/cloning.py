@@ -21,7 +21,7 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters
-from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.imitation.examples import Examples, cloning_loss, examples_of
 from headrace.stages.trainer.imitation.loading import load_demonstrations

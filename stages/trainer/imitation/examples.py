@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.messages import Array
-from headrace.stages.policy.actions import action_features, first_action_features, policy_actions
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
-from headrace.stages.policy.network.inputs import Inputs
-from headrace.stages.policy.normalizer import Normalizer
-from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.observations import EncodedObservations, Normalizer
+from headrace.stages.policy.sampling import action_features, first_action_features, policy_actions
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 

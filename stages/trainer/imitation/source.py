@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import Array, Message, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.policy.actions import policy_actions
 from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.policy.sampling import policy_actions
 from headrace.stages.stage import Source, StageContext
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 from headrace.stages.trainer.imitation.loading import load_demonstrations, load_recorded

@@ -22,8 +22,8 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_format import StreamHeader
 from headrace.queues.stream_reader import StreamReader
 from headrace.stages.errors import StageError
-from headrace.stages.policy.actions import environment_actions
 from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.policy.sampling import environment_actions
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 log = logging.getLogger(__name__)

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from headrace.config import ImpalaHyperparameters, MemorySettings
 from headrace.queues.columns import Column
 from headrace.queues.messages import Array, TrajectoryBatch
-from headrace.stages.policy.extra_columns import ACTION_HEADS
-from headrace.stages.policy.layout import MASK_PENALTY
-from headrace.stages.policy.network.factory import make_actor_critic
+from headrace.stages.policy.design import ACTION_HEADS, MASK_PENALTY
+from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.policy.network.transfers import to_device
 from headrace.stages.trainer.adam import flushed_denormals
 from headrace.stages.trainer.gradients import say_uncaptured

@@ -44,8 +44,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.network.layers import write_tanh
-from headrace.stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.network.layers import HiddenProducts, write_tanh
 from headrace.stages.policy.network.protocol import Perceptrons
 
 Numbers = NDArray[np.floating[Any]]

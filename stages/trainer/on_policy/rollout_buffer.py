@@ -22,9 +22,9 @@ from headrace.queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS,
 from headrace.queues.messages import Array, Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.actions import action_features, environment_actions
-from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.agent_table import Chains
 from headrace.stages.trainer.intake import Transitions, drawn_actions
 from headrace.stages.trainer.on_policy.splitting import cut_every, moments_within, rows_within, split

@@ -18,10 +18,8 @@ from headrace.config import ImpalaHyperparameters, OnPolicyHyperparameters
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.stages.errors import StageError
-from headrace.stages.policy.extra_columns import require_columns
-from headrace.stages.policy.layout import policy_layout
-from headrace.stages.policy.network.actor_critic import ActorCritic
-from headrace.stages.policy.network.actor_tower import ActorTower
+from headrace.stages.policy.design import policy_layout, require_columns
+from headrace.stages.policy.network.actor_critic import ActorCritic, ActorTower
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.adam import NetworkUpdate

@@ -29,8 +29,8 @@ from headrace.config import OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
-from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
 from headrace.stages.trainer.gradients import Gradients
 from headrace.stages.trainer.on_policy.by_hand import Numbers, mean_of

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.on_policy.minibatches import InputRows
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts

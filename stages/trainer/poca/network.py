@@ -16,15 +16,13 @@ from torch import Tensor, nn
 
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
-from headrace.stages.policy.network.actor_tower import ActorTower
-from headrace.stages.policy.network.body import Memory
+from headrace.stages.policy.network.actor_critic import ActorTower, FlatActor, WithActor, value_heads
+from headrace.stages.policy.network.body import Encoders, Memory
 from headrace.stages.policy.network.custom import CustomNetwork
-from headrace.stages.policy.network.encoding import Encoders
 from headrace.stages.policy.network.flat_parameters import seeded
-from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.layers import ACTIVATIONS, attention_linear, linear
-from headrace.stages.policy.network.modular import FlatActor, WithActor, value_heads
 from headrace.stages.policy.network.sets import HEADS, residual_attention
+from headrace.stages.policy.network.transfers import Inputs
 
 
 class Teams(NamedTuple):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.network.inputs import Inputs
 from headrace.stages.policy.network.protocol import Perceptrons
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.on_policy.update import (
     VALUE_COEFFICIENT,
     Coefficients,

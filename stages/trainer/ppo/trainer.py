@@ -18,8 +18,8 @@ from torch import Tensor
 
 from headrace.config import OnPolicyHyperparameters, PPOHyperparameters
 from headrace.queues.messages import Array, TrajectoryBatch
-from headrace.stages.policy.layout import MASK_PENALTY
-from headrace.stages.policy.network.factory import make_actor_critic
+from headrace.stages.policy.design import MASK_PENALTY
+from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.trainer.adam import flushed_denormals
 from headrace.stages.trainer.agent_table import Chains
 from headrace.stages.trainer.gradients import graphs_for, say_uncaptured

@@ -17,9 +17,8 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.flat_parameters import FlatParameters, Module, seeded
-from headrace.stages.policy.network.inputs import Inputs
-from headrace.stages.policy.normalizer import NORMALIZED_LIMIT, Normalizer
-from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.observations import NORMALIZED_LIMIT, Normalizer, ObservationLayout
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.protocol import TrainerContext, new_random, random_state, restore_random
@@ -175,7 +174,7 @@ def design_of_signal(name: str, settings: LearnedSignalSettings, context: Traine
 def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> Tensor:
     """Actions as inputs of networks, [B, C + choices]: continuous ones, then a one-hot per branch.
 
-    The same as `headrace.stages.policy.actions.action_features`, of tensors.
+    The same as `headrace.stages.policy.sampling.action_features`, of tensors.
     """
     hot = [F.one_hot(choices[:, i], size).float() for i, size in enumerate(actions.discrete_branches)]
     return torch.cat([continuous, *hot], dim=1)

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from headrace.config import SACHyperparameters
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.network.layers import HiddenProducts
 from headrace.stages.policy.network.transfers import to_device
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 from headrace.stages.trainer.gradients import CapturedStep, Graphs, copied, graphs_for, say_autograd, say_uncaptured

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.layers import write_tanh
-from headrace.stages.policy.network.products import HiddenProducts
+from headrace.stages.policy.network.layers import HiddenProducts, write_tanh
 
 _aten: Any = torch.ops.aten
 

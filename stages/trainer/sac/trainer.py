@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headrace.config import SACHyperparameters
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy.layout import policy_layout
+from headrace.stages.policy.design import policy_layout
 from headrace.stages.policy.network.transfers import to_device
 from headrace.stages.trainer.adam import flushed_denormals
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning

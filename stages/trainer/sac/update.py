@@ -29,7 +29,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.distributions import squashed_sample
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
-from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.gradients import Gradients
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas

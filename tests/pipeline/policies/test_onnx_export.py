@@ -24,7 +24,7 @@ from headrace.pipeline.run_folder.atomic_files import FileOperations
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy import NumpyPolicy
-from headrace.stages.policy.onnx import OnnxPolicy, check
+from headrace.stages.policy.onnx import OnnxPolicy, model
 
 DESIGN = design_for()
 SETTINGS = BehaviorSettings.model_validate(
@@ -76,7 +76,7 @@ def test_a_reason_is_reported_once(tmp_path, caplog):
 
 
 def test_a_model_that_acts_otherwise_than_its_policy_is_reported(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(check, "make_policy", lambda design: Other(design))
+    monkeypatch.setattr(model, "make_policy", lambda design: Other(design))
     for step in (100, 200):
         written(tmp_path, step, exporter=OnnxExporter())
     assert [text.partition(" does not act as the policy that it was made from")[0] for text in warnings_of(caplog)] == [
@@ -97,12 +97,12 @@ def test_sound_models_of_every_kind_are_not_suspected(observed, actions, memory)
 
     design = design_for(*observed, actions=actions, memory=memory)
     update = update_for(design)
-    assert check.difference(design, update, onnx_model(design, update)) is None
-    assert check.difference(design, update_for(design, seed=9), onnx_model(design, update)) is not None
+    assert model.difference(design, update, onnx_model(design, update)) is None
+    assert model.difference(design, update_for(design, seed=9), onnx_model(design, update)) is not None
 
 
 def test_a_comparison_that_fails_costs_a_warning_and_not_the_model(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(check, "OnnxPolicy", lambda model, design: 1 / 0)
+    monkeypatch.setattr(model, "OnnxPolicy", lambda model, design: 1 / 0)
     assert written(tmp_path).is_file()
     assert "could not be compared with the policy: ZeroDivisionError" in warnings_of(caplog)[0]
 

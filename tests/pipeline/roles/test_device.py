@@ -50,12 +50,12 @@ def test_a_run_on_a_device_that_is_not_there_ends_with_what_to_write(tmp_path):
     ],
 )
 def test_the_precision_is_the_configured_one_or_the_faster_one(configured, by, expected, monkeypatch):
-    monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: by)
+    monkeypatch.setattr("headrace.stages.policy.network.layers.fast_bf16", lambda device: by)
     assert choose_precision(configured, "cpu") == expected
 
 
 def test_bf16_where_it_is_slow_is_computed_with_a_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: None)
+    monkeypatch.setattr("headrace.stages.policy.network.layers.fast_bf16", lambda device: None)
     config = cartpole(torch_settings__precision="bf16", behaviors__CartPole__max_steps=500, **INLINE)
     run_here(config, tmp_path, "run")
     (told,) = [record for record in caplog.records if "hidden products" in record.message]

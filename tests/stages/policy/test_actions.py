@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.actions import action_features, environment_actions, first_action_features, policy_actions
+from headrace.stages.policy.sampling import action_features, environment_actions, first_action_features, policy_actions
 
 DRAWN = np.array([[0.3, -6.0, 1.5], [4.5, 0.6, -0.9]], np.float32)
 

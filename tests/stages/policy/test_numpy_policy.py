@@ -12,7 +12,7 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, policy_layout
-from headrace.stages.policy.layout import MASK_PENALTY, branch_slices
+from headrace.stages.policy.design import MASK_PENALTY, branch_slices
 from headrace.stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
 from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.numpy_policy import act_together

@@ -12,7 +12,7 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy import PolicyDesign
-from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.sampling import (
     ActionSampler,
     check_heads,

@@ -11,7 +11,7 @@ from headrace.queues.specs import ObservationSpec
 from headrace.stages.games.connect_four import ConnectFourGroup, rules
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import design_of
-from headrace.stages.policy.network.torch_policy import TorchPolicy
+from headrace.stages.policy.network.actor import TorchPolicy
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.ppo import PPOTrainer
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.network.distributions import (
     categorical_log_probs,
     gaussian_entropy,

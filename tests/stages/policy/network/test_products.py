@@ -7,11 +7,11 @@ import torch
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import products
+from headrace.stages.policy.network import layers
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
-from headrace.stages.policy.network.inputs import Inputs
-from headrace.stages.policy.network.products import HiddenProducts, fast_bf16
+from headrace.stages.policy.network.layers import HiddenProducts, fast_bf16
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.sac.networks import QNetwork
 
 IMAGE, VECTOR = ObservationSpec("image", (3, 20, 24), "uint8"), ObservationSpec("vector", (5,))
@@ -20,7 +20,7 @@ IMAGE, VECTOR = ObservationSpec("image", (3, 20, 24), "uint8"), ObservationSpec(
 @pytest.fixture(params=["the CPU's own", "rounded here"])
 def by(request, monkeypatch):
     if request.param == "rounded here":
-        monkeypatch.setattr(products, "_onednn_setting", lambda: None)
+        monkeypatch.setattr(layers, "_onednn_setting", lambda: None)
 
 
 @pytest.mark.usefixtures("by")
@@ -124,13 +124,13 @@ def test_parameters_have_the_same_names_types_and_first_values_in_both_precision
 )
 def test_what_makes_it_fast_is_read_from_the_cpu(features, words, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features.split(), True), raising=False)
-    monkeypatch.setattr(products.Path, "read_text", lambda *_, **__: "model name : any\n")
+    monkeypatch.setattr(layers.Path, "read_text", lambda *_, **__: "model name : any\n")
     assert fast_bf16("cpu") == words
 
 
 def test_an_older_torch_reads_it_from_the_system(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    monkeypatch.setattr(products.Path, "read_text", lambda *_, **__: "model name\t: any\nFeatures\t: fp asimd bf16\n")
+    monkeypatch.setattr(layers.Path, "read_text", lambda *_, **__: "model name\t: any\nFeatures\t: fp asimd bf16\n")
     assert fast_bf16("cpu") == "the ARM bf16 extension"
 
 

@@ -20,10 +20,10 @@ from headrace.stages.policy import (
     make_policy,
     policy_layout,
 )
-from headrace.stages.policy.actions import action_features, first_action_features
 from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.network import ActorNetwork, Inputs, seeded
-from headrace.stages.policy.network.torch_policy import TorchPolicy
+from headrace.stages.policy.network.actor import TorchPolicy
+from headrace.stages.policy.sampling import action_features, first_action_features
 
 VECTOR = ObservationSpec("vector", (3,))
 IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")

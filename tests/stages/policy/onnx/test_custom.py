@@ -11,8 +11,8 @@ from onnx_samples import MEMORY, VECTOR, design_for, exported, inputs_for, live_
 
 from headrace.queues.specs import ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.actions import environment_actions
 from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.sampling import environment_actions
 
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[4] / "examples"

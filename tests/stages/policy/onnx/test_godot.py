@@ -12,9 +12,8 @@ from onnx_samples import MEMORY, design_for, live_policy, update_for
 
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.onnx.check import difference
 from headrace.stages.policy.onnx.godot import remark_on_order
-from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.onnx.model import difference, onnx_model
 
 ROWS = 64
 

@@ -12,8 +12,9 @@ from onnx_samples import design_for, update_for
 
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
+from headrace.stages.policy.onnx.contract import NOTES, read_notes
 from headrace.stages.policy.onnx.model import onnx_model
-from headrace.stages.policy.onnx.model_spec import NOTES, read_notes, stated_notes
+from headrace.stages.policy.onnx.runtime import stated_notes
 
 PICTURE = ObservationSpec("camera", (20, 20, 3), "uint8", channels_last=True)
 

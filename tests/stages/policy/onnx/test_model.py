@@ -23,8 +23,8 @@ from onnx_samples import (
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy import Recall
-from headrace.stages.policy.actions import action_features, environment_actions, first_action_features
 from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.sampling import action_features, environment_actions, first_action_features
 
 MASKED = ActionSpec(0, (3, 2), masked=True)
 HYBRID = ActionSpec(2, (3, 4), masked=True)

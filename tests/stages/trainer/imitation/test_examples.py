@@ -5,10 +5,8 @@ import pytest
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.layout import MASK_PENALTY
-from headrace.stages.policy.normalizer import Normalizer
-from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
+from headrace.stages.policy.observations import EncodedObservations, Normalizer
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations, joined
 from headrace.stages.trainer.imitation.examples import examples_of, sequences
 

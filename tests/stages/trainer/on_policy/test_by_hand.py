@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from headrace.config import NetworkSettings, POCAHyperparameters, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
-from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.on_policy.minibatches import Minibatch
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.poca.network import GroupActorCritic, Teams

@@ -5,8 +5,7 @@ import torch
 from headrace.config import NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network import ActorCritic, Inputs
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate, value_loss

@@ -7,7 +7,7 @@ from headrace.config import NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.factory import make_actor_critic
+from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.trainer.gradients import WARM_UP
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate

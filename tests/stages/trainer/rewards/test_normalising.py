@@ -9,7 +9,7 @@ from trainer_samples import CONTINUOUS, VECTOR, Reported, experience
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.design import design_of
-from headrace.stages.policy.normalizer import Normalizer
+from headrace.stages.policy.observations import Normalizer
 
 SIGNALS = pytest.mark.parametrize("signal", ["curiosity", "rnd"])
 TRAINERS = pytest.mark.parametrize("kind", ["ppo", "poca", "sac"])

@@ -4,7 +4,7 @@ import torch
 from replay_world import MEMORY_SIZE, SPEC, Every, Piece, World, add, new_memory
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.intake import Intake
 from headrace.stages.trainer.sac.minibatch import MinibatchMaker
