@@ -46,7 +46,7 @@ from headrace.queues.ends import Inlet
 from headrace.queues.messages import Assignment, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.actor.actor import Actor, ActorPort
-from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.actor.credits import CreditGate
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.parameters import EnvironmentParameters

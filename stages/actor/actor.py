@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 from headrace.queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.actor.credit_account import CreditAccount
-from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.actor.credits import CreditAccount, CreditGate
 from headrace.stages.actor.resets import Resets
-from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
+from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Action, Guard, State
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.environments.remote_policy import NoDecisionError
@@ -45,11 +44,11 @@ class ActorPort:
 
 
 class _Work(NamedTuple):
-    """The parts of an act: the first may return items to emit, the second is awaited after they have left."""
+    """The parts of an action: the first may return items to emit, the second is awaited after they have left."""
 
-    act: Callable[[], Iterable[Item] | None] | None
+    emit: Callable[[], Iterable[Item] | None] | None
     wait: Callable[[], Awaitable[None]] | None
-    ask: Callable[[], Awaitable[bool]] | None = None
+    consult: Callable[[], Awaitable[bool]] | None = None
     """Awaited before both; if it returns False, nothing is done and the state is judged anew."""
 
 
@@ -98,10 +97,8 @@ class Actor(Source[Item]):
         self._checkpoint: int | None = None
         self._adopted: dict[str, int] = {}
         # While decisions are made elsewhere: what comes meanwhile, to be taken in after them.
-        self._asked = False
+        self._consulting = False
         self._deferred: list[Callable[[], None]] = []
-        # Environments: the turn of the last decisions, the behaviours.
-        self._turns = 0
         self._known: set[str] = set()
         # Behaviours that had agents when credits were last asked for at a checkpoint.
         self._players: tuple[str, ...] = ()
@@ -116,11 +113,9 @@ class Actor(Source[Item]):
         """The incarnation of the actor, as it is now: see `renew`."""
         return self._processor.source
 
-    # Calls of the host. --------------------------------------------------------------------------------------------
-
     def receive_policy(self, update: PolicyUpdate) -> None:
         """Act by this policy from the next decision on."""
-        if self._asked:
+        if self._consulting:
             self._deferred.append(partial(self.receive_policy, update))
             return
         self._environment.update(update)
@@ -131,7 +126,7 @@ class Actor(Source[Item]):
 
     def receive_assignment(self, assignment: Assignment) -> None:
         """Play the next games under this assignment."""
-        if self._asked:
+        if self._consulting:
             self._deferred.append(partial(self.receive_assignment, assignment))
             return
         self._environment.mappings.assign(assignment)
@@ -168,8 +163,6 @@ class Actor(Source[Item]):
         self._environment.request_stop()
         self._give_up()
 
-    # The loop. -----------------------------------------------------------------------------------------------------
-
     async def start(self, context: StageContext) -> None:
         """Build and reset the environments, and announce their behaviours."""
         self._context = context
@@ -183,11 +176,9 @@ class Actor(Source[Item]):
             self._announce()
             self._state = self._end(end)
 
-    async def stop(self) -> None:
+    def stop(self) -> Awaitable[None] | None:
         """Close the environments."""
-        closing = self._environment.stop()
-        if closing is not None:
-            await closing
+        return self._environment.stop()
 
     def progress(self) -> int | None:
         """Count ticks; None while it waits for its host, or for environments that have deadlines of their own."""
@@ -200,10 +191,10 @@ class Actor(Source[Item]):
                 if transition[0]():
                     break
             _, work, then = transition
-            if work.ask is not None and not await work.ask():
+            if work.consult is not None and not await work.consult():
                 continue
-            if work.act is not None:
-                for item in work.act() or ():
+            if work.emit is not None:
+                for item in work.emit() or ():
                     yield item
             if work.wait is not None:
                 try:
@@ -215,38 +206,36 @@ class Actor(Source[Item]):
 
     def _bind(self) -> dict[State, list[tuple[Callable[[], bool], _Work, State]]]:
         """Bind the table of transitions to this actor's methods."""
-        cues: dict[Cue, Callable[[], bool]] = {
-            Cue.CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
-            Cue.RENEWAL_DUE: lambda: self._checkpoint is not None and self._obeys(),
-            Cue.STOP_DUE: lambda: self._stopping and self._obeys(),
-            Cue.POLICY_MISSING: lambda: not self._environment.mappings.ready(self._environment.specs),
-            Cue.RESET_DUE: lambda: self._obeys() and self._resets.due(),
-            Cue.CREDITS_MISSING: self._credits_missing,
-            Cue.ALWAYS: lambda: True,
+        guards: dict[Guard, Callable[[], bool]] = {
+            Guard.CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
+            Guard.RENEWAL_DUE: lambda: self._checkpoint is not None and self._obeys(),
+            Guard.STOP_DUE: lambda: self._stopping and self._obeys(),
+            Guard.POLICY_MISSING: lambda: not self._environment.mappings.ready(self._environment.specs),
+            Guard.RESET_DUE: lambda: self._obeys() and self._resets.due(),
+            Guard.CREDITS_MISSING: self._credits_missing,
+            Guard.ALWAYS: lambda: True,
         }
-        ask = None if self._environment.oracle is None else self._consult
-        acts = {
-            Act.BARRIER: _Work(self._barrier, None),
-            Act.RENEWAL: _Work(self._close_at_checkpoint, None),
-            Act.FLUSH: _Work(self._processor.flush, None),
-            Act.SLEEP: _Work(None, self._sleep),
-            Act.DECIDE: _Work(self._decide, None, ask),
-            Act.RESET: _Work(self._processor.close_all, self._reset),
-            Act.STEP: _Work(self._before_step, self._advance),
-            Act.STAND_STILL: _Work(self._stand_still, self._sleep),
-            Act.ASK: _Work(self._account.ask, self._sleep),
-            Act.RESUME: _Work(self._decide_again, self._advance, ask),
-            Act.RENEW: _Work(None, self._renew),
-            Act.CLOSE: _Work(self._close, self._sleep),
+        consult = None if self._environment.oracle is None else self._consult
+        actions = {
+            Action.BARRIER: _Work(self._barrier, None),
+            Action.RENEWAL: _Work(self._close_at_checkpoint, None),
+            Action.FLUSH: _Work(self._processor.flush, None),
+            Action.SLEEP: _Work(None, self._sleep),
+            Action.DECIDE: _Work(self._decide, None, consult),
+            Action.RESET: _Work(self._processor.close_all, self._reset),
+            Action.STEP: _Work(self._before_step, self._advance),
+            Action.STAND_STILL: _Work(self._stand_still, self._sleep),
+            Action.ASK: _Work(self._account.ask, self._sleep),
+            Action.RESUME: _Work(self._decide_again, self._advance, consult),
+            Action.RENEW: _Work(None, self._renew),
+            Action.CLOSE: _Work(self._close, self._sleep),
         }
         if not self._resets_at_checkpoints:
-            del cues[Cue.RENEWAL_DUE]
+            del guards[Guard.RENEWAL_DUE]
         return {
-            state: [(cues[cue], acts[act], then) for cue, act, then in TRANSITIONS[state] if cue in cues]
-            for state in State
+            state: [(guards[row.guard], actions[row.action], row.then) for row in rows if row.guard in guards]
+            for state, rows in TRANSITIONS.items()
         }
-
-    # Cues. ---------------------------------------------------------------------------------------------------------
 
     def _obeys(self) -> bool:
         """True if commands are followed now: deterministic runs follow them only where they stand still."""
@@ -259,8 +248,6 @@ class Actor(Source[Item]):
         missing = self._account.missing(self._players if self._state is State.CHECKPOINT else self._account.deciding())
         return missing or (self._held and self._obeys())
 
-    # Acts. ---------------------------------------------------------------------------------------------------------
-
     async def _consult(self) -> bool:
         """Have the decisions made that are made elsewhere; False if a command comes first, or there is no answer.
 
@@ -268,7 +255,7 @@ class Actor(Source[Item]):
         """
         if self._state is State.WAITING and not self._changed:
             return True  # the decisions that it has are still by the newest policies
-        self._asked = self._asleep = True
+        self._consulting = self._asleep = True
         began = time.perf_counter()
         try:
             self._adopted |= await self._environment.consult()
@@ -284,7 +271,7 @@ class Actor(Source[Item]):
 
     def _catch_up(self) -> None:
         """Take in what came while decisions were made elsewhere."""
-        self._asked = False
+        self._consulting = False
         deferred, self._deferred = self._deferred, []
         for receive in deferred:
             receive()
@@ -300,7 +287,7 @@ class Actor(Source[Item]):
         adopted, self._adopted = self._adopted, {}
         self._changed = False
         versions = self._account.newest_versions() if adopted else {}
-        self._end_turn()
+        self._account.end_turn()
         began = time.perf_counter()
         steps = self._environment.decide()
         self._context.timings.add(ACTING, time.perf_counter() - began)
@@ -312,19 +299,6 @@ class Actor(Source[Item]):
         for behavior_id, version in adopted.items():
             yield from self._processor.cut_older_than(behavior_id, version - 1)
         self._account.note_versions(versions, {})
-
-    def _end_turn(self) -> None:
-        """End learning from the decisions of the turn before, if another team's turn has begun.
-
-        The gate does not hold back behaviours that learn no more, and returns their credits: steps that they then
-        completed as learners would be beyond all caps, more of them with each turn. Each tick's decisions are taken
-        after this, and its steps are completed after it: decisions open now are those of the turn before.
-        """
-        mappings = self._environment.mappings
-        if self._turns != mappings.turns:
-            self._turns = mappings.turns
-            for behavior_id in filter(mappings.has_self_play, self._environment.specs):
-                self._processor.end_learning(behavior_id)
 
     def _decide_again(self) -> None:
         """Replace decisions of older policies, before the first step after a wait."""
@@ -349,13 +323,9 @@ class Actor(Source[Item]):
         except BrokenEnvironmentError as error:
             await self._resets.recover(error)
         self._context.timings.add(STEPPING, time.perf_counter() - began)
-        lost = self._environment.lost
-        if lost is not None:
-            dropped = self._processor.drop_environments(lost)
-            if dropped:
-                self._context.log.warning("%d steps of half-made trajectories are dropped with it.", dropped)
-        closed = self._environment.closed
-        if closed is not None:
+        if (lost := self._environment.lost) is not None and (dropped := self._processor.drop_environments(lost)):
+            self._context.log.warning("%d steps of half-made trajectories are dropped with it.", dropped)
+        if (closed := self._environment.closed) is not None:
             self._processor.close_environments(closed)
         if len(self._environment.specs) > len(self._known):
             self._announce()
@@ -407,8 +377,6 @@ class Actor(Source[Item]):
     async def _reset(self) -> None:
         await self._resets.make()
         self._announce()
-
-    # Parts of cues and acts. ---------------------------------------------------------------------------------------
 
     def _end(self, end: EnvironmentEnded) -> State:
         """Report that the environments have ended in order."""

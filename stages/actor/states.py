@@ -1,4 +1,4 @@
-"""The states of the actor, and the table of transitions between them. `actor` implements the cues and acts in it.
+"""The states of the actor, and the table of transitions between them. `actor` implements the guards and actions in it.
 
 A *tick* is a decision of the policies (DECIDING) followed by a step of the environments (DECIDED). An actor without
 credits stands still: it has emitted all that it held, and follows its host's commands at once.
@@ -23,8 +23,8 @@ class State(IntEnum):
     STOPPED = auto()  # the last item was emitted
 
 
-class Cue(Enum):
-    """The conditions of transitions."""
+class Guard(Enum):
+    """The conditions of transitions, which the actor tests in each state in turn."""
 
     CHECKPOINT_DUE = auto()  # a checkpoint was requested, and commands are followed here
     RENEWAL_DUE = auto()  # the same, in a run that resets its environments at each checkpoint
@@ -35,7 +35,7 @@ class Cue(Enum):
     ALWAYS = auto()
 
 
-class Act(Enum):
+class Action(Enum):
     """The work of transitions: an actor first emits items, then awaits."""
 
     BARRIER = auto()  # emit the checkpoint's barrier
@@ -53,57 +53,57 @@ class Act(Enum):
 
 
 class Transition(NamedTuple):
-    """The act that a cue leads to, and the state that follows."""
+    """The action that a guard leads to, and the state that follows."""
 
-    cue: Cue
-    act: Act
+    guard: Guard
+    action: Action
     then: State
 
 
-def _commands(state: State) -> tuple[Transition, ...]:
+def _on_commands(state: State) -> tuple[Transition, ...]:
     """The transitions on the host's commands; a stop follows the checkpoint that was requested before it."""
     return (
-        Transition(Cue.RENEWAL_DUE, Act.RENEWAL, State.CHECKPOINT),
-        Transition(Cue.CHECKPOINT_DUE, Act.BARRIER, state),
-        Transition(Cue.STOP_DUE, Act.FLUSH, State.STOPPED),
+        Transition(Guard.RENEWAL_DUE, Action.RENEWAL, State.CHECKPOINT),
+        Transition(Guard.CHECKPOINT_DUE, Action.BARRIER, state),
+        Transition(Guard.STOP_DUE, Action.FLUSH, State.STOPPED),
     )
 
 
 TRANSITIONS: dict[State, tuple[Transition, ...]] = {
     State.DECIDING: (
-        *_commands(State.DECIDING),
-        Transition(Cue.POLICY_MISSING, Act.SLEEP, State.DECIDING),
-        Transition(Cue.ALWAYS, Act.DECIDE, State.DECIDED),
+        *_on_commands(State.DECIDING),
+        Transition(Guard.POLICY_MISSING, Action.SLEEP, State.DECIDING),
+        Transition(Guard.ALWAYS, Action.DECIDE, State.DECIDED),
     ),
     State.DECIDED: (
-        Transition(Cue.RESET_DUE, Act.RESET, State.RESET),
-        Transition(Cue.CREDITS_MISSING, Act.STAND_STILL, State.WAITING),
-        Transition(Cue.ALWAYS, Act.STEP, State.DECIDING),
+        Transition(Guard.RESET_DUE, Action.RESET, State.RESET),
+        Transition(Guard.CREDITS_MISSING, Action.STAND_STILL, State.WAITING),
+        Transition(Guard.ALWAYS, Action.STEP, State.DECIDING),
     ),
-    State.RESET: (Transition(Cue.ALWAYS, Act.DECIDE, State.DECIDED),),
+    State.RESET: (Transition(Guard.ALWAYS, Action.DECIDE, State.DECIDED),),
     State.WAITING: (
-        *_commands(State.WAITING),
-        Transition(Cue.POLICY_MISSING, Act.SLEEP, State.WAITING),
-        Transition(Cue.RESET_DUE, Act.RESET, State.RESET_WAITING),
-        Transition(Cue.CREDITS_MISSING, Act.ASK, State.WAITING),
-        Transition(Cue.ALWAYS, Act.RESUME, State.DECIDING),
+        *_on_commands(State.WAITING),
+        Transition(Guard.POLICY_MISSING, Action.SLEEP, State.WAITING),
+        Transition(Guard.RESET_DUE, Action.RESET, State.RESET_WAITING),
+        Transition(Guard.CREDITS_MISSING, Action.ASK, State.WAITING),
+        Transition(Guard.ALWAYS, Action.RESUME, State.DECIDING),
     ),
-    State.RESET_WAITING: (Transition(Cue.ALWAYS, Act.DECIDE, State.WAITING),),
+    State.RESET_WAITING: (Transition(Guard.ALWAYS, Action.DECIDE, State.WAITING),),
     State.CHECKPOINT: (
-        Transition(Cue.RENEWAL_DUE, Act.RENEWAL, State.CHECKPOINT),
-        Transition(Cue.STOP_DUE, Act.FLUSH, State.STOPPED),
-        Transition(Cue.CREDITS_MISSING, Act.ASK, State.CHECKPOINT),
-        Transition(Cue.POLICY_MISSING, Act.SLEEP, State.CHECKPOINT),
-        Transition(Cue.ALWAYS, Act.RENEW, State.RESET_WAITING),
+        Transition(Guard.RENEWAL_DUE, Action.RENEWAL, State.CHECKPOINT),
+        Transition(Guard.STOP_DUE, Action.FLUSH, State.STOPPED),
+        Transition(Guard.CREDITS_MISSING, Action.ASK, State.CHECKPOINT),
+        Transition(Guard.POLICY_MISSING, Action.SLEEP, State.CHECKPOINT),
+        Transition(Guard.ALWAYS, Action.RENEW, State.RESET_WAITING),
     ),
     State.ENDED: (
-        Transition(Cue.CHECKPOINT_DUE, Act.BARRIER, State.ENDED),
-        Transition(Cue.STOP_DUE, Act.FLUSH, State.STOPPED),
-        Transition(Cue.ALWAYS, Act.CLOSE, State.ENDED),
+        Transition(Guard.CHECKPOINT_DUE, Action.BARRIER, State.ENDED),
+        Transition(Guard.STOP_DUE, Action.FLUSH, State.STOPPED),
+        Transition(Guard.ALWAYS, Action.CLOSE, State.ENDED),
     ),
     State.STOPPED: (),
 }
-"""The transitions out of each state: the first one whose cue holds is made. Beside these, environments that end in
+"""The transitions out of each state: the first one whose guard holds is made. Beside these, environments that end in
 order while they step or are reset make any state ENDED."""
 
 STANDS_STILL = frozenset({State.WAITING, State.RESET_WAITING, State.CHECKPOINT, State.ENDED})

@@ -9,11 +9,17 @@ from numpy.typing import NDArray
 
 from headrace.queues.errors import ShapeError
 from headrace.queues.messages import Array, Floats, StepBatch, TrajectoryBatch
-from headrace.stages.agent.agent_state import LEARNING, AgentState, Stamps, as_bytes, count_true
-from headrace.stages.agent.groups import Groups
-from headrace.stages.agent.outbox import EndedEpisodes, Outbox
-from headrace.stages.agent.pages import PageColumn, Pages
-from headrace.stages.agent.tick_agents import Deciding, TickAgents
+from headrace.stages.agent.agents import (
+    LEARNING,
+    AgentState,
+    Deciding,
+    Groups,
+    Stamps,
+    TickAgents,
+    as_bytes,
+    count_true,
+)
+from headrace.stages.agent.pages import EndedEpisodes, Outbox, PageColumn, Pages
 from headrace.stages.slots import Numbers, Where, pick
 
 log = logging.getLogger(__name__)

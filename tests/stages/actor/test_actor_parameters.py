@@ -13,7 +13,7 @@ from virtual_time import until_blocked
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import Barrier
 from headrace.stages.actor.actor import Actor, ActorPort
-from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.actor.credits import CreditGate
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.policy_mapping import PolicyMappings
 from headrace.stages.environments.stage import EnvironmentStage

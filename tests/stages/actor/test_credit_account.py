@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.stages.actor.credit_account import CreditAccount
-from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.actor.credits import CreditAccount, CreditGate
 
 
 class World:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.stages.actor.credit_gate import CreditGate
+from headrace.stages.actor.credits import CreditGate
 
 
 class Ledger:

@@ -4,66 +4,66 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Act, Cue, State
+from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Action, Guard, State
 
-CHECKPOINT, RENEWAL, STOP = Cue.CHECKPOINT_DUE, Cue.RENEWAL_DUE, Cue.STOP_DUE
-NO_POLICY, RESET, NO_CREDITS = Cue.POLICY_MISSING, Cue.RESET_DUE, Cue.CREDITS_MISSING
+CHECKPOINT, RENEWAL, STOP = Guard.CHECKPOINT_DUE, Guard.RENEWAL_DUE, Guard.STOP_DUE
+NO_POLICY, RESET, NO_CREDITS = Guard.POLICY_MISSING, Guard.RESET_DUE, Guard.CREDITS_MISSING
 
 TICK = [
     # Commands take precedence over all else, a checkpoint over a stop.
-    (State.DECIDING, {CHECKPOINT}, Act.BARRIER, State.DECIDING),
-    (State.DECIDING, {CHECKPOINT, RENEWAL}, Act.RENEWAL, State.CHECKPOINT),
-    (State.DECIDING, {CHECKPOINT, STOP, NO_POLICY}, Act.BARRIER, State.DECIDING),
-    (State.DECIDING, {STOP, NO_POLICY}, Act.FLUSH, State.STOPPED),
-    (State.DECIDING, {NO_POLICY, RESET, NO_CREDITS}, Act.SLEEP, State.DECIDING),
-    (State.DECIDING, {RESET, NO_CREDITS}, Act.DECIDE, State.DECIDED),
-    (State.DECIDING, set(), Act.DECIDE, State.DECIDED),
+    (State.DECIDING, {CHECKPOINT}, Action.BARRIER, State.DECIDING),
+    (State.DECIDING, {CHECKPOINT, RENEWAL}, Action.RENEWAL, State.CHECKPOINT),
+    (State.DECIDING, {CHECKPOINT, STOP, NO_POLICY}, Action.BARRIER, State.DECIDING),
+    (State.DECIDING, {STOP, NO_POLICY}, Action.FLUSH, State.STOPPED),
+    (State.DECIDING, {NO_POLICY, RESET, NO_CREDITS}, Action.SLEEP, State.DECIDING),
+    (State.DECIDING, {RESET, NO_CREDITS}, Action.DECIDE, State.DECIDED),
+    (State.DECIDING, set(), Action.DECIDE, State.DECIDED),
     # A tick is not cut in two: what is asked for in its midst waits for its end.
-    (State.DECIDED, {CHECKPOINT, RENEWAL, STOP, NO_POLICY}, Act.STEP, State.DECIDING),
-    (State.DECIDED, {RESET, NO_CREDITS}, Act.RESET, State.RESET),
-    (State.DECIDED, {NO_CREDITS}, Act.STAND_STILL, State.WAITING),
-    (State.DECIDED, set(), Act.STEP, State.DECIDING),
-    (State.RESET, {CHECKPOINT, RENEWAL, STOP, RESET, NO_CREDITS}, Act.DECIDE, State.DECIDED),
+    (State.DECIDED, {CHECKPOINT, RENEWAL, STOP, NO_POLICY}, Action.STEP, State.DECIDING),
+    (State.DECIDED, {RESET, NO_CREDITS}, Action.RESET, State.RESET),
+    (State.DECIDED, {NO_CREDITS}, Action.STAND_STILL, State.WAITING),
+    (State.DECIDED, set(), Action.STEP, State.DECIDING),
+    (State.RESET, {CHECKPOINT, RENEWAL, STOP, RESET, NO_CREDITS}, Action.DECIDE, State.DECIDED),
 ]
 STANDING = [
-    (State.WAITING, {CHECKPOINT, NO_CREDITS}, Act.BARRIER, State.WAITING),
-    (State.WAITING, {CHECKPOINT, RENEWAL, NO_CREDITS}, Act.RENEWAL, State.CHECKPOINT),
-    (State.WAITING, {STOP, NO_CREDITS}, Act.FLUSH, State.STOPPED),
-    (State.WAITING, {NO_POLICY}, Act.SLEEP, State.WAITING),
-    (State.WAITING, {RESET, NO_CREDITS}, Act.RESET, State.RESET_WAITING),
-    (State.WAITING, {NO_CREDITS}, Act.ASK, State.WAITING),
-    (State.WAITING, set(), Act.RESUME, State.DECIDING),
-    (State.RESET_WAITING, {CHECKPOINT, RENEWAL, STOP, RESET, NO_CREDITS}, Act.DECIDE, State.WAITING),
-    (State.CHECKPOINT, {CHECKPOINT, RENEWAL}, Act.RENEWAL, State.CHECKPOINT),
-    (State.CHECKPOINT, {STOP, NO_CREDITS}, Act.FLUSH, State.STOPPED),
-    (State.CHECKPOINT, {NO_CREDITS, RESET, NO_POLICY}, Act.ASK, State.CHECKPOINT),
-    (State.CHECKPOINT, {RESET, NO_POLICY}, Act.SLEEP, State.CHECKPOINT),
-    (State.CHECKPOINT, {RESET}, Act.RENEW, State.RESET_WAITING),
+    (State.WAITING, {CHECKPOINT, NO_CREDITS}, Action.BARRIER, State.WAITING),
+    (State.WAITING, {CHECKPOINT, RENEWAL, NO_CREDITS}, Action.RENEWAL, State.CHECKPOINT),
+    (State.WAITING, {STOP, NO_CREDITS}, Action.FLUSH, State.STOPPED),
+    (State.WAITING, {NO_POLICY}, Action.SLEEP, State.WAITING),
+    (State.WAITING, {RESET, NO_CREDITS}, Action.RESET, State.RESET_WAITING),
+    (State.WAITING, {NO_CREDITS}, Action.ASK, State.WAITING),
+    (State.WAITING, set(), Action.RESUME, State.DECIDING),
+    (State.RESET_WAITING, {CHECKPOINT, RENEWAL, STOP, RESET, NO_CREDITS}, Action.DECIDE, State.WAITING),
+    (State.CHECKPOINT, {CHECKPOINT, RENEWAL}, Action.RENEWAL, State.CHECKPOINT),
+    (State.CHECKPOINT, {STOP, NO_CREDITS}, Action.FLUSH, State.STOPPED),
+    (State.CHECKPOINT, {NO_CREDITS, RESET, NO_POLICY}, Action.ASK, State.CHECKPOINT),
+    (State.CHECKPOINT, {RESET, NO_POLICY}, Action.SLEEP, State.CHECKPOINT),
+    (State.CHECKPOINT, {RESET}, Action.RENEW, State.RESET_WAITING),
 ]
 END = [
-    (State.ENDED, {CHECKPOINT, RENEWAL, STOP}, Act.BARRIER, State.ENDED),
-    (State.ENDED, {STOP}, Act.FLUSH, State.STOPPED),
-    (State.ENDED, {RENEWAL, NO_POLICY, RESET, NO_CREDITS}, Act.CLOSE, State.ENDED),
+    (State.ENDED, {CHECKPOINT, RENEWAL, STOP}, Action.BARRIER, State.ENDED),
+    (State.ENDED, {STOP}, Action.FLUSH, State.STOPPED),
+    (State.ENDED, {RENEWAL, NO_POLICY, RESET, NO_CREDITS}, Action.CLOSE, State.ENDED),
 ]
 
 
-@pytest.mark.parametrize(("state", "cues", "act", "then"), TICK + STANDING + END)
-def test_of_all_that_is_due_the_first_in_the_table_is_done(state, cues, act, then):
-    made = next(each for each in TRANSITIONS[state] if each.cue in cues | {Cue.ALWAYS})
-    assert (made.act, made.then) == (act, then)
+@pytest.mark.parametrize(("state", "guards", "action", "then"), TICK + STANDING + END)
+def test_of_all_that_is_due_the_first_in_the_table_is_done(state, guards, action, then):
+    transition = next(each for each in TRANSITIONS[state] if each.guard in guards | {Guard.ALWAYS})
+    assert (transition.action, transition.then) == (action, then)
 
 
 def test_the_rows_above_tell_of_every_transition():
-    told = {(state, act, then) for state, _, act, then in TICK + STANDING + END}
-    assert told == {(state, row.act, row.then) for state, rows in TRANSITIONS.items() for row in rows}
+    rows = {(state, action, then) for state, _, action, then in TICK + STANDING + END}
+    assert rows == {(state, row.action, row.then) for state, them in TRANSITIONS.items() for row in them}
 
 
 def test_there_is_always_something_to_do_until_it_is_stopped():
     assert TRANSITIONS.keys() == set(State)
     for state, rows in TRANSITIONS.items():
-        cues = [row.cue for row in rows]
-        assert cues.index(Cue.ALWAYS) == len(cues) - 1 if rows else state is State.STOPPED
-        assert len(set(cues)) == len(cues), "a cue that stands twice is followed once"
+        guards = [row.guard for row in rows]
+        assert guards.index(Guard.ALWAYS) == len(guards) - 1 if rows else state is State.STOPPED
+        assert len(set(guards)) == len(guards), "a cue that stands twice is followed once"
 
 
 def test_it_comes_to_its_stop_from_everywhere():
@@ -75,11 +75,11 @@ def test_it_comes_to_its_stop_from_everywhere():
 
 def test_it_waits_only_where_commands_are_followed():
     """Else a command that comes while it waits would have to wait as well, perhaps for ever."""
-    waits = {Act.SLEEP, Act.STAND_STILL, Act.ASK, Act.CLOSE}
-    for row in (row for rows in TRANSITIONS.values() for row in rows if row.act in waits):
-        cues = {each.cue for each in TRANSITIONS[row.then]}
-        assert STOP in cues
-        assert cues & {CHECKPOINT, RENEWAL}
+    waits = {Action.SLEEP, Action.STAND_STILL, Action.ASK, Action.CLOSE}
+    for row in (row for rows in TRANSITIONS.values() for row in rows if row.action in waits):
+        guards = {each.guard for each in TRANSITIONS[row.then]}
+        assert STOP in guards
+        assert guards & {CHECKPOINT, RENEWAL}
 
 
 def test_a_deterministic_run_steps_only_after_it_was_granted_credits():
@@ -87,6 +87,6 @@ def test_a_deterministic_run_steps_only_after_it_was_granted_credits():
     leaves = [
         row for state in STANDS_STILL for row in TRANSITIONS[state] if row.then not in STANDS_STILL | {State.STOPPED}
     ]
-    assert [(row.cue, row.act) for row in leaves] == [(Cue.ALWAYS, Act.RESUME)]
-    cues = [row.cue for row in TRANSITIONS[State.WAITING]]
-    assert cues.index(NO_CREDITS) < cues.index(Cue.ALWAYS)
+    assert [(row.guard, row.action) for row in leaves] == [(Guard.ALWAYS, Action.RESUME)]
+    guards = [row.guard for row in TRANSITIONS[State.WAITING]]
+    assert guards.index(NO_CREDITS) < guards.index(Guard.ALWAYS)

@@ -1,0 +1,288 @@
+"""The agents of one behaviour id, by slot: who decides at a tick, the state of each beside its rows, and their groups.
+
+Slots are found at once where those agents decide that decided at the last tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import Array, Columns, Floats, StepBatch
+from headrace.stages.agent.pages import ClosedTrajectories
+from headrace.stages.slots import Numbers, Slots, Where, as_slice, enlarged
+
+
+class Groups:
+    """The groups of one behaviour id's agents, by slot.
+
+    Attributes:
+        ids: [total] the group in which an agent took its open decision, 0 for none.
+        returns: [total] sum of the group's rewards that an agent got in its episode.
+        tick: the last tick that was added.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.ids = np.zeros(total, np.int64)
+        self.returns = np.zeros(total, np.float64)
+        self.tick = 0
+        self._parted: list[Numbers] = []
+
+    def enlarge(self, total: int) -> None:
+        """Make room for this many slots."""
+        self.ids, self.returns = enlarged(self.ids, total), enlarged(self.returns, total)
+
+    def note_closed(self, slots: Numbers, left: Numbers | None = None) -> Columns:
+        """Note that trajectories are closed now.
+
+        Args:
+            slots: [k] of their agents.
+            left: where these agents end, slots of those that go on; None where they go on themselves.
+
+        Returns:
+            `GROUP_TRAJECTORY_COLUMNS` [k].
+        """
+        ids = self.ids[slots]
+        self._parted.append(ids)
+        goes_on = np.ones(len(ids), np.bool_) if left is None else (ids != 0) & np.isin(ids, self.ids[left])
+        return {"group_ids": ids, "next_ticks": np.full(len(ids), self.tick), "group_left": goes_on}
+
+    @property
+    def anyone_parted(self) -> bool:
+        """True if a trajectory was closed since `forget_parted`."""
+        return bool(self._parted)
+
+    def parted(self, slots: Numbers) -> Numbers:
+        """Those of the agents that are in a group of which a trajectory was closed since `forget_parted`."""
+        ids = self.ids[slots]
+        mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self._parted))]
+        return mates
+
+    def forget_parted(self) -> None:
+        """Forget the closed trajectories: those of all mates were cut."""
+        self._parted.clear()
+
+    def of_episodes(
+        self, slots: Numbers, last_rewards: NDArray[np.float32], steps: Numbers, group_left: NDArray[np.bool_]
+    ) -> Columns:
+        """The groups' columns of agents' episodes that end.
+
+        A group is over when none of its agents is left. Then, of the agents that ended last, the row of the one with
+        the longest episode is marked: its sum of rewards is the group's.
+
+        Args:
+            slots: [e] of those agents.
+            last_rewards: [e] their groups' rewards of the last step.
+            steps: [e] decisions of each in its episode.
+            group_left: [e] true where mates go on.
+
+        Returns:
+            `GROUP_EPISODE_COLUMNS` [e].
+        """
+        ids = self.ids[slots]
+        order = np.lexsort((-steps, ids))
+        over = np.zeros(len(ids), np.bool_)
+        over[order[np.unique(ids[order], return_index=True)[1]]] = True
+        over &= (ids != 0) & ~group_left
+        returns = (self.returns[slots] + last_rewards).astype(np.float32)
+        return {"episode_group_returns": returns, "episode_group_over": over}
+
+
+Stamps = Sequence[Array]
+"""The stamps of decisions: episode ids; of the assignment the generation, opponent, learning or not; and where the
+behaviour has groups, the group's id."""
+LEARNING = 3
+"""Place of `learning` in them."""
+
+
+_RETURN = np.dtype(np.float64)
+# Arrays of no dimension: a Python number takes NumPy longer to read than to write to a few slots.
+_NO_RETURN, _NO_STEPS = np.zeros((), _RETURN), np.zeros((), np.int64)
+
+
+class AgentState:
+    """The per-agent arrays of one behaviour id.
+
+    Args:
+        total: number of slots.
+        nowhere: the row of agents without an open decision.
+        grouped: true if its agents may be in groups.
+
+    Attributes:
+        cursor: [total] the row of the pages in which the open decision stands.
+        episode_ids: [total] the episode of the open decision.
+        learning: [total] true where the open decision is learned from.
+        returns: [total] sum of the episode's rewards so far.
+        steps_before: [total] decisions of the episode in earlier pages.
+        mates: the groups; None if there are none.
+    """
+
+    def __init__(self, total: int, nowhere: Numbers, grouped: bool) -> None:
+        self._nowhere = nowhere
+        self.cursor = np.full(total, nowhere)
+        self.episode_ids = np.zeros(total, np.int64)
+        self.learning = np.zeros(total, np.bool_)
+        self.returns = np.zeros(total, np.float64)
+        self.steps_before = np.zeros(total, np.int64)
+        self.mates = Groups(total) if grouped else None
+        self._generations = np.zeros(total, np.int32)
+        self._opponents = np.zeros(total, np.int32)
+        self._env_ids = np.zeros(total, np.int32)
+
+    def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32]) -> None:
+        """Add agents [k] of some environments; there are `total` slots now."""
+        if total > len(self.episode_ids):
+            self._enlarge(total)
+        self._env_ids[slots] = env_ids
+
+    def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
+        """Begin episodes of agents [k] that had no open decision."""
+        self.stamp(slots, stamps)
+        self.returns[slots] = _NO_RETURN
+        self.steps_before[slots] = _NO_STEPS
+        if self.mates is not None:
+            self.mates.returns[slots] = _NO_RETURN
+
+    def stamp(self, where: Where, stamps: Stamps) -> None:
+        """Set the stamps of agents' open decisions."""
+        self.episode_ids[where] = stamps[0]
+        self._generations[where] = stamps[1]
+        self._opponents[where] = stamps[2]
+        self.learning[where] = stamps[LEARNING]
+        if self.mates is not None:
+            self.mates.ids[where] = stamps[-1]
+
+    def stamps(self, where: Where) -> Stamps:
+        """The stamps of agents' open decisions."""
+        stamps = (self.episode_ids[where], self._generations[where], self._opponents[where], self.learning[where])
+        return stamps if self.mates is None else (*stamps, self.mates.ids[where])
+
+    def living_in(self, slots: Numbers, env_ids: Numbers) -> Numbers:
+        """Those of the agents that live in some environments."""
+        living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
+        return living
+
+    def returns_with(self, where: Where, rewards: Floats) -> NDArray[np.float64]:
+        """The returns of agents' episodes with rewards added to them."""
+        returns = rewards.astype(_RETURN)  # first: NumPy adds arrays of two dtypes more slowly
+        returns += self.returns[where]
+        return returns
+
+    def closed(
+        self,
+        slots: Numbers,
+        agent_ids: Numbers,
+        ends: Numbers,
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+    ) -> ClosedTrajectories:
+        """Trajectories [k] that are closed now, for the outbox."""
+        return ClosedTrajectories(
+            ends,
+            agent_ids,
+            self.episode_ids[slots],
+            self._generations[slots],
+            self._opponents[slots],
+            self.learning[slots],
+            terminated,
+            truncated,
+        )
+
+    def _enlarge(self, total: int) -> None:
+        present = len(self.cursor)
+        for name, values in vars(self).items():
+            if isinstance(values, np.ndarray) and values.ndim:
+                setattr(self, name, enlarged(values, total))
+        self.cursor[present:] = self._nowhere
+        if self.mates is not None:
+            self.mates.enlarge(total)
+
+
+def count_true(flags: NDArray[np.bool_]) -> int:
+    """Number of flags that are true; for few, NumPy's own takes twice as long."""
+    return flags.tobytes().count(1)
+
+
+def as_bytes(stamps: Stamps) -> bytes:
+    """Stamps in a form that is quick to compare."""
+    try:
+        return b"".join(stamps)  # type: ignore[arg-type]  # an array is a buffer: read without a copy of each
+    except TypeError:  # one is not contiguous, such as a column of a table
+        return b"".join([values.tobytes() for values in stamps])
+
+
+@dataclass(slots=True)
+class Deciding:
+    """The agents that decide at a tick.
+
+    Attributes:
+        agent_ids: their ids, as bytes.
+        slots: [d] theirs.
+        where: the same, as a slice if they follow each other.
+        stamps: of their decisions, as bytes.
+        learning: number of their decisions that are learned from.
+    """
+
+    agent_ids: bytes
+    slots: Numbers
+    where: Where
+    stamps: bytes = b""
+    learning: int = 0
+
+
+class TickAgents:
+    """The agents of a behaviour id that have a slot.
+
+    Args:
+        capacity: number of agents to make room for at first.
+
+    Attributes:
+        slots: theirs.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.slots = Slots(capacity)
+        self._last: Deciding | None = None
+
+    def call(self, step: StepBatch, agents: AgentState) -> tuple[Where, Numbers, bool, Deciding]:
+        """Find a tick's agents; new ones that decide get slots, and join `agents`.
+
+        Returns:
+            The slots of all [n]; those of agents that ended [ended]; whether some of the latter are unknown (`NOBODY`);
+            and the agents that decide.
+        """
+        ended = step.ended
+        # Comparing bytes costs a tenth of `array_equal`; identity would prove nothing, as arrays may be reused.
+        key = step.agent_ids[ended:].tobytes()
+        last = self._last
+        if last is not None and last.agent_ids == key:
+            if not ended:
+                return last.where, _NONE, False, last
+            ending, unknown = self.slots.look_up(step.agent_ids[:ended])
+            return np.concatenate((ending, last.slots)), ending, len(unknown) > 0, last
+        slots, new = self.slots.look_up(step.agent_ids)
+        strangers = bool(ended and len(new) and new.item(0) < ended)
+        if strangers:
+            new = new[new.searchsorted(ended) :]
+        if len(new):
+            slots[new] = joined = self.slots.add(step.agent_ids[new])
+            agents.join(joined, self.slots.total, step.env_ids[new])
+        deciding = slots[ended:]
+        self._last = last = Deciding(key, deciding, as_slice(deciding))
+        return slots, slots[:ended], strangers, last
+
+    def remove(self, slots: Numbers) -> None:
+        """Forget agents."""
+        if len(slots):
+            self.slots.remove(slots)
+            self._last = None
+
+    def forget_stamps(self) -> None:
+        """Have the stamps of the next decisions compared with those of the open ones."""
+        self._last = None
+
+
+_NONE = np.empty(0, np.int64)
