@@ -55,7 +55,7 @@ BRAIN_KINDS: Table[BrainKind] = Table(
     player=BrainKind(
         "a person's keys on the live page, in all games of the run's only instance, which waits for the person; needs "
         "`--monitor-control`",
-        "headrace.stages.exhibition.seats:make_player",
+        "headrace.stages.exhibition.own_game:make_player",
     ),
 )
 """By kind; `kind_of` says which one a `use` names."""

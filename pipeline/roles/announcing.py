@@ -9,8 +9,7 @@ from headrace.config.environment import KeyMapSettings
 from headrace.pipeline.control.messages import PictureTaken
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.exhibition.keys import buttons
-from headrace.stages.exhibition.projector import Shown
-from headrace.stages.exhibition.standings import Standings
+from headrace.stages.exhibition.projector import Shown, Standings
 from headrace.stages.games.scene import Display
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch
-from headrace.queues.specs import BehaviorSpec
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
+from headrace.stages.errors import StageError
 from headrace.stages.games.scene import Display, Drawn
 
 USUAL_FPS = 30.0
@@ -48,7 +49,42 @@ class Rendering(Protocol):
         ...
 
 
-class FilmedGroup:
+class WatchedGroup:
+    """A group that is watched while it is stepped: what passes through it is as it was.
+
+    Args:
+        group: the group; it is closed with this one.
+    """
+
+    def __init__(self, group: EnvironmentGroup) -> None:
+        self.num_envs = group.num_envs
+        self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
+        self._group: Any = group
+        for name in ("set_parameters", "limits_episodes"):
+            if hasattr(group, name):
+                setattr(self, name, getattr(group, name))
+
+    def close(self) -> Awaitable[None] | None:
+        """Close the group."""
+        return self._group.close()  # type: ignore[no-any-return]
+
+    def _then(
+        self, result: StepResult | Awaitable[StepResult], follow: Callable[[StepResult], None]
+    ) -> StepResult | Awaitable[StepResult]:
+        """Return a result, and have it followed by something once it is there."""
+        if inspect.isawaitable(result):
+            return self._later(result, follow)
+        self.behavior_specs = self._group.behavior_specs
+        follow(result)
+        return result
+
+    async def _later(self, result: Awaitable[StepResult], follow: Callable[[StepResult], None]) -> StepResult:
+        arrived = await result
+        self._then(arrived, follow)
+        return arrived
+
+
+class FilmedGroup(WatchedGroup):
     """A group of which each environment step is filmed; whatever wraps it may hold actions for several.
 
     Args:
@@ -57,18 +93,13 @@ class FilmedGroup:
     """
 
     def __init__(self, group: EnvironmentGroup, raw: bool = False) -> None:
+        super().__init__(group)
         self._raw = raw
-        self.num_envs = group.num_envs
-        self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
         self.display: Display | None = None
-        self._group: Any = group
         self._waiting: list[Picture] = []
         if isinstance(group, Drawn):
             self.display = group.display
             group.on_tick = self._expose
-        for name in ("set_parameters", "limits_episodes"):
-            if hasattr(group, name):
-                setattr(self, name, getattr(group, name))
 
     @property
     def frame_s(self) -> float:
@@ -84,15 +115,11 @@ class FilmedGroup:
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
         """Reset, and take a picture."""
         self._waiting.clear()
-        return self._filmed(self._group.reset(seed), self._expose)
+        return self._then(self._group.reset(seed), self._expose)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
         """Step, and take a picture, unless the group lets take them within."""
-        return self._filmed(self._group.step(actions), self._expose if self.display is None else None)
-
-    def close(self) -> Awaitable[None] | None:
-        """Close the group."""
-        return self._group.close()  # type: ignore[no-any-return]
+        return self._then(self._group.step(actions), self._expose if self.display is None else _pass_on)
 
     def take(self) -> list[Picture]:
         """Return the pictures since the last call."""
@@ -107,24 +134,13 @@ class FilmedGroup:
         scene = self._group.scene(0)
         return Picture(scene.shapes, score=scene.score, heads=scene.heads)
 
-    def _expose(self) -> None:
+    def _expose(self, _: StepResult | None = None) -> None:
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append(self.now())
 
-    def _filmed(
-        self, result: StepResult | Awaitable[StepResult], expose: Callable[[], None] | None
-    ) -> StepResult | Awaitable[StepResult]:
-        if inspect.isawaitable(result):
-            return self._later(result, expose)
-        self.behavior_specs = self._group.behavior_specs
-        if expose is not None:
-            expose()
-        return result
 
-    async def _later(self, result: Awaitable[StepResult], expose: Callable[[], None] | None) -> StepResult:
-        arrived = await result
-        self._filmed(arrived, expose)
-        return arrived
+def _pass_on(_: StepResult) -> None:
+    """Pictures are taken within the step."""
 
 
 def frames_per_second(group: Any) -> float:
@@ -140,3 +156,62 @@ def encode(image: NDArray[np.uint8]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=_QUALITY, subsampling=0)
     return buffer.getvalue()
+
+
+# Pictures of what an agent observes, for environments that draw nothing: Atari's vectorised implementation is one.
+
+_IMAGE_RANK = 3
+
+
+class ObservationPictures(WatchedGroup):
+    """A group of one instance whose picture is the newest image that an agent observes.
+
+    Args:
+        group: the group; it is closed with this one.
+    """
+
+    def __init__(self, group: EnvironmentGroup) -> None:
+        super().__init__(group)
+        self._seen: NDArray[np.uint8] | None = None
+        if hasattr(group, "metadata"):
+            self.metadata = group.metadata
+
+    def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
+        """Reset, and look."""
+        return self._then(self._group.reset(seed), self._look)
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
+        """Step, and look."""
+        return self._then(self._group.step(actions), self._look)
+
+    def render(self, env_id: int = 0) -> NDArray[np.uint8]:
+        """Return what was observed last, as an RGB image [height, width, 3].
+
+        Raises:
+            StageError: if nothing that is observed is an image.
+        """
+        if self._seen is None:
+            raise StageError("the environment draws nothing, and observes no image that could be shown instead")
+        return self._seen
+
+    def _look(self, result: StepResult) -> None:
+        for behavior_id, steps in result.steps.items():
+            for spec, observed in zip(self.behavior_specs[behavior_id].observations, steps.observations, strict=True):
+                if len(spec.shape) == _IMAGE_RANK and len(observed):
+                    self._seen = to_rgb(observed[-1], spec)  # the last rows are of running episodes
+                    return
+
+
+def to_rgb(image: NDArray[np.generic], spec: ObservationSpec) -> NDArray[np.uint8]:
+    """Return an observed image as RGB [height, width, 3]; of another number of channels the last one, in grey.
+
+    Args:
+        image: of the spec's shape; floats are 0 to 1.
+        spec: says where its channels are.
+    """
+    pixels = image if spec.channels_last else np.moveaxis(image, 0, 2)
+    if pixels.shape[2] != 3:
+        pixels = pixels[:, :, -1:].repeat(3, axis=2)
+    if np.issubdtype(pixels.dtype, np.floating):
+        pixels = (pixels * 255).clip(0, 255)
+    return np.array(pixels, np.uint8, order="C")  # a copy: the environment goes on with its own

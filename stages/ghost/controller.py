@@ -27,12 +27,10 @@ from numpy.typing import NDArray
 from headrace.config import SelfPlaySettings
 from headrace.queues.messages import Columns, Matchup, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import behavior_name, behavior_team
-from headrace.stages.ghost.assignments import Assignments
+from headrace.stages.ghost.assignments import POLICY, REPORT, Assignments, ResumeWait
 from headrace.stages.ghost.league import League, report
 from headrace.stages.ghost.opponents import OpponentSampler, UniformOpponents
-from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
-from headrace.stages.ghost.resume_wait import POLICY, REPORT, ResumeWait
-from headrace.stages.ghost.swap_balance import SwapBalance
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory, SwapBalance
 
 log = logging.getLogger(__name__)
 
@@ -48,23 +46,18 @@ class GhostController:
     def __init__(self, random: np.random.Generator, bystanders: Collection[str] = ()) -> None:
         self._bystanders = bystanders
         self._last_versions: dict[str, int] = {}  # of trainers that are done, whose last policy has yet to arrive
-        self._histories: dict[str, PolicyHistory] = {}
+        self.histories: dict[str, PolicyHistory] = {}
+        """The behaviours' policies and counters, by behaviour name."""
         self._ids: list[str] = []
-        self._learning_team = -1
+        self.learning_team = -1
+        """The team whose trajectories are learned from, -1 before the first one is known."""
         self._valid_from = 0
-        self._assignments = Assignments(self._histories, random)
-        self._league = League(self._histories)
+        self._assignments = Assignments(self.histories, random)
+        self._league = League(self.histories)
         self._swap_balance = SwapBalance()
         self._saved: dict[str, Any] = {}
         self._resume_wait = ResumeWait()
         self._warned_of_one_team = False
-
-    # State. --------------------------------------------------------------------------------------------------------
-
-    @property
-    def learning_team(self) -> int:
-        """The team whose trajectories are learned from, -1 before the first one is known."""
-        return self._learning_team
 
     @property
     def generation(self) -> int:
@@ -76,20 +69,13 @@ class GhostController:
         """The snapshot that each behaviour id of another team plays with, -1 for the newest policy."""
         return self._assignments.opponents
 
-    @property
-    def histories(self) -> Mapping[str, PolicyHistory]:
-        """The behaviours' policies and counters, by behaviour name."""
-        return self._histories
-
     def report(self, behavior: str) -> dict[str, Any]:
         """The results of a behaviour's policies so far, as plain data; see `league.report`."""
-        return report(self._histories[behavior])
+        return report(self.histories[behavior])
 
     def elo(self, behavior: str) -> float:
         """Rating of a behaviour's newest policy."""
-        return self._histories[behavior].records[NEWEST].rating
-
-    # Participants. -------------------------------------------------------------------------------------------------
+        return self.histories[behavior].records[NEWEST].rating
 
     def add_history(
         self,
@@ -106,9 +92,7 @@ class GhostController:
             sampler: chooses the snapshots that it plays with as an opponent; all are equally likely if None.
             max_steps: of its trainer.
         """
-        history = self._histories[behavior] = PolicyHistory(
-            behavior, settings, sampler or UniformOpponents(), max_steps
-        )
+        history = self.histories[behavior] = PolicyHistory(behavior, settings, sampler or UniformOpponents(), max_steps)
         saved = self._saved.pop(behavior, None)
         if saved is not None:
             history.load_state_dict(saved)
@@ -120,8 +104,8 @@ class GhostController:
         if behavior_id in self._ids:
             return None
         self._ids = sorted([*self._ids, behavior_id], key=lambda known: (behavior_team(known), known))
-        if self._learning_team < 0:
-            self._learning_team = behavior_team(behavior_id)
+        if self.learning_team < 0:
+            self.learning_team = behavior_team(behavior_id)
         if behavior_id not in self._players() or not self._can_play():
             return None  # the first policy brings it into play
         return self._join([behavior_id])
@@ -141,8 +125,6 @@ class GhostController:
         self._assignments.forget(gone)
         return self._resume_play()
 
-    # Policies. -----------------------------------------------------------------------------------------------------
-
     def receive_policy(self, update: PolicyUpdate) -> tuple[list[PolicyUpdate], Matchup | None]:
         """Receive a trainer's new policy.
 
@@ -153,7 +135,7 @@ class GhostController:
             the policy, addressed to each behaviour id of the learning team, and a matchup if assignments change.
         """
         name = update.behavior_id
-        history = self._histories[name]
+        history = self.histories[name]
         if self._resume_wait.receive(name, POLICY):
             assert history.newest is not None, "the saved history has a policy"
             if history.newest.version != update.version:
@@ -163,7 +145,7 @@ class GhostController:
         history.add(update)
         # Not by the trainer's report alone: that takes another way, and the turn must not depend on which comes first.
         if update.step >= history.max_steps or update.version >= self._last_versions.get(name, math.inf):
-            history.done = True
+            history.counters.done = True
         self._warn_of_one_team(update)
         ids = [behavior_id for behavior_id in self._ids if behavior_name(behavior_id) == name]
         if not self._can_play():
@@ -184,12 +166,12 @@ class GhostController:
         Returns:
             a matchup if another team's turn begins, or if a resumed run waited for nothing else.
         """
-        history, waited_for = self._histories[behavior], behavior in self._resume_wait
+        history, waited_for = self.histories[behavior], behavior in self._resume_wait
         if done and not waited_for and history.newest is not None and history.newest.version < version:
             self._last_versions[behavior] = version
             return None
-        became_done = done and not history.done
-        history.done = done  # False again after a resume with a larger max_steps
+        became_done = done and not history.counters.done
+        history.counters.done = done  # False again after a resume with a larger max_steps
         if waited_for:
             self._resume_wait.receive(behavior, REPORT)
             return self._resume_play()
@@ -201,14 +183,12 @@ class GhostController:
         Snapshots that were made since stay: they are opponents as good as any.
         """
         self._last_versions.pop(behavior, None)
-        self._histories[behavior].rewind(step)
-
-    # Trajectories and games. ---------------------------------------------------------------------------------------
+        self.histories[behavior].rewind(step)
 
     def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
         """Mask [K] of the trajectories to learn from: those of the learning team since the last rotation."""
         columns = batch.trajectories
-        if behavior_team(batch.behavior_id) != self._learning_team:
+        if behavior_team(batch.behavior_id) != self.learning_team:
             return np.zeros(batch.num_trajectories, np.bool_)
         return np.asarray(columns["learning"] & (columns["generation"] >= self._valid_from))
 
@@ -222,9 +202,9 @@ class GhostController:
         Returns:
             a matchup if it is time to swap opponents.
         """
-        history, columns = self._histories[batch.behavior], batch.trajectories
+        history, columns = self.histories[batch.behavior], batch.trajectories
         if learned.any():
-            history.count_learned(int(batch.lengths[learned].sum()))
+            history.counters.turn_learned += int(batch.lengths[learned].sum())
         ghost_steps = int(batch.lengths[~learned].sum())
         if not ghost_steps:
             return None
@@ -241,15 +221,13 @@ class GhostController:
         """Rate games that have ended; returns (behaviour name, statistic, value) for newest policies; see `League`."""
         return self._league.rate(games)
 
-    # Checkpoints. --------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Snapshots with their weights, ratings, counters, the turn, assignments and the generator's state."""
-        known = {name: history.state_dict() for name, history in self._histories.items()}
+        known = {name: history.state_dict() for name, history in self.histories.items()}
         return {
             "lineages": {**self._saved, **known},
             "ids": list(self._ids),
-            "learning_team": self._learning_team,
+            "learning_team": self.learning_team,
             "valid_from": self._valid_from,
             **self._assignments.state_dict(),
             "matches": self._league.state_dict(),
@@ -265,12 +243,10 @@ class GhostController:
         self._ids = [str(behavior_id) for behavior_id in state["ids"]]
         trained = {name for name, saved in self._saved.items() if saved["newest"] is not None}
         self._resume_wait = ResumeWait(self._ids, trained & {*map(behavior_name, self._ids)})
-        self._learning_team = int(state["learning_team"])
+        self.learning_team = int(state["learning_team"])
         self._valid_from = int(state["valid_from"])
         self._assignments.load_state_dict(state)
         self._league.load_state_dict(state["matches"])
-
-    # Turns. --------------------------------------------------------------------------------------------------------
 
     def _resume_play(self) -> Matchup | None:
         """Go on after a resume once nothing is waited for; returns None before."""
@@ -280,7 +256,7 @@ class GhostController:
         newcomers = [behavior_id for behavior_id in players if behavior_id not in known]
         if newcomers or len(known) > len(players):
             return self._join(newcomers)
-        return self._end_turn() or self._assignments.matchup(players, self._learning_team)
+        return self._end_turn() or self._assignments.matchup(players, self.learning_team)
 
     def _can_play(self) -> bool:
         """True if all participants are present: at the start with a policy, after a resume all that were saved."""
@@ -291,30 +267,30 @@ class GhostController:
     def _turn_is_over(self) -> bool:
         """True if the learning team has learned for `team_change` steps, or has reached max_steps."""
         learners = self._learners()
-        return any(learner.turn_is_over for learner in learners) or all(learner.done for learner in learners)
+        return any(learner.turn_is_over for learner in learners) or all(learner.counters.done for learner in learners)
 
     def _turn_is_ending(self) -> bool:
         """True if the learners' next policy ends the turn: opponents that were drawn now would hardly be met."""
-        enough = any(learner.turn_learned > learner.settings.team_change for learner in self._learners())
-        return enough and self._next_team() != self._learning_team
+        enough = any(learner.counters.turn_learned > learner.settings.team_change for learner in self._learners())
+        return enough and self._next_team() != self.learning_team
 
     def _next_team(self) -> int:
         """The team whose turn is next; the learning team if no other one can learn."""
         teams = sorted({behavior_team(behavior_id) for behavior_id in self._players()})
-        waiting = [team for team in teams if not all(self._histories[name].done for name in self._names(team))]
-        if not waiting and self._learning_team not in teams:
+        waiting = [team for team in teams if not all(self.histories[name].counters.done for name in self._names(team))]
+        if not waiting and self.learning_team not in teams:
             waiting = teams  # the learning team is gone, and all others are done
-        later = [team for team in waiting if team > self._learning_team]
-        return next(iter(later or waiting), self._learning_team)
+        later = [team for team in waiting if team > self.learning_team]
+        return next(iter(later or waiting), self.learning_team)
 
     def _end_turn(self) -> Matchup | None:
         """Begin the next team's turn, with new opponents, if this turn is over and another team can learn."""
-        if not self._turn_is_over() or (team := self._next_team()) == self._learning_team:
+        if not self._turn_is_over() or (team := self._next_team()) == self.learning_team:
             return None
-        self._learning_team = team
+        self.learning_team = team
         self._valid_from = self.generation + 1
         learners = self._names(team)
-        for history in self._histories.values():
+        for history in self.histories.values():
             history.begin_turn(history.name in learners)
         players = self._players()
         self._assignments.choose([behavior_id for behavior_id in players if not self._learns(behavior_id)])
@@ -327,27 +303,27 @@ class GhostController:
     def _assign(self, changed: Iterable[str]) -> Matchup:
         """Begin a new assignment, in which these behaviour ids switch policies."""
         players = self._players()
-        match = self._assignments.begin(players, self._learning_team, changed)
+        match = self._assignments.begin(players, self.learning_team, changed)
         self._league.begin(self.generation, match)
-        return self._assignments.matchup(players, self._learning_team)
+        return self._assignments.matchup(players, self.learning_team)
 
     def _players(self) -> list[str]:
         """The behaviour ids with a policy, by team."""
-        histories = self._histories
+        histories = self.histories
         return [i for i in self._ids if (name := behavior_name(i)) in histories and histories[name].newest is not None]
 
     def _learns(self, behavior_id: str) -> bool:
-        return behavior_team(behavior_id) == self._learning_team
+        return behavior_team(behavior_id) == self.learning_team
 
     def _learners(self) -> list[PolicyHistory]:
-        return self._team(self._learning_team)
+        return self._team(self.learning_team)
 
     def _team(self, team: int) -> list[PolicyHistory]:
-        return [self._histories[name] for name in sorted(self._names(team))]
+        return [self.histories[name] for name in sorted(self._names(team))]
 
     def _names(self, team: int) -> set[str]:
         """The behaviours of a team that have appeared so far."""
-        return {name for i in self._ids if behavior_team(i) == team and (name := behavior_name(i)) in self._histories}
+        return {name for i in self._ids if behavior_team(i) == team and (name := behavior_name(i)) in self.histories}
 
     def _warn_of_one_team(self, update: PolicyUpdate) -> None:
         if not update.version or self._warned_of_one_team or len({*map(behavior_team, self._ids)}) != 1:
@@ -364,5 +340,5 @@ class GhostController:
         log.warning(
             "behaviors.%s.self_play: the environment has one team only (%s), so there is nobody to play against; "
             "give the others' agents a behaviour id with another team, such as %s?team=%d.",
-            *(update.behavior_id, known, update.behavior_id, self._learning_team + 1),
+            *(update.behavior_id, known, update.behavior_id, self.learning_team + 1),
         )

@@ -1,9 +1,14 @@
-"""One behaviour in self-play: its newest policy, a window of snapshots, ratings and counters."""
+"""One behaviour in self-play: its newest policy, a window of snapshots, ratings and counters.
+
+Beside it: policies and random generators as plain data, for checkpoints; and the warning about teams of unequal size
+whose `swap_steps` are not adapted to it, which compares the counters of two histories.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,7 +19,6 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.stages.error_text import describe_error
 from headrace.stages.errors import StageError
 from headrace.stages.ghost.opponents import Candidate, OpponentSampler
-from headrace.stages.ghost.serialization import policy_from_state, policy_state
 
 NEWEST = -1
 """The snapshot number that stands for the newest policy."""
@@ -66,17 +70,25 @@ class Record:
 
 
 @dataclass(slots=True)
-class _Counters:
-    """The counters of a history; see `PolicyHistory`."""
+class Counters:
+    """The counters of a history."""
 
     made: int = 0
+    """Snapshots."""
     last_save: int = 0
+    """Trainer step of the last one."""
     turn_began: int = 0
+    """Trainer step at which its turn began."""
     ghost_step: int = 0
+    """Steps of its agents that were not learned from."""
     turn_steps: int = 0
+    """Steps made as an opponent in this turn."""
     turn_learned: int = 0
+    """Steps made as a learner in this turn, with those that its trainer has received but not yet learned from."""
     next_swap: int = 0
+    """Steps in a turn after which the next swap is due."""
     done: bool = False
+    """True once its trainer has reached max_steps."""
 
 
 class PolicyHistory:
@@ -92,6 +104,8 @@ class PolicyHistory:
         newest: the newest policy, None before the first.
         records: by snapshot number, and of the newest policy under `NEWEST`.
         brains: the same of the brains that it meets learners with, by their names.
+        snapshots: the window, oldest first.
+        counters: of its turns.
         results: (learner's newest snapshot then, opponent's behaviour, what it played with) → games won, drawn, lost.
     """
 
@@ -105,50 +119,21 @@ class PolicyHistory:
         self.records: dict[int, Record] = {NEWEST: Record(settings.initial_elo)}
         self.brains = {brain.name: Record(settings.initial_elo) for brain in settings.brains}
         self.results: dict[tuple[int, str, Player], list[int]] = {}
-        self._window: list[Snapshot] = []
+        self.snapshots: list[Snapshot] = []
         self._sampler = sampler
         # A swap can't coincide with the end of a first turn that lasts for the whole run.
         turns_end = settings.team_change < max_steps
-        self._counters = _Counters(next_swap=self._first_swap if turns_end else settings.swap_steps)
-
-    @property
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """The window, oldest first."""
-        return tuple(self._window)
+        self.counters = Counters(next_swap=self._first_swap if turns_end else settings.swap_steps)
 
     @property
     def newest_snapshot(self) -> int:
         """Number of the newest snapshot, -1 before the first."""
-        return self._counters.made - 1
-
-    @property
-    def ghost_step(self) -> int:
-        """Steps of its agents that were not learned from."""
-        return self._counters.ghost_step
-
-    @property
-    def turn_steps(self) -> int:
-        """Steps made as an opponent in this turn."""
-        return self._counters.turn_steps
-
-    @property
-    def turn_learned(self) -> int:
-        """Steps made as a learner in this turn, with those that its trainer has received but not yet learned from."""
-        return self._counters.turn_learned
-
-    @property
-    def done(self) -> bool:
-        """True once its trainer has reached max_steps."""
-        return self._counters.done
-
-    @done.setter
-    def done(self, done: bool) -> None:
-        self._counters.done = done
+        return self.counters.made - 1
 
     @property
     def turn_is_over(self) -> bool:
         """True if it has learned for `team_change` steps since its turn began."""
-        return self.newest is not None and self.newest.step - self._counters.turn_began > self.settings.team_change
+        return self.newest is not None and self.newest.step - self.counters.turn_began > self.settings.team_change
 
     def record_of(self, player: Player) -> Record:
         """Return the record of a snapshot, of the newest policy, or of a brain."""
@@ -157,12 +142,12 @@ class PolicyHistory:
     def add(self, update: PolicyUpdate) -> None:
         """Make a trainer's new policy the newest one, and a snapshot if `save_steps` have passed."""
         self.newest = update.copy()
-        if not self._window or update.step - self._counters.last_save > self.settings.save_steps:
+        if not self.snapshots or update.step - self.counters.last_save > self.settings.save_steps:
             self._save()
 
     def rewind(self, step: int) -> None:
         """Go back to an earlier step: the newest policy has the rating of the last snapshot until then."""
-        counters, ratings = self._counters, self.records
+        counters, ratings = self.counters, self.records
         earlier = [record for number, record in ratings.items() if number != NEWEST and record.step <= step]
         before = max(earlier, key=lambda record: record.step, default=Record(self.settings.initial_elo))
         ratings[NEWEST] = replace(ratings[NEWEST], rating=before.rating, mu=before.mu, sigma=before.sigma)
@@ -171,14 +156,10 @@ class PolicyHistory:
 
     def begin_turn(self, learns: bool) -> None:
         """Begin another team's turn; `learns` if this behaviour is in that team."""
-        counters = self._counters
+        counters = self.counters
         counters.turn_steps, counters.turn_learned, counters.next_swap = 0, 0, self._first_swap
         if learns and self.newest is not None:
             counters.turn_began = self.newest.step
-
-    def count_learned(self, steps: int) -> None:
-        """Count steps that were passed on to its trainer."""
-        self._counters.turn_learned += steps
 
     def count_ghost_steps(self, steps: int, in_turn: int) -> bool:
         """Count steps that were not learned from; returns True if its policies as an opponent are due for a swap.
@@ -188,7 +169,7 @@ class PolicyHistory:
             in_turn: those made as an opponent since the last rotation. Only these count for swaps, so late steps of
                 the turn before don't change the number of swaps in a turn.
         """
-        counters = self._counters
+        counters = self.counters
         counters.ghost_step += steps
         counters.turn_steps += in_turn
         if counters.turn_steps < counters.next_swap:
@@ -205,7 +186,7 @@ class PolicyHistory:
         Raises:
             StageError: if the sampler raises, or returns anything but a candidate's number.
         """
-        if not self._window or random.random() < self.settings.play_against_latest_model_ratio:
+        if not self.snapshots or random.random() < self.settings.play_against_latest_model_ratio:
             return NEWEST
         candidates = [self._candidate(snapshot.number) for snapshot in self.snapshots]
         where = f"behaviors.{self.name}.self_play.opponents: {type(self._sampler).__name__}.choose()"
@@ -221,17 +202,17 @@ class PolicyHistory:
     def policy(self, number: int) -> PolicyUpdate:
         """The policy of a snapshot; the newest policy if the window has no such snapshot."""
         assert self.newest is not None
-        return next((s.update for s in self._window if s.number == number), self.newest)
+        return next((s.update for s in self.snapshots if s.number == number), self.newest)
 
     def state_dict(self) -> dict[str, Any]:
         """The whole history, with the weights of its snapshots."""
         return {
             "newest": policy_state(self.newest),
-            "window": [{"number": s.number, "update": policy_state(s.update)} for s in self._window],
+            "window": [{"number": s.number, "update": policy_state(s.update)} for s in self.snapshots],
             "records": [[number, asdict(record)] for number, record in self.records.items()],
             "brains": {name: asdict(record) for name, record in self.brains.items()},
             "results": [[*key, *counts] for key, counts in self.results.items()],
-            "counters": asdict(self._counters),
+            "counters": asdict(self.counters),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -239,14 +220,14 @@ class PolicyHistory:
         self.newest = policy_from_state(state["newest"])
         updates = [(int(plain["number"]), policy_from_state(plain["update"])) for plain in state["window"]]
         window = [Snapshot(number, update) for number, update in updates if update is not None]
-        self._window = window[-self.settings.window :]
+        self.snapshots = window[-self.settings.window :]
         self.records = {int(number): Record(**record) for number, record in state["records"]}
         self.brains |= {str(name): Record(**record) for name, record in state.get("brains", {}).items()}
         self.results = {
             (int(a), str(b), c if isinstance(c, str) else int(c)): [int(n) for n in counts]
             for a, b, c, *counts in state["results"]
         }
-        self._counters = _Counters(**state["counters"])
+        self.counters = Counters(**state["counters"])
 
     @property
     def _first_swap(self) -> int:
@@ -261,13 +242,97 @@ class PolicyHistory:
         assert self.newest is not None
         number, now = self.newest_snapshot + 1, self.records[NEWEST]
         snapshot = Snapshot(number, replace(self.newest, snapshot=number))
-        self._window = [*self._window, snapshot][-self.settings.window :]
+        self.snapshots = [*self.snapshots, snapshot][-self.settings.window :]
         self.records[number] = Record(
             now.rating, snapshot.update.step, snapshot.update.version, mu=now.mu, sigma=now.sigma
         )
-        self._counters.made += 1
-        self._counters.last_save = snapshot.update.step
+        self.counters.made += 1
+        self.counters.last_save = snapshot.update.step
 
     def _candidate(self, number: int) -> Candidate:
         record = self.records[number]
         return Candidate(number, record.rating, record.games, record.wins, record.draws, record.losses)
+
+
+def policy_state(update: PolicyUpdate | None) -> dict[str, Any] | None:
+    """A policy as plain values and a copy of its weights."""
+    if update is None:
+        return None
+    plain = asdict(update)
+    plain["weights"] = update.weights.copy()
+    plain["layout"] = [[name, list(shape)] for name, shape in update.layout]
+    return plain
+
+
+def policy_from_state(plain: Mapping[str, Any] | None) -> PolicyUpdate | None:
+    """The inverse of `policy_state`."""
+    if plain is None:
+        return None
+    layout = tuple((str(name), tuple(int(s) for s in shape)) for name, shape in plain["layout"])
+    return PolicyUpdate(**{**plain, "layout": layout})
+
+
+def generator_state(random: np.random.Generator) -> dict[str, Any]:
+    """A generator's state; its 128-bit numbers, too wide for msgpack, become text."""
+    state = random.bit_generator.state
+    inner = {name: str(value) for name, value in state["state"].items()}
+    return {"state": inner, "has_uint32": int(state["has_uint32"]), "uinteger": int(state["uinteger"])}
+
+
+def restore_generator(random: np.random.Generator, plain: Mapping[str, Any]) -> None:
+    """Continue from `generator_state()`."""
+    random.bit_generator.state = {
+        "bit_generator": type(random.bit_generator).__name__,
+        "state": {name: int(value) for name, value in plain["state"].items()},
+        "has_uint32": plain["has_uint32"],
+        "uinteger": plain["uinteger"],
+    }
+
+
+log = logging.getLogger(__name__)
+
+ENOUGH = 0.75
+"""Share of a turn after which the teams' steps are compared; before, a single batch shifts the ratio too far."""
+TOLERANCE = 1.5
+"""Ratio of the sides' swaps in a turn above which a warning is logged (5 against 4 with the same `swap_steps`)."""
+
+
+class SwapBalance:
+    """Compares the opponents' steps with the learners' steps, which differ with team sizes and decision rates.
+
+    ML-Agents' rule (its documentation of self-play, "Swap Steps"): for x swaps in a turn of the others, a behaviour's
+    `swap_steps` are (its agents / their agents) × their `team_change` / x. With teams of unequal size, equal
+    `swap_steps` let one side meet many opponents in a turn and the other few. Of a team with several behaviours the
+    one with the largest share of its `team_change` is compared, as it ends the turn.
+    """
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def check(self, ghosts: Collection[PolicyHistory], learners: Collection[PolicyHistory]) -> None:
+        """Warn, once in a run, if the swaps of two teams are uneven.
+
+        Args:
+            ghosts: the behaviours of a team that does not learn now; empty if the team is gone.
+            learners: the learning team's. A behaviour in both teams has one `swap_steps`, so nothing is checked.
+        """
+        if self._warned or not ghosts or not learners or any(ghost in learners for ghost in ghosts):
+            return
+        ghost = max(ghosts, key=lambda each: each.counters.turn_steps / each.settings.team_change)
+        learner = max(learners, key=lambda each: each.counters.turn_learned / each.settings.team_change)
+        learned, turn = learner.counters.turn_learned, learner.settings.team_change
+        if not ghost.counters.turn_steps or learned < max(1.0, ENOUGH * turn):
+            return
+        ratio = ghost.counters.turn_steps / learned
+        here = ratio * turn / ghost.settings.swap_steps
+        there = ghost.settings.team_change / ratio / learner.settings.swap_steps
+        if max(here, there) <= TOLERANCE * min(here, there):
+            return
+        self._warned = True
+        log.warning(
+            "Teams of unequal size: %s makes %.2f steps for each of %s. With these swap_steps %s meets new "
+            "opponents %.3g times in a turn, and %s %.3g times. For as many in both, set "
+            "behaviors.%s.self_play.swap_steps to %d.",
+            *(ghost.name, ratio, learner.name, learner.name, here, ghost.name, there, learner.name),
+            max(1, round(ghost.settings.team_change / ratio / here)),
+        )

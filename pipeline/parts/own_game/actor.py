@@ -20,9 +20,8 @@ from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.exhibition.film import FilmedGroup
 from headrace.stages.exhibition.keys import keys_of
 from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.own_game import KEY, PAUSED, OwnGame
+from headrace.stages.exhibition.own_game import KEY, PAUSED, OwnGame, Seats
 from headrace.stages.exhibition.projector import Shown
-from headrace.stages.exhibition.seats import Seats
 
 log = logging.getLogger(__name__)
 

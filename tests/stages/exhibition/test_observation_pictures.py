@@ -13,7 +13,8 @@ from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import ObservationSpec
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.making import make_shown_group, to_rgb
+from headrace.stages.exhibition.film import to_rgb
+from headrace.stages.exhibition.making import make_shown_group
 
 
 class Plain(gymnasium.Env):

@@ -13,11 +13,9 @@ from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, Punctual, Stoppable
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.cast import LATE_S
-from headrace.stages.exhibition.keys import keys_of
+from headrace.stages.exhibition.keys import LATE_S, keys_of
 from headrace.stages.exhibition.making import make_shown_group
-from headrace.stages.exhibition.own_game import OwnGame
-from headrace.stages.exhibition.seats import Seats
+from headrace.stages.exhibition.own_game import OwnGame, Seats
 
 SEAT = "Ball?team=1"
 SPEC = BehaviorSpec(SEAT, (ObservationSpec("seen", (3,)),), ActionSpec(1, (3,), masked=True))

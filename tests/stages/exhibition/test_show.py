@@ -13,8 +13,7 @@ from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.players import GreedyPlayer
 from headrace.stages.exhibition import Cast, Casting, Show
-from headrace.stages.exhibition.cast import AWAY_S
-from headrace.stages.exhibition.keys import keys_of
+from headrace.stages.exhibition.keys import AWAY_S, keys_of
 from headrace.stages.exhibition.making import make_shown_group
 
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"

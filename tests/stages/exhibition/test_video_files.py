@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.stages.exhibition import video_files
-from headrace.stages.exhibition.video_files import GIF_FPS, GIF_S, GIF_WIDTH, GifFile, Mp4File, open_video
+from headrace.stages.exhibition import recorder
+from headrace.stages.exhibition.recorder import GIF_FPS, GIF_S, GIF_WIDTH, GifFile, Mp4File, open_video
 
 
 def picture(shade, size=(40, 60)):
@@ -19,7 +19,7 @@ def frames_of(written: Image.Image) -> int:
 
 
 def test_without_the_extra_a_film_is_a_gif_at_the_games_pace(tmp_path, monkeypatch):
-    monkeypatch.setattr(video_files, "makes_mp4", lambda: False)
+    monkeypatch.setattr(recorder, "makes_mp4", lambda: False)
     film = open_video(tmp_path / "new" / "game", 50.0)
     for shade in range(0, 250, 10):
         film.add(picture(shade))

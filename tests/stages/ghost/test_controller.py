@@ -136,7 +136,7 @@ def test_opponents_are_swapped_by_ghost_steps():
     assert matchup.assignment.policies == {HOME: (-1, 0), AWAY: (0, 0)}
     assert ghosts(controller, 49) is None
     assert ghosts(controller, 1).assignment.generation == 3
-    assert controller.histories["Ball"].ghost_step == 75
+    assert controller.histories["Ball"].counters.ghost_step == 75
 
 
 def test_ghost_steps_before_the_first_policy_swap_nothing():
@@ -151,7 +151,7 @@ def test_steps_left_over_from_the_turn_before_are_counted_and_swap_nothing():
     assert ghosts(controller, 500, HOME, generation=1) is None
     assert ghosts(controller, 24, HOME) is None
     assert ghosts(controller, 1, HOME) is not None
-    assert controller.histories["Ball"].ghost_step == 525
+    assert controller.histories["Ball"].counters.ghost_step == 525
 
 
 def test_what_a_learner_left_over_from_the_turn_before_swaps_nothing():
@@ -620,7 +620,7 @@ def test_a_behaviour_that_is_gone_is_kept_and_joins_when_it_appears_after_all():
     assert stand_where_they_stood(later, "Hider") is not None, "the next run does not wait for it"
     later.add_history("Seeker", controller.histories["Seeker"].settings)
     assert later.add_behavior(SEEKER).assignment.policies == {HIDER: (-1, 0), SEEKER: (-1, 0)}
-    assert later.histories["Seeker"].ghost_step == 50
+    assert later.histories["Seeker"].counters.ghost_step == 50
 
 
 def test_who_takes_another_team_s_place_has_its_turns():

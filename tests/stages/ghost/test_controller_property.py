@@ -177,7 +177,7 @@ class Model:
         expected = batch.trajectories["learning"] & (of_this_turn and learns)
         keep = self.controller.learning_mask(batch)
         assert keep.tolist() == expected.tolist(), "learned from is what the learning team played in this turn"
-        before = self.controller.histories[name].ghost_step
+        before = self.controller.histories[name].counters.ghost_step
         self.learned[name] += int(batch.lengths[keep].sum())
         away = int(batch.lengths[~keep].sum())
         due = of_this_turn and self.swap_falls_due(name, away)
@@ -187,7 +187,7 @@ class Model:
         swaps = due and ghosts and not (had_all and self.next_team() != current.learning_team)
         matchup = self.controller.count_steps(batch, keep)
         assert (matchup is not None) == bool(swaps)
-        assert self.controller.histories[name].ghost_step - before == away
+        assert self.controller.histories[name].counters.ghost_step - before == away
         self.happened["kept"] += int(keep.sum())
         self.happened["turned away"] += int((~keep).sum())
         self.happened["late"] += int((~keep & batch.trajectories["learning"]).sum())

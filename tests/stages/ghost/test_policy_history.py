@@ -123,9 +123,9 @@ def test_a_turn_begins_to_count_anew_whatever_was_left_of_the_one_before():
     history = make(swap_steps=50)
     history.count_ghost_steps(70, 70)
     history.begin_turn(True)
-    assert history.turn_steps == 0
+    assert history.counters.turn_steps == 0
     assert due(history, 5, 40) == [25, 75, 125, 175]
-    assert history.ghost_step == 270
+    assert history.counters.ghost_step == 270
 
 
 def test_steps_of_the_turn_before_are_no_steps_towards_a_swap():
@@ -168,10 +168,10 @@ def test_a_trainer_that_goes_back_takes_the_rating_and_the_counters_with_it_and_
         now.rating = rating
         history.add(policy(step))
     history.begin_turn(learns=True)
-    history.done = True
+    history.counters.done = True
     history.rewind(250)
     assert history.records[NEWEST].rating == 1300.0
-    assert not history.done
+    assert not history.counters.done
     assert [snapshot.update.step for snapshot in history.snapshots] == [0, 200, 400]
     history.add(policy(250))
     history.add(policy(351))
@@ -193,7 +193,7 @@ def test_a_resumed_history_is_what_it_was_even_in_a_smaller_window():
     for step in range(0, 1000, 50):
         history.add(policy(step))
     history.count_ghost_steps(77, 7)
-    history.done = True
+    history.counters.done = True
     history.results[3, "Ball", 2] = [1, 2, 3]
     again = make(window=3)
     again.load_state_dict(history.state_dict())

@@ -46,13 +46,13 @@ def test_trajectories_of_the_learning_team_pass_as_they_are(stage, published):
 
 def test_ghosts_end_here_and_count_as_ghost_steps(stage, controller):
     assert list(stage.process(trajectories([3, 4], AWAY, generation=1, learning=False))) == []
-    assert controller.histories["Ball"].ghost_step == 7
+    assert controller.histories["Ball"].counters.ghost_step == 7
 
 
 def test_of_a_mixed_batch_the_learning_team_s_part_passes(stage, controller):
     (passed,) = stage.process(trajectories([3, 4, 5], HOME, generation=1, learning=[True, False, True]))
     assert passed.lengths.tolist() == [3, 5]
-    assert controller.histories["Ball"].ghost_step == 4
+    assert controller.histories["Ball"].counters.ghost_step == 4
 
 
 def test_enough_ghost_steps_swap_the_opponents_at_once(stage, published):

@@ -6,8 +6,7 @@ import pytest
 
 from headrace.config import SelfPlaySettings
 from headrace.stages.ghost.opponents import UniformOpponents
-from headrace.stages.ghost.policy_history import PolicyHistory
-from headrace.stages.ghost.swap_balance import SwapBalance
+from headrace.stages.ghost.policy_history import PolicyHistory, SwapBalance
 
 
 def history(name, **settings):
@@ -15,7 +14,7 @@ def history(name, **settings):
 
 
 def play(pace, learner, ghost, learned, made):
-    learner.count_learned(learned)
+    learner.counters.turn_learned += learned
     ghost.count_ghost_steps(made, made)
     pace.check([ghost], [learner])
 
@@ -51,7 +50,7 @@ def test_nothing_is_said_before_there_is_enough_to_tell(caplog):
 
 def test_steps_of_the_turn_before_are_not_compared_with(caplog):
     pace, pair, lone = SwapBalance(), history("Pair", team_change=1000), history("Lone", team_change=1000)
-    pair.count_learned(900)
+    pair.counters.turn_learned += 900
     for each in (pair, lone):
         each.begin_turn(each is pair)
     play(pace, pair, lone, 700, 10)
@@ -73,7 +72,7 @@ def test_a_symmetric_game_has_but_one_number_to_set(caplog):
 
 def test_nothing_is_unequal_where_both_teams_have_the_same_two_behaviours(caplog):
     keeper, striker = (history(name, team_change=1000) for name in ("Keeper", "Striker"))
-    keeper.count_learned(900)
+    keeper.counters.turn_learned += 900
     for each, made in ((keeper, 900), (striker, 250)):
         each.count_ghost_steps(made, made)
     SwapBalance().check([keeper, striker], [keeper, striker])
@@ -86,7 +85,7 @@ def test_of_a_team_s_behaviours_the_one_that_ends_its_turn_is_compared(caplog, l
     fast, slow, lone = (history(name, team_change=1000, swap_steps=250) for name in ("Fast", "Slow", "Lone"))
     for each, steps in ((fast, 800), (slow, 200), (lone, 800)):
         if (each is lone) == lone_learns:
-            each.count_learned(steps)
+            each.counters.turn_learned += steps
         else:
             each.count_ghost_steps(steps, steps)
     teams = ([fast, slow], [lone])
