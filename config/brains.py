@@ -39,11 +39,11 @@ BRAIN_KINDS: Table[BrainKind] = Table(
     learning=BrainKind("the newest policy of its trainer", None),
     random=BrainKind(
         "actions at random, uniform in [-1, 1] or among the allowed choices",
-        "headrace.stages.brains.uniform:make_uniform",
+        "headrace.stages.brains.kinds:make_uniform",
     ),
     scripted=BrainKind(
         "the scripted player of a built-in game, or `module:Class` for one of your own",
-        "headrace.stages.brains.script:make_script",
+        "headrace.stages.brains.kinds:make_script",
         None,
     ),
     model=BrainKind(

@@ -39,8 +39,7 @@ from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
 from headrace.pipeline.run_folder.resuming import changed_settings, choose_checkpoint, other_run
 from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, SummaryWritten, guarded, join_callbacks
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import is_failure
+from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
 
 log = logging.getLogger(__name__)
@@ -253,7 +252,7 @@ def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
     if checkpoint is not None and "seed" in checkpoint.progress and not own_seed:
         return int(checkpoint.progress["seed"])
     if configured < 0 and config.replay is not None:
-        from headrace.stages.replay.recording import recorded_seed
+        from headrace.stages.replay.source import recorded_seed
 
         configured = recorded_seed(config.replay.streams)
     return choose_seed(configured)

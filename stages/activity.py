@@ -1,13 +1,13 @@
-"""What the stages of this process are doing: marked by their loops, read by those who watch over them.
+"""What the stages of this process are doing, marked by their loops; and how long their work takes.
 
-A mark costs a few assignments per item, nothing per step. Readers may be in another thread, as the stage in question
-may hold the event loop.
+Those who watch over stages read the marks. A mark costs a few assignments per item, nothing per step. Readers may be in
+another thread, as the stage in question may hold the event loop. Main gathers the times in `timers.json`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
@@ -113,3 +113,31 @@ def _awaiting(waiter: object) -> list[FrameType]:
             frames.append(frame)
         waiter = getattr(waiter, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
     return frames
+
+
+ACTING = "acting"
+"""Policies decide, once a tick."""
+STEPPING = "stepping"
+"""The environments' share of a tick, waiting for them included."""
+LEARNING = "learning"
+"""An update of a trainer."""
+
+
+class Timings:
+    """Adds up times since they were last drained."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add the time that a piece of work took."""
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+    def drain(self) -> Mapping[str, tuple[float, int]]:
+        """Return seconds and count of each kind of work, and begin anew."""
+        drained = {name: (seconds, self._counts[name]) for name, seconds in self._seconds.items()}
+        self._seconds.clear()
+        self._counts.clear()
+        return drained

@@ -8,17 +8,20 @@ like those of `python -m`. Two rules keep that harmless:
 - The folders stay on `sys.path`, so that a user's module finds its neighbours, also later: before installed packages,
   as a script does, but behind the standard library, for which a `random.py` in a folder never stands in.
 
-What no module of the user's or an installed one is may be an earlier name of one of ours (`moved_names`).
+What no module of the user's or an installed one is may be an earlier name of one of ours (`moved_names`). `find_class`,
+`check_arguments` and `construct` find classes of the user's and make objects of them, with messages that name the key
+of the YAML.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import site
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -27,8 +30,7 @@ from typing import Any
 
 from headrace.config.errors import suggest
 from headrace.place import ROOT
-from headrace.stages.error_text import error_summary, frames, user_frame
-from headrace.stages.errors import LoadError
+from headrace.stages.errors import LoadError, StageError, describe_error, error_summary, frames, is_failure, user_frame
 from headrace.stages.moved_names import name_today
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
@@ -262,3 +264,78 @@ def _place(error: BaseException, folders: Sequence[Path]) -> str:
             call = candidates[-1]
             return f", at {call.filename}:{call.lineno}: {call.line}"
     return ""
+
+
+def find_class(where: str, use: str, folder: Path | None, group: str | None = None) -> type[Any]:
+    """Import the class that `use:` names.
+
+    Args:
+        where: the key in the YAML, the beginning of messages.
+        use: `module:Class`, or the name of an entry point.
+        folder: where the YAML lies, whose modules are importable.
+        group: the entry-point group that names without a colon are looked up in.
+
+    Raises:
+        LoadError: if it can't be imported or is no class.
+    """
+    if group is None or ":" in use:
+        found = load_attribute(use, folder, where)
+    else:
+        try:
+            found = load_plugin(group, use)
+        except LoadError as error:
+            raise LoadError(f"{where}: {error}") from error
+    if not isinstance(found, type):
+        raise LoadError(f"{where}: {use} is not a class, got {found!r}")
+    return found
+
+
+def check_arguments(
+    where: str,
+    use: str,
+    made: Callable[..., Any],
+    given: Mapping[str, Any],
+    offered: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The keyword arguments of a call: those given, and those offered that are parameters by name.
+
+    Raises:
+        LoadError: if the given ones are not accepted, or do not suffice.
+    """
+    try:
+        signature = inspect.signature(made)
+    except (TypeError, ValueError):  # some classes written in C have none
+        return dict(given)
+    arguments = {
+        **{name: value for name, value in (offered or {}).items() if name in signature.parameters},
+        **given,
+    }
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise LoadError(
+            f"{where}: {use} does not take {dict(given)}: {error}; it takes ({_parameters(signature)})"
+        ) from error
+    return arguments
+
+
+def construct(where: str, use: str, made: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Make an object.
+
+    Raises:
+        LoadError: if its constructor raises.
+    """
+    try:
+        return made(**arguments)
+    except StageError as error:
+        raise LoadError(f"{where}: {error}") from error
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        raise LoadError(f"{where}: making {use} raised {describe_error(error)}") from error
+
+
+def _parameters(signature: inspect.Signature) -> str:
+    """Names and defaults as in a call, without annotations."""
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    return ", ".join(map(str, bare))

@@ -22,8 +22,7 @@ from headrace.queues.errors import QueueClosed, SpecError
 from headrace.queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
 from headrace.queues.specs import behavior_name
 from headrace.stages.activity import Activity
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError, is_failure
+from headrace.stages.errors import StageError, describe_error, is_failure
 from headrace.stages.stage import In, Out, Source, Stage, StageContext, Yielded
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from headrace.stages.activity import Activity
-from headrace.stages.timings import Timings
+from headrace.stages.activity import Activity, Timings
 
 In = TypeVar("In")
 Out = TypeVar("Out")

@@ -35,7 +35,6 @@ ROOMS = {
         "replay",
         "evaluation",
         "exhibition",
-        "publisher",
         "trainer",
         "trainer/imitation",
         "trainer/rewards",

@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, MainSilence
 from headrace.stages.activity import activities, activity_in, most_silent
-from headrace.stages.error_text import innermost_of_user
+from headrace.stages.errors import innermost_of_user
 
 MOST_CALLS = 12
 """Calls of a stack in a message: the innermost."""

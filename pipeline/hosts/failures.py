@@ -12,8 +12,7 @@ from headrace.pipeline.common.graph import ACTOR
 from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.run_folder.checkpoint import CheckpointError
 from headrace.queues.errors import QueueClosed, SpecError
-from headrace.stages.error_text import describe_error, raised_in_user_code
-from headrace.stages.errors import StageError, is_failure
+from headrace.stages.errors import StageError, describe_error, is_failure, raised_in_user_code
 from headrace.stages.loop import StageFailure
 
 

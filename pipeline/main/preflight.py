@@ -169,7 +169,7 @@ def _check_streams(config: RunConfig) -> None:
     """Check that the recordings are there and readable."""
     if config.replay is None:
         return
-    from headrace.stages.replay.recording import recorded_edge
+    from headrace.stages.replay.source import recorded_edge
 
     try:
         recorded_edge(config.replay.streams)

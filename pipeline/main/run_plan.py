@@ -14,8 +14,7 @@ from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder, folder_name
-from headrace.stages.replay.recording import recorded_behaviors, recorded_edge
-from headrace.stages.replay.source import TRAINER_EDGE
+from headrace.stages.replay.source import TRAINER_EDGE, recorded_behaviors, recorded_edge
 
 
 @dataclass(frozen=True)

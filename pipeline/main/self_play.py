@@ -23,8 +23,8 @@ from headrace.queues.messages import Matchup
 from headrace.queues.specs import behavior_name
 from headrace.stages.errors import LoadError, blaming
 from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage, OpponentSampler
+from headrace.stages.loading import check_arguments, construct, find_class
 from headrace.stages.loop import StageHooks
-from headrace.stages.plugins import check_arguments, construct, find_class
 from headrace.stages.publisher import PolicyPublisher
 from headrace.stages.trainer.report import TrainerReport
 

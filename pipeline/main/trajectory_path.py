@@ -14,8 +14,7 @@ from headrace.pipeline.roles.stages import PlacedStage, Runner, StageHost, build
 from headrace.queues.ends import Inlet, ItemSource, Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import is_failure
+from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.ghost.stage import GhostStage
 from headrace.stages.loop import SAVING, StageFailure, StageRunner, describe_item
 from headrace.stages.publisher import PolicyPublisher

@@ -23,7 +23,7 @@ from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, writ
 from headrace.pipeline.run_folder.folder import folder_name
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.error_text import error_summary
+from headrace.stages.errors import error_summary
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy

@@ -30,8 +30,7 @@ from headrace.pipeline.policies.ml_agents_networks import (
 from headrace.pipeline.run_folder.folder import folder_name
 from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.error_text import error_summary
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, error_summary
 from headrace.stages.policy.design import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, PolicyDesign
 from headrace.stages.policy.observations import ObservationLayout
 

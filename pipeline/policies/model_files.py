@@ -25,8 +25,7 @@ from headrace.pipeline.policies.onnx_export import SUFFIX
 from headrace.pipeline.run_folder.folder import RESERVED, folder_name
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, describe_error
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.numpy_policy import make_policy

@@ -29,7 +29,7 @@ from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import BrokenEnvironmentError, StageError
-from headrace.stages.evaluation.players import DrawingPlayer, GreedyPlayer, Player
+from headrace.stages.evaluation.opponents import DrawingPlayer, GreedyPlayer, Player
 from headrace.stages.evaluation.scores import aligned
 from headrace.stages.evaluation.tournament import PairResult, Tournament, matrix, single_games
 from headrace.stages.ghost.policy_history import Record

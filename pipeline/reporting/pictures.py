@@ -18,7 +18,7 @@ from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.folder import read_configuration
-from headrace.stages.error_text import describe_error
+from headrace.stages.errors import describe_error
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from typing import Any
 from headrace.pipeline.common.process import version_of
 from headrace.pipeline.reporting.statistics import StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from headrace.stages.activity import ACTING, LEARNING, STEPPING
 from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION
-from headrace.stages.timings import ACTING, LEARNING, STEPPING
 
 FORMAT_VERSION = "0.1.0"
 
@@ -117,7 +117,7 @@ class Timers:
             _current.reset(token)
 
     def add_work(self, work: Mapping[str, tuple[float, int]]) -> None:
-        """Add work of another host: seconds and count, by the names of `headrace.stages.timings`."""
+        """Add work of another host: seconds and count, by the names of `headrace.stages.activity`."""
         for kind, (seconds, count) in work.items():
             node = self._root
             for name in _PLACES[kind]:

@@ -16,9 +16,8 @@ from headrace.pipeline.reporting.statistics import StatisticsWriter, Summary
 from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
 from headrace.pipeline.reporting.timers import GaugeWriter, Timers
 from headrace.pipeline.run_folder.atomic_files import FileGuard, write_atomic
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import LoadError, blaming, is_failure
-from headrace.stages.plugins import check_arguments, construct, find_class
+from headrace.stages.errors import LoadError, blaming, describe_error, is_failure
+from headrace.stages.loading import check_arguments, construct, find_class
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,11 @@ from headrace.pipeline.run_folder.checkpoint import Checkpoint, write_part
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import ItemSink, ItemSource
 from headrace.queues.messages import Message
-from headrace.stages.activity import Activity, most_silent
+from headrace.stages.activity import Activity, Timings, most_silent
 from headrace.stages.errors import LoadError, blaming
+from headrace.stages.loading import check_arguments, construct, find_class
 from headrace.stages.loop import StageHooks, StageRunner
-from headrace.stages.plugins import check_arguments, construct, find_class
 from headrace.stages.stage import Stage, StageContext
-from headrace.stages.timings import Timings
 
 LOCAL_BOUND = 2
 """Batches between two stages of one host: one being made while one is worked on."""

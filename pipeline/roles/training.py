@@ -28,7 +28,7 @@ from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign, design_of
-from headrace.stages.replay.recording import recorded_agents
+from headrace.stages.replay.source import recorded_agents
 from headrace.stages.stage import Statistics
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.inlet import Deliveries

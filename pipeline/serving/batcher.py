@@ -18,8 +18,7 @@ import numpy as np
 from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused
 from headrace.pipeline.serving.served_models import LoadedModel, ServedModel
 from headrace.queues.messages import ActionBatch, Array
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import NotFiniteError
+from headrace.stages.errors import NotFiniteError, describe_error
 from headrace.stages.policy.protocol import Decision, Recall
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from headrace.pipeline.policies.model_files import (
     read_model,
 )
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, describe_error
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.numpy_policy import NumpyPolicy
 from headrace.stages.policy.protocol import ActingPolicy, Recall

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
-from headrace.stages.error_text import describe_error
+from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port
 
 log = logging.getLogger(__name__)

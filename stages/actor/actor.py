@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from headrace.queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.activity import ACTING, STEPPING
 from headrace.stages.actor.credits import CreditAccount, CreditGate
 from headrace.stages.actor.resets import Resets
 from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Action, Guard, State
@@ -26,7 +27,6 @@ from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import Source, StageContext
-from headrace.stages.timings import ACTING, STEPPING
 
 Item = TrajectoryBatch | Barrier
 

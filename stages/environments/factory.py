@@ -23,8 +23,7 @@ from headrace.config.environment_kinds import load_entry
 from headrace.stages.environments.action_repeat import RepeatingGroup
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.time_limit import Limited, LimitedGroup
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming
+from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_error
 from headrace.stages.loading import load_callable
 
 log = logging.getLogger(__name__)

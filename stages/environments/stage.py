@@ -37,8 +37,7 @@ from headrace.stages.environments.protocol import (
     Stoppable,
 )
 from headrace.stages.environments.remote_policy import DecisionClient, RemotePolicy
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, is_failure
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, describe_error, is_failure
 from headrace.stages.policy.protocol import Recall
 from headrace.stages.stage import Source, StageContext
 

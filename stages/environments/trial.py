@@ -22,11 +22,10 @@ from headrace.config.environment_kinds import load_entry
 from headrace.config.errors import KeyPath
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.brains.uniform import uniform_actions
+from headrace.stages.brains.kinds import uniform_actions
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, describe_error
 
 STEPS = 200
 """Steps that an environment is tried for; episodes that end are followed by others."""

@@ -1,25 +1,85 @@
-"""Opponents in evaluations: whom an evaluated policy plays against; `headrace.config.opponents` has their table.
+"""Players of an evaluation, and opponents: whom an evaluated policy plays against.
 
-Opponents are the agents of other teams; where an environment has one team only, those of other behaviours. Its mates
-always act by their own newest policies.
+A player decides for the agents of one behaviour id, from the rows that ask for a decision. Opponents are the agents of
+other teams; where an environment has one team only, those of other behaviours. A policy's mates always act by their own
+newest policies. `headrace.config.opponents` has the table of opponents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
+
+import numpy as np
 
 from headrace.config import RunConfig
 from headrace.config.errors import dotted
 from headrace.config.opponents import EVALUATION_OPPONENTS, EvaluationSettings
-from headrace.queues.messages import PolicyUpdate
-from headrace.queues.specs import BehaviorSpec
+from headrace.queues.messages import ActionBatch, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
 from headrace.stages.brains import check_brain, make_brain
+from headrace.stages.brains.kinds import UniformBrain
 from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.errors import LoadError
-from headrace.stages.evaluation.players import SEED, GreedyPlayer, Player
-from headrace.stages.plugins import check_arguments, construct, find_class
+from headrace.stages.loading import check_arguments, construct, find_class
+from headrace.stages.policy.memories import AgentMemories
+from headrace.stages.policy.protocol import ActingPolicy
+
+SEED = 20_261
+"""All policies play the same episodes, against the same chance, so that their scores can be compared."""
+
+Player = Callable[[AgentSteps], ActionBatch]
+"""The actions of the d agents that ask for a decision."""
+
+
+class GreedyPlayer:
+    """Takes the most likely actions of a policy or a brain, and keeps its agents' memories.
+
+    Args:
+        policy: decides; with its weights.
+        spec: the behaviour id.
+        seed: of its random numbers.
+    """
+
+    deterministic = True
+
+    def __init__(self, policy: ActingPolicy, spec: BehaviorSpec, seed: Sequence[int] = (SEED,)) -> None:
+        self._policy = policy
+        self._memories = AgentMemories.for_policy(policy, spec.actions)
+        self._random = np.random.default_rng((*seed, zlib.crc32(spec.behavior_id.encode())))
+
+    def load(self, update: PolicyUpdate) -> None:
+        """Act by these weights from the next decision on; memories are kept."""
+        self._policy.load(update)
+
+    def __call__(self, steps: AgentSteps) -> ActionBatch:
+        """Decide for each agent that asks for it."""
+        observations = tuple(o[steps.ended :] for o in steps.observations)
+        agent_ids, episode_ids = steps.agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
+        recall = None
+        if self._memories is not None:
+            self._memories.forget(steps.agent_ids[: steps.ended])
+            recall = self._memories.recall(agent_ids, episode_ids)
+        masks, greedy = steps.action_masks, self.deterministic
+        decision = self._policy.act(observations, masks, self._random, deterministic=greedy, recall=recall)
+        if self._memories is not None and decision.recall is not None:
+            self._memories.keep(agent_ids, episode_ids, decision.recall)
+        return decision.actions
+
+
+class DrawingPlayer(GreedyPlayer):
+    """Draws its actions, as in training."""
+
+    deterministic = False
+
+
+def uniform_player(spec: BehaviorSpec) -> Player:
+    """A player that acts at random."""
+    return GreedyPlayer(UniformBrain(spec.actions), spec)
+
 
 _KEY = ("evaluation", "opponents")
 
@@ -152,3 +212,71 @@ def _request(config: RunConfig, settings: EvaluationSettings) -> BrainRequest:
         config.builtin_game,
         SEED,
     )
+
+
+class Seating:
+    """The players of some games of an evaluation; each is made when its behaviour id is first seen.
+
+    Args:
+        policy: the evaluated policy, under its behaviour name.
+        own: the behaviour ids that play by it, all of one team or of all teams.
+        specs: of the environments; may grow.
+        newest: the newest policy of each behaviour name, as far as there is one.
+        opponents: play against it.
+        make_policy: builds an acting policy.
+        on_unknown: called with a behaviour name that has no policy yet: its agents act at random.
+        brain_of: returns the brain that always decides for a behaviour id, None for one that learns. It decides unless
+            opponents other than the newest policies are asked for.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyUpdate,
+        own: Collection[str],
+        specs: Mapping[str, BehaviorSpec],
+        newest: Mapping[str, PolicyUpdate],
+        opponents: EvaluationOpponents,
+        make_policy: Callable[[BehaviorSpec], ActingPolicy],
+        on_unknown: Callable[[str], None],
+        brain_of: Callable[[BehaviorSpec], ActingPolicy | None],
+    ) -> None:
+        self._policy = policy
+        self._own = own
+        self._specs = specs
+        self._newest = newest
+        self._opponents = opponents
+        self._make_policy = make_policy
+        self._on_unknown = on_unknown
+        self._brain_of = brain_of
+        self._players: dict[str, Player] = {}
+
+    def player(self, behavior_id: str) -> Player:
+        """Return the player of a behaviour id."""
+        if behavior_id not in self._players:
+            self._players[behavior_id] = self._make(self._specs[behavior_id])
+        return self._players[behavior_id]
+
+    def _make(self, spec: BehaviorSpec) -> Player:
+        if spec.behavior_id in self._own:
+            return self._by_policy(spec, self._policy)
+        newest, opponent = self._newest.get(spec.name), self._is_opponent(spec.behavior_id)
+        if not opponent or self._opponents.everyone_counts:
+            brain = self._brain_of(spec)
+            if brain is not None:
+                return GreedyPlayer(brain, spec)
+        if opponent:
+            return self._opponents.player(spec, newest, self._by_policy)
+        return self._by_policy(spec, newest)
+
+    def _is_opponent(self, behavior_id: str) -> bool:
+        if len(set(map(behavior_team, self._specs))) > 1:
+            return behavior_team(behavior_id) not in map(behavior_team, self._own)
+        return behavior_name(behavior_id) != self._policy.behavior_id
+
+    def _by_policy(self, spec: BehaviorSpec, policy: PolicyUpdate | None) -> Player:
+        if policy is None:
+            self._on_unknown(spec.name)
+            return uniform_player(spec)
+        acting = self._make_policy(spec)
+        acting.load(policy)
+        return GreedyPlayer(acting, spec)

@@ -17,7 +17,7 @@ from headrace.queues.specs import BehaviorSpec, behavior_team
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 from headrace.stages.errors import StageError
 from headrace.stages.evaluation.episodes import equal_shares
-from headrace.stages.evaluation.players import Player
+from headrace.stages.evaluation.opponents import Player
 
 MakePlayer = Callable[[int, BehaviorSpec, Sequence[int]], Player]
 """Makes what entrant number so and so decides by for a behaviour id, with this seed for its random numbers."""

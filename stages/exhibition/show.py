@@ -16,7 +16,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, StepResult, settled
 from headrace.stages.errors import StageError
-from headrace.stages.evaluation.players import Player, uniform_player
+from headrace.stages.evaluation.opponents import Player, uniform_player
 from headrace.stages.exhibition.film import FilmedGroup
 from headrace.stages.exhibition.keys import HeldKeys, action_of
 from headrace.stages.exhibition.projector import Projector, Shown, Standings

@@ -16,8 +16,7 @@ import numpy as np
 
 from headrace.config import SelfPlaySettings
 from headrace.queues.messages import PolicyUpdate
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, describe_error
 from headrace.stages.ghost.opponents import Candidate, OpponentSampler
 
 NEWEST = -1

@@ -1,7 +1,7 @@
 """Replay: a source that yields recorded messages in place of the stages that made them.
 
 The streams' headers hold all that must be known before the first message (specs, edges); the stages downstream are
-built from `behavior_specs`.
+built from `behavior_specs`. Properties of the run that was recorded are read without replaying it.
 """
 
 from __future__ import annotations
@@ -264,3 +264,52 @@ def _columns(reader: StreamReader, spec: BehaviorSpec) -> set[tuple[str, str, st
     table = reader.header.columns.get(spec.behavior_id, {})
     # Recordings of earlier releases lack the trajectories' numbers, which nothing learns from.
     return {(axis, c.name, c.dtype, c.shape) for axis, columns in table.items() for c in columns if c.name != "numbers"}
+
+
+def recorded_seed(streams: Sequence[str | Path]) -> int:
+    """The seed of the first recording's run, -1 if it is not stated.
+
+    Raises:
+        StageError: if a pattern matches nothing.
+        StreamError: if a file is no stream.
+    """
+    header = StreamReader(resolve_streams(streams)[0]).header
+    seed = header.config.get("env_settings", {}).get("seed", -1)
+    return int(seed)
+
+
+def recorded_agents(streams: Sequence[str | Path]) -> int | None:
+    """The number of agents that acted at a time in the first recording's run: environments × actors, None if unknown.
+
+    Raises:
+        StageError: if a pattern matches nothing.
+        StreamError: if a file is no stream.
+    """
+    config = StreamReader(resolve_streams(streams)[0]).header.config
+    try:
+        environments = (config.get("environment") or config["env_settings"])["num_envs"]
+        return int(environments) * int(config["pipeline"]["hosts"]["actors"]["replicas"])
+    except KeyError:
+        return None
+
+
+def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[str]:
+    """Names of the behaviours that were recorded at an edge.
+
+    Raises:
+        StageError: if a pattern matches nothing.
+        StreamError: if a file is no stream.
+    """
+    headers = [StreamReader(path).header for path in resolve_streams(streams)]
+    return frozenset(spec.name for header in headers if edge in header.edges for spec in header.specs)
+
+
+def recorded_edge(streams: Sequence[str | Path]) -> str:
+    """The edge of the recordings to replay: the trainer's inlet if it was recorded, else the other one.
+
+    Raises:
+        StageError: if a pattern matches nothing.
+        StreamError: if a file is no stream.
+    """
+    edges = {edge for path in resolve_streams(streams) for edge in StreamReader(path).header.edges}
+    return TRAINER_EDGE if TRAINER_EDGE in edges else min(edges)

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from headrace.config.errors import ConfigError, KeyPath, dotted
 from headrace.queues.errors import SpecError
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import LoadError, StageError, blaming
+from headrace.stages.errors import LoadError, StageError, blaming, describe_error
 from headrace.stages.policy.design import check_extra_columns
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 from headrace.stages.trainer_lookup import trainer_class, trainer_kind

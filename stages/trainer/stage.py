@@ -18,9 +18,9 @@ from headrace.config.behaviors import StopWhenSettings
 from headrace.queues.columns import Column
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec
+from headrace.stages.activity import LEARNING
 from headrace.stages.policy.design import require_columns
 from headrace.stages.stage import Stage, StageContext
-from headrace.stages.timings import LEARNING
 from headrace.stages.trainer.inlet import ActionHistograms, Deliveries, FinishedEpisodes, StopCriterion
 from headrace.stages.trainer.protocol import Trainer
 from headrace.stages.trainer.report import TrainerPort, TrainerReport

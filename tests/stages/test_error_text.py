@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from headrace.stages.error_text import describe_error, raised_in_user_code
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, describe_error, raised_in_user_code
 from headrace.stages.loading import load_attribute
 
 

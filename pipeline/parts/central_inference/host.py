@@ -23,8 +23,8 @@ from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import DecisionRequest, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.activity import ACTING
 from headrace.stages.inference import CentralDecider
-from headrace.stages.timings import ACTING
 
 PATIENCE = 0.5
 """Share of the time that the last decision took for which the first who asks waits for the others: so a decision comes

@@ -16,7 +16,7 @@ from headrace.pipeline.main.run_plan import RunPlan
 from headrace.queues.ends import Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
-from headrace.stages.error_text import describe_error
+from headrace.stages.errors import describe_error
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,7 @@ from headrace.queues.stream_writer import next_stream_path
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, describe_error
 from headrace.stages.exhibition import Cast, Casting, Show
 from headrace.stages.exhibition.demonstration import EDGE, Demonstration
 from headrace.stages.exhibition.film import FilmedGroup

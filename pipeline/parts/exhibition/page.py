@@ -28,7 +28,7 @@ from headrace.pipeline.monitor.shown_game import ShownGame
 from headrace.queues.ends import Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
-from headrace.stages.error_text import describe_error
+from headrace.stages.errors import describe_error
 
 log = logging.getLogger(__name__)
 

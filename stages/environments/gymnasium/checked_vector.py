@@ -22,8 +22,7 @@ from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.spaces.actions import action_mapping, action_masks, branches_without_choice
 from headrace.stages.environments.spaces.observations import observation_parts, take_rows
 from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
 log = logging.getLogger(__name__)
 

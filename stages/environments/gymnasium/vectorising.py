@@ -18,8 +18,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.stages.environments.factory import HUMAN
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
 AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]

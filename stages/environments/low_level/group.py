@@ -28,8 +28,7 @@ from headrace.stages.environments.programs.rows import (
 from headrace.stages.environments.protocol import StepResult
 from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.environments.unity.specs import ActionTuple
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, LoadError, StageError
+from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, LoadError, StageError, describe_error
 
 log = logging.getLogger(__name__)
 

@@ -43,8 +43,7 @@ from headrace.stages.environments.pettingzoo.teams import (
     game_outcomes,
 )
 from headrace.stages.environments.protocol import AgentSteps, GameResults, Measured, StepResult
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import BrokenEnvironmentError
+from headrace.stages.errors import BrokenEnvironmentError, describe_error
 
 
 class TimeStep(NamedTuple):

@@ -26,8 +26,7 @@ from headrace.stages.environments.trial import (
     takes_seed,
     without_windows,
 )
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, describe_error
 
 _CYCLES = 50
 """Cycles of PettingZoo's own test."""

@@ -17,8 +17,7 @@ from headrace.stages.environments.programs.worker import worker_settings
 from headrace.stages.environments.unity.executable import Executable
 from headrace.stages.environments.unity.instance import UnityInstance, Worker
 from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import LoadError, blaming
+from headrace.stages.errors import LoadError, blaming, describe_error
 from headrace.stages.loading import load_callable
 
 _OF_CHANNELS = ("channel_id", "message_queue", "on_message_received")

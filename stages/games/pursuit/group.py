@@ -19,23 +19,28 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.parameters import EpisodeParameters, check_parameter_names
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.games.pursuit import scene as screen
-from headrace.stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
-from headrace.stages.games.pursuit.observing import OBSERVATION_SIZE, observe
-from headrace.stages.games.pursuit.rules import (
+from headrace.stages.games.pursuit.motion import (
     AGENTS,
     CATCH_DISTANCE,
+    DIRECTIONS,
     EVADER,
     EVADER_SPEED,
     EVADER_TEAM,
     FASTEST,
     HALF_WIDTH,
+    OBSERVATION_SIZE,
     PURSUER_SPEED,
     PURSUER_TEAM,
     PURSUERS,
     RESULT_REWARD,
+    SPEEDS,
     STEP_REWARD,
     TICK_S,
     TICKS_PER_DECISION,
+    Arenas,
+    advance,
+    caught,
+    observe,
 )
 from headrace.stages.games.scene import Display, Scene
 

@@ -1,29 +1,54 @@
-"""Many arenas at once: the agents' places and speeds, and one tick of their motion.
+"""Many arenas at once: constants, the agents' places and speeds, one tick of their motion, and what agents observe.
 
-Pure mechanics, no rules: nothing here knows of games or rewards. Agents pass through each other. Axis letters: C
-arenas; the agents' axis has the pursuers first and the evader last.
+Pure mechanics: nothing here knows of games or rewards. Lengths are in metres, times in seconds. The constants were
+tuned so that the scripted players of both sides win about half of their games, and skill decides the rest. Agents pass
+through each other. Axis letters: C arenas; the agents' axis has the pursuers first and the evader last.
+
+An agent sees its own place and speed, the others' places relative to its own and their speeds, and the time left. A
+pursuer sees its mate and then the evader; the evader sees the nearer pursuer and then the other. `ArenaView` splits
+observations for scripted players.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import Floats
-from headrace.stages.games.pursuit.rules import (
-    ACCELERATION,
-    AGENTS,
-    CATCH_DISTANCE,
-    EVADER,
-    EVADER_SPEED,
-    HALF_WIDTH,
-    PURSUER_SPEED,
-    PURSUERS,
-    START_WITHIN,
-    TICK_S,
-)
+
+PURSUERS: Final = 2
+AGENTS: Final = PURSUERS + 1
+EVADER: Final = PURSUERS
+"""Index of the evader among the agents of an arena; the pursuers come first."""
+PURSUER_TEAM: Final = 0
+EVADER_TEAM: Final = 1
+
+HALF_WIDTH: Final = 1.0
+"""The arena is a square; its middle is the origin."""
+TICK_S: Final = 0.04
+"""Length of a tick of motion; nobody moves farther in it than a catch reaches."""
+TICKS_PER_DECISION: Final = 3
+
+PURSUER_SPEED: Final = 0.5
+EVADER_SPEED: Final = 1.0
+ACCELERATION: Final = 6.0
+CATCH_DISTANCE: Final = 0.07
+"""Between the middles of a pursuer and the evader."""
+
+FASTEST: Final = CATCH_DISTANCE / TICK_S
+"""Highest speed at which an agent moves no farther in a tick than a catch reaches."""
+
+START_WITHIN: Final = 0.35
+"""The evader starts in the middle: both coordinates are at most so far from 0. Pursuers start at the walls."""
+
+STEP_REWARD: Final = 0.005
+"""Reward of the evader for each decision, and cost of each pursuer."""
+RESULT_REWARD: Final = 1.0
+"""Reward of the winners at a game's end, and cost of the losers."""
+
 
 SPEEDS: Floats = np.array([PURSUER_SPEED] * PURSUERS + [EVADER_SPEED], np.float32)
 """[3] top speed of each agent."""
@@ -86,3 +111,55 @@ def caught(arenas: Arenas, distance: float = CATCH_DISTANCE) -> NDArray[np.bool_
     """Return [C] true where a pursuer is at most `distance` metres from the evader."""
     way = arenas.places[:, :PURSUERS] - arenas.places[:, EVADER:]
     return np.asarray((np.square(way).sum(axis=2) <= distance**2).any(axis=1))
+
+
+OBSERVATION_SIZE: Final = 4 * AGENTS + 1
+"""x, y, vx, vy of the agent itself and of both others, and the time left as a share of a game."""
+
+
+def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:
+    """Return the observations of pursuers [2 C, 13], arena by arena, and of evaders [C, 13].
+
+    Args:
+        arenas: the arenas.
+        time_left: [C] share of the game's time that is left.
+    """
+    state = np.concatenate([arenas.places, arenas.speeds], axis=2)
+    count = len(state)
+    pursuers = np.empty((count, PURSUERS, OBSERVATION_SIZE), np.float32)
+    pursuers[..., :4] = state[:, :PURSUERS]
+    pursuers[..., 4:8] = _from(state[:, :PURSUERS], state[:, PURSUERS - 1 :: -1])
+    pursuers[..., 8:12] = _from(state[:, :PURSUERS], state[:, EVADER:])
+    pursuers[..., 12] = time_left[:, None]
+    evaders = np.empty((count, OBSERVATION_SIZE), np.float32)
+    evaders[:, :4] = state[:, EVADER]
+    others = _from(state[:, EVADER:], state[:, :PURSUERS])
+    distance = np.square(others[..., :2]).sum(axis=2)
+    second_is_nearer = (distance[:, 1] < distance[:, 0])[:, None]
+    evaders[:, 4:8] = np.where(second_is_nearer, others[:, 1], others[:, 0])
+    evaders[:, 8:12] = np.where(second_is_nearer, others[:, 0], others[:, 1])
+    evaders[:, 12] = time_left
+    return pursuers.reshape(count * PURSUERS, OBSERVATION_SIZE), evaders
+
+
+def _from(viewer: Floats, other: Floats) -> Floats:
+    """Return the other's place relative to the viewer's, and its own speed."""
+    seen = np.broadcast_to(other, np.broadcast_shapes(viewer.shape, other.shape)).copy()
+    seen[..., :2] -= viewer[..., :2]
+    return seen
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaView:
+    """Observations [d, 13] by agent, each [d, 4]: x, y, vx, vy; places of others are relative to the observer's."""
+
+    own: Floats
+    first: Floats
+    """A pursuer's mate; the pursuer that is nearer to an evader."""
+    second: Floats
+    """The evader; the other pursuer."""
+
+    @classmethod
+    def of(cls, observations: Floats) -> ArenaView:
+        """Split observations."""
+        return cls(observations[:, :4], observations[:, 4:8], observations[:, 8:12])

@@ -9,8 +9,7 @@ import numpy as np
 
 from headrace.config.environment import KeyMapSettings
 from headrace.queues.messages import Floats
-from headrace.stages.games.pursuit.motion import DIRECTIONS
-from headrace.stages.games.pursuit.rules import EVADER, HALF_WIDTH, PURSUERS, TICK_S
+from headrace.stages.games.pursuit.motion import DIRECTIONS, EVADER, HALF_WIDTH, PURSUERS, TICK_S
 from headrace.stages.games.scene import Display, Scene, area, disc, stroke
 
 _MARGIN: Final = 0.08

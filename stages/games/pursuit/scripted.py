@@ -12,9 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array, Floats
-from headrace.stages.games.pursuit.motion import DIRECTIONS
-from headrace.stages.games.pursuit.observing import ArenaView
-from headrace.stages.games.pursuit.rules import CATCH_DISTANCE, EVADER_SPEED, HALF_WIDTH, PURSUER_SPEED
+from headrace.stages.games.pursuit.motion import (
+    CATCH_DISTANCE,
+    DIRECTIONS,
+    EVADER_SPEED,
+    HALF_WIDTH,
+    PURSUER_SPEED,
+    ArenaView,
+)
 
 _LEAD: Final = 0.6
 """Share of the time to the evader over which a pursuer believes in the evader's present speed."""

@@ -12,8 +12,8 @@ from PIL import Image
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.games.policy_player import PolicyPlayer
 from headrace.stages.games.volley.group import VolleyGroup
+from headrace.stages.games.volley.physics import TICK_S
 from headrace.stages.games.volley.rendering import LIVELY_COLOURS, draw
-from headrace.stages.games.volley.rules import TICK_S
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
 """Observations of an agent per row to one action per row."""

@@ -18,16 +18,22 @@ from headrace.stages.environments.parameters import EpisodeParameters, check_par
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.games.scene import Display, Scene
 from headrace.stages.games.volley import scene as screen
-from headrace.stages.games.volley.observing import OBSERVATION_SIZE, observe
-from headrace.stages.games.volley.physics import VX, VY, Courts, X, Y, advance
-from headrace.stages.games.volley.rules import (
+from headrace.stages.games.volley.physics import (
     BALL_GRAVITY,
     HOME,
+    OBSERVATION_SIZE,
     PLAYER_RADIUS,
     SERVE_HEIGHT,
     SERVE_RISE,
     SERVE_SPEED,
     TICK_S,
+    VX,
+    VY,
+    Courts,
+    X,
+    Y,
+    advance,
+    observe,
 )
 
 ACTIONS = ActionSpec(discrete_branches=(3, 2))

@@ -1,42 +1,67 @@
-"""Many courts at once: the state of players and balls, and one tick of their motion.
+"""Many courts at once: constants, the state of players and balls, one tick of their motion, and what players observe.
 
-Pure mechanics, no rules: nothing here knows of points, serves or episodes (see `group`), or draws random numbers.
-Axis letters: C courts; the players' arrays have a team axis of 2 before it.
+Pure mechanics: nothing here knows of points, serves or episodes (see `group`), or draws random numbers. Lengths are in
+metres, times in seconds. The constants were tuned for short games that skill decides; docs/volley.md describes the
+effect of each change. Axis letters: C courts; the players' arrays have a team axis of 2 before it.
 
 The two sides are symmetric to the last bit. Each player's state is kept in the player's own frame, in which the
 net is at x = 0, the own half has x < 0, and forward is +x; the frame of team 0 is also the ball's. Mirroring a
 court swaps the team axis and negates the ball's x, and every expression below is built so that floating-point
 rounding commutes with that.
+
+An observation is twelve numbers in the player's own frame, the same on both sides of the net. `CourtView` inverts their
+scaling for scripted players, which see the same as a trained policy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import Floats
-from headrace.stages.games.volley.rules import (
-    BALL_GRAVITY,
-    BALL_MAX_SPEED,
-    BALL_MIN_REBOUND,
-    BALL_RADIUS,
-    CEILING,
-    FLOOR_RESTITUTION,
-    HALF_WIDTH,
-    NET_HEIGHT,
-    NET_RADIUS,
-    NET_RESTITUTION,
-    PLAYER_ACCELERATION,
-    PLAYER_GRAVITY,
-    PLAYER_JUMP,
-    PLAYER_RADIUS,
-    PLAYER_RESTITUTION,
-    PLAYER_SPEED,
-    TICK_S,
-    WALL_RESTITUTION,
-)
+
+TICK_S: Final = 0.02
+"""Length of a physics tick; a decision lasts `frame_skip` of them."""
+
+HALF_WIDTH: Final = 3.0
+"""From the net (x = 0) to either wall."""
+CEILING: Final = 2.75
+NET_HEIGHT: Final = 0.9
+NET_RADIUS: Final = 0.05
+"""The net is a post with a round top: all points closer than this to the line from (0, 0) to (0, NET_HEIGHT)."""
+
+PLAYER_RADIUS: Final = 0.34
+PLAYER_SPEED: Final = 2.6
+PLAYER_ACCELERATION: Final = 20.0
+PLAYER_JUMP: Final = 3.8
+"""Upward speed at take-off: 0.72 m high, 0.76 s in the air."""
+PLAYER_GRAVITY: Final = 10.0
+
+BALL_RADIUS: Final = 0.2
+BALL_GRAVITY: Final = 6.5
+"""Less than the players': a floating ball gives them time to think."""
+BALL_MAX_SPEED: Final = 6.5
+"""Below (BALL_RADIUS + NET_RADIUS) / TICK_S, so that the ball can't tunnel through the net."""
+BALL_MIN_REBOUND: Final = 3.6
+"""A player is springy: the ball leaves it at this speed at least, so that nobody carries the ball."""
+
+PLAYER_RESTITUTION: Final = 0.95
+WALL_RESTITUTION: Final = 0.85
+NET_RESTITUTION: Final = 0.6
+FLOOR_RESTITUTION: Final = 0.5
+"""Only to be looked at: the rally is over."""
+
+HOME: Final = 1.5
+"""Distance from the net at which a player awaits the serve."""
+SERVE_HEIGHT: Final = 2.0
+SERVE_SPEED: Final = (0.7, 2.1)
+"""Range of the serve's horizontal speed; it starts above the net, towards the side that receives."""
+SERVE_RISE: Final = (0.4, 1.8)
+"""Range of the serve's upward speed."""
+
 
 X, Y, VX, VY = range(4)
 """Rows of `Courts.ball` and `Courts.players`."""
@@ -163,3 +188,44 @@ def _stay_inside(ball: Floats) -> NDArray[np.int8]:
     np.multiply(vy, -FLOOR_RESTITUTION, out=vy, where=landed & (vy < 0))
     np.clip(y, BALL_RADIUS, ceiling, out=y)
     return np.where(landed, np.sign(x), 0.0).astype(np.int8)
+
+
+OBSERVATION_NAMES: Final = (
+    *("own_x", "own_y", "own_vx", "own_vy"),
+    *("ball_x", "ball_y", "ball_vx", "ball_vy"),
+    *("opponent_x", "opponent_y", "opponent_vx", "opponent_vy"),
+)
+OBSERVATION_SIZE: Final = len(OBSERVATION_NAMES)
+
+_PLAYER_SCALE = (HALF_WIDTH, CEILING, PLAYER_SPEED, PLAYER_JUMP)
+_BALL_SCALE = (HALF_WIDTH, CEILING, BALL_MAX_SPEED, BALL_MAX_SPEED)
+SCALE: Final[Floats] = np.array([*_PLAYER_SCALE, *_BALL_SCALE, *_PLAYER_SCALE], dtype=np.float32)
+"""[12] metres or metres per second that an observation of 1 stands for."""
+
+_FLIP = np.array([-1, 1, -1, 1], dtype=np.float32).reshape(4, 1, 1)
+_BALL_TO_FRAMES = np.array([[1, -1], [1, 1], [1, -1], [1, 1]], dtype=np.float32).reshape(4, 2, 1)
+
+
+def observe(courts: Courts) -> Floats:
+    """Return the observations [2, C, 12] of each team's player, within about [-1, 1]; x < 0 in the own half."""
+    features = np.empty((3, 4, 2, courts.ball.shape[1]), dtype=np.float32)
+    features[0] = courts.players
+    np.multiply(courts.ball[:, None], _BALL_TO_FRAMES, out=features[1])
+    np.multiply(courts.players[:, ::-1], _FLIP, out=features[2])
+    seen = features.reshape(OBSERVATION_SIZE, 2, -1).transpose(1, 2, 0) / SCALE
+    return np.ascontiguousarray(seen)
+
+
+@dataclass(frozen=True, slots=True)
+class CourtView:
+    """Observations [d, 12] of d players back in metres and seconds, each [4, d]: x, y, vx, vy."""
+
+    own: Floats
+    ball: Floats
+    opponent: Floats
+
+    @classmethod
+    def of(cls, observations: Floats) -> CourtView:
+        """Undo the scaling of `observe`."""
+        metres = (observations * SCALE).T
+        return cls(metres[:4], metres[4:8], metres[8:])

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from headrace.stages.games.volley.physics import VY, Courts, X, Y
-from headrace.stages.games.volley.rules import (
+from headrace.stages.games.volley.physics import (
     BALL_RADIUS,
     CEILING,
     HALF_WIDTH,
@@ -23,6 +22,10 @@ from headrace.stages.games.volley.rules import (
     NET_RADIUS,
     PLAYER_JUMP,
     PLAYER_RADIUS,
+    VY,
+    Courts,
+    X,
+    Y,
 )
 
 DEFAULT_WIDTH: Final = 600

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.stages.games.scene import Display, Scene, Shape, area, choices, disc, stroke
-from headrace.stages.games.volley.physics import VY, Courts, X, Y
-from headrace.stages.games.volley.rules import (
+from headrace.stages.games.volley.physics import (
     BALL_RADIUS,
     CEILING,
     HALF_WIDTH,
@@ -19,6 +18,10 @@ from headrace.stages.games.volley.rules import (
     PLAYER_JUMP,
     PLAYER_RADIUS,
     TICK_S,
+    VY,
+    Courts,
+    X,
+    Y,
 )
 
 _GROUND: Final = 0.25

@@ -14,9 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array, Floats
-from headrace.stages.games.volley.observing import CourtView
-from headrace.stages.games.volley.physics import VX, VY, X, Y
-from headrace.stages.games.volley.rules import BALL_GRAVITY, BALL_RADIUS, HALF_WIDTH, HOME, PLAYER_RADIUS
+from headrace.stages.games.volley.physics import (
+    BALL_GRAVITY,
+    BALL_RADIUS,
+    HALF_WIDTH,
+    HOME,
+    PLAYER_RADIUS,
+    VX,
+    VY,
+    CourtView,
+    X,
+    Y,
+)
 
 _CONTACT_HEIGHT: Final = 0.85
 """Height of the ball's centre at which it expects to meet the ball, in metres."""

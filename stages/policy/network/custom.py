@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from headrace.config.errors import KeyPath
 from headrace.config.observation_kinds import OBSERVATION_KINDS
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError, blaming
+from headrace.stages.errors import StageError, blaming, describe_error
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.images import pixels

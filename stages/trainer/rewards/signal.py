@@ -17,8 +17,7 @@ from torch import Tensor
 from headrace.config import OwnSignalSettings, RewardSignalSettings
 from headrace.config.errors import KeyPath, dotted
 from headrace.stages.errors import LoadError, NotFiniteError, StageError, blaming
-from headrace.stages.loading import load_attribute
-from headrace.stages.plugins import check_arguments, construct, find_class
+from headrace.stages.loading import check_arguments, construct, find_class, load_attribute
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.protocol import TrainerContext
 

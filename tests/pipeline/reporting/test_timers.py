@@ -10,7 +10,7 @@ import pytest
 
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.timers import GaugeWriter, Timers
-from headrace.stages.timings import ACTING, LEARNING, STEPPING
+from headrace.stages.activity import ACTING, LEARNING, STEPPING
 
 
 class Clock:

@@ -11,7 +11,7 @@ from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError
-from headrace.stages.evaluation.players import GreedyPlayer
+from headrace.stages.evaluation.opponents import GreedyPlayer
 from headrace.stages.exhibition import Cast, Casting, Show
 from headrace.stages.exhibition.keys import AWAY_S, keys_of
 from headrace.stages.exhibition.making import make_shown_group

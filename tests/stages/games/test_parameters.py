@@ -10,8 +10,7 @@ from headrace.stages.environments.parameters import EnvironmentParameters, Episo
 from headrace.stages.errors import StageError
 from headrace.stages.games.pursuit import PursuitGroup
 from headrace.stages.games.volley import VolleyGroup
-from headrace.stages.games.volley.physics import VX, VY
-from headrace.stages.games.volley.rules import BALL_GRAVITY, SERVE_SPEED, TICK_S
+from headrace.stages.games.volley.physics import BALL_GRAVITY, SERVE_SPEED, TICK_S, VX, VY
 
 FAR_FROM_THE_WALL = np.array([[-0.9, -0.9], [-0.9, 0.9], [-0.9, 0.0]], np.float32)
 """Places of the two pursuers and the evader, from which nobody reaches the wall at +x in a decision."""

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace.stages.environments.unity.errors import ChannelMisused, UnityBroken
-from headrace.stages.error_text import describe_error
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, describe_error
 
 _BOOL = struct.Struct("<?")
 _INT = struct.Struct("<i")

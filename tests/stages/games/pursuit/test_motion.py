@@ -5,17 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.stages.games.pursuit.motion import DIRECTIONS, SPEEDS, Arenas, advance, caught
-from headrace.stages.games.pursuit.observing import OBSERVATION_SIZE, ArenaView, observe
-from headrace.stages.games.pursuit.rules import (
+from headrace.stages.games.pursuit.motion import (
     ACCELERATION,
     CATCH_DISTANCE,
+    DIRECTIONS,
     EVADER,
     EVADER_SPEED,
     HALF_WIDTH,
+    OBSERVATION_SIZE,
     PURSUER_SPEED,
+    SPEEDS,
     START_WITHIN,
     TICK_S,
+    Arenas,
+    ArenaView,
+    advance,
+    caught,
+    observe,
 )
 
 

@@ -11,8 +11,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.games.policy_player import PolicyPlayer
 from headrace.stages.games.pursuit import ScriptedEvader, ScriptedPursuer
 from headrace.stages.games.pursuit.group import ACTIONS
-from headrace.stages.games.pursuit.motion import DIRECTIONS, Arenas
-from headrace.stages.games.pursuit.observing import observe
+from headrace.stages.games.pursuit.motion import DIRECTIONS, Arenas, observe
 from headrace.stages.policy.protocol import Decision
 
 GAMES = 200

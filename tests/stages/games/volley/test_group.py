@@ -6,8 +6,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.games.volley import VolleyGroup
 from headrace.stages.games.volley.group import ACTIONS
-from headrace.stages.games.volley.physics import VX, VY, X, Y
-from headrace.stages.games.volley.rules import BALL_RADIUS
+from headrace.stages.games.volley.physics import BALL_RADIUS, VX, VY, X, Y
 
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 

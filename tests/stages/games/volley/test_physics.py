@@ -4,9 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from properties import examples
 
-from headrace.stages.games.volley.observing import OBSERVATION_NAMES, SCALE, CourtView, observe
-from headrace.stages.games.volley.physics import VX, VY, Courts, X, Y, advance
-from headrace.stages.games.volley.rules import (
+from headrace.stages.games.volley.physics import (
     BALL_GRAVITY,
     BALL_MAX_SPEED,
     BALL_MIN_REBOUND,
@@ -14,8 +12,18 @@ from headrace.stages.games.volley.rules import (
     CEILING,
     HALF_WIDTH,
     NET_RADIUS,
+    OBSERVATION_NAMES,
     PLAYER_RADIUS,
+    SCALE,
     TICK_S,
+    VX,
+    VY,
+    Courts,
+    CourtView,
+    X,
+    Y,
+    advance,
+    observe,
 )
 
 COURTS = 8

@@ -1,0 +1,237 @@
+"""The kinds of brains that do not learn: scripts and chance, and what acts by a brain in a learner's place.
+
+They are made by the table of `headrace.config.brains`, and it is checked before a run that they can be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.config.brains import BRAIN_KINDS, SCRIPTED_PLAYERS, kind_of
+from headrace.queues.columns import decision_columns
+from headrace.queues.messages import ActionBatch, Array, PolicyUpdate
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.brains.protocol import BrainRequest, Memoryless
+from headrace.stages.errors import LoadError, StageError, blaming, describe_error
+from headrace.stages.loading import check_arguments, construct, find_class, load_attribute
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.stages.policy.sampling import policy_actions
+
+
+def make_brain(request: BrainRequest) -> ActingPolicy:
+    """Make what decides, for the behaviour id of a request.
+
+    Raises:
+        StageError: if it can't be made; a LoadError if what the YAML names is not there.
+    """
+    assert request.spec is not None, "brains are made for somebody"
+    brain: ActingPolicy = _maker(request)(request)
+    return brain
+
+
+def check_brain(request: BrainRequest) -> list[LoadError]:
+    """Find the mistake for which a brain can't be made, as far as is known without making it."""
+    try:
+        _maker(request)(request)
+    except LoadError as error:
+        return [error]
+    return []
+
+
+def _maker(request: BrainRequest) -> Callable[[BrainRequest], Any]:
+    kind = BRAIN_KINDS[kind_of(request.use) or ""]
+    assert kind.maker is not None, "a trainer's policy is nobody's to make"
+    make: Callable[[BrainRequest], Any] = load_attribute(kind.maker, None, request.where)
+    return make
+
+
+SCRIPTED = "scripted"
+"""The `use` that stands for the scripted player of the built-in game that is played."""
+
+
+class ScriptBrain(Memoryless):
+    """Asks a script.
+
+    Args:
+        script: called with the observations, one array [d, *shape] per observation spec, and with the action masks
+            [d, sum of branches] where the behaviour has such; returns an `ActionBatch`.
+        spec: the behaviour. Of a learned action repeat the script needs to know nothing: it is asked at each
+            environment step, and its masks have no choices for it.
+        name: of the script, for messages.
+    """
+
+    def __init__(self, script: Callable[..., Any], spec: BehaviorSpec, name: str) -> None:
+        self._script = script
+        self._spec = spec
+        self._name = name
+
+    def act(
+        self,
+        observations: tuple[Array, ...],
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool = False,
+        recall: Recall | None = None,
+    ) -> Decision:
+        """Ask for the actions of d agents.
+
+        Raises:
+            StageError: if the script raises, or returns anything but actions for these agents.
+        """
+        count, actions = len(observations[0]), self._spec.actions
+        repeats = self._spec.action_repeat == "learned"
+        branches = len(actions.discrete_branches)
+        if not count:
+            nothing = np.zeros((0, actions.continuous_size), np.float32), np.zeros((0, branches), np.int32)
+            return Decision(ActionBatch(*nothing), {})
+        shapes = (count, actions.continuous_size), (count, branches - repeats)
+        width = actions.mask_size - (actions.discrete_branches[-1] if repeats else 0)
+        try:
+            made = self._script(observations, *(() if masks is None else (masks[:, :width],)))
+        except Exception as error:
+            raise StageError(f"{self._name} raised {describe_error(error)}") from error
+        self._check(made, shapes)
+        return Decision(ActionBatch(made.continuous, np.pad(made.discrete, ((0, 0), (0, 1)))) if repeats else made, {})
+
+    def _check(self, made: Any, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+        if isinstance(made, ActionBatch) and (made.continuous.shape, made.discrete.shape) == shapes:
+            return
+        given = made
+        if isinstance(made, ActionBatch):
+            given = f"one of continuous {list(made.continuous.shape)} and discrete {list(made.discrete.shape)}"
+        raise StageError(
+            f"{self._name} returned {given!s} for {shapes[0][0]} agents of {self._spec.behavior_id}; expected an "
+            f"ActionBatch of continuous {list(shapes[0])} and discrete {list(shapes[1])}"
+        )
+
+
+def make_script(request: BrainRequest) -> ScriptBrain | None:
+    """Make the brain.
+
+    Raises:
+        LoadError: if there is no such script, it has no `__call__`, does not take its arguments, or raises.
+    """
+    spec, where = request.spec, request.where
+    with blaming(*request.key):
+        found = [(use, find_class(where, use, folder)) for use, folder in _references(request)]
+        for use, made in found:
+            if not any("__call__" in base.__dict__ for base in made.__mro__):
+                raise LoadError(
+                    f"{where}: {use} is no player: it has no method "
+                    "__call__(self, observations), or __call__(self, observations, masks) where actions are masked"
+                )
+    use, made = found[0 if spec is None else min(spec.team, len(found) - 1)]
+    with blaming(*request.given_key):
+        arguments = check_arguments(where, use, made, request.given, {"spec": spec, "seed": request.seed})
+    if spec is None:
+        return None
+    with blaming(*request.key):
+        return ScriptBrain(construct(where, use, made, arguments), spec, f"{where}: {use}")
+
+
+def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
+    """Return the `module:Class` of the script, or of each team's, and where the module may lie."""
+    if request.use != SCRIPTED:
+        return [(request.use, request.folder)]
+    if request.game is None or request.game not in SCRIPTED_PLAYERS:
+        raise LoadError(
+            f"{request.where}: 'scripted' is the scripted player of a built-in game ({', '.join(SCRIPTED_PLAYERS)}), "
+            "and another environment is played; name a class of your own, such as 'my_players:MyPlayer'"
+        )
+    return [(use, None) for use in SCRIPTED_PLAYERS[request.game]]
+
+
+class UniformBrain(Memoryless):
+    """Draws each continuous action from [-1, 1] and each choice from those that are allowed, all equally likely."""
+
+    def __init__(self, actions: ActionSpec) -> None:
+        self._actions = actions
+
+    def act(
+        self,
+        observations: tuple[Array, ...],
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool = False,
+        recall: Recall | None = None,
+    ) -> Decision:
+        """Draw an action for each row."""
+        return Decision(uniform_actions(self._actions, len(observations[0]), masks, random), {})
+
+
+def uniform_actions(
+    actions: ActionSpec, count: int, masks: NDArray[np.bool_] | None, random: np.random.Generator
+) -> ActionBatch:
+    """Draw actions for so many agents."""
+    continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
+    scores = random.random((count, actions.mask_size))
+    if masks is not None:
+        scores[~masks] = -1.0  # never the highest: of each branch something is allowed
+    branches = np.split(scores, np.cumsum(actions.discrete_branches)[:-1], axis=1)
+    discrete = np.stack([branch.argmax(axis=1) for branch in branches], axis=1) if actions.mask_size else scores
+    return ActionBatch(continuous, discrete.astype(np.int32))
+
+
+def make_uniform(request: BrainRequest) -> UniformBrain | None:
+    """Make the brain."""
+    return None if request.spec is None else UniformBrain(request.spec.actions)
+
+
+class StandIn:
+    """An `ActingPolicy` that decides by a brain, for agents of a behaviour whose other policies are of some design.
+
+    Columns that only a learner's own policy knows (log-probabilities, memories) are zeros: nothing is learned from
+    them, but a stage, a recorder or a student may read the actions.
+
+    Args:
+        brain: decides.
+        design: of the behaviour's policies.
+    """
+
+    def __init__(self, brain: ActingPolicy, design: PolicyDesign) -> None:
+        self._brain = brain
+        self._actions = design.spec.actions
+        self._squashed = design.squashed
+        self._columns = decision_columns(design.spec, design.added_columns)
+
+    @property
+    def memory_size(self) -> int:
+        """M of the brain."""
+        return self._brain.memory_size
+
+    @property
+    def previous_action_size(self) -> int:
+        """P of the brain."""
+        return self._brain.previous_action_size
+
+    def load(self, update: PolicyUpdate) -> None:
+        """Load nothing: a brain does not change."""
+
+    def act(
+        self,
+        observations: tuple[Array, ...],
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool = False,
+        recall: Recall | None = None,
+    ) -> Decision:
+        """See `ActingPolicy.act`."""
+        made = self._brain.act(observations, masks, random, deterministic, recall)
+        given, count = made.actions, len(observations[0])
+        known: dict[str, Array] = {"discrete_actions": np.asarray(given.discrete, np.int32)}
+        if self._actions.continuous_size:
+            continuous = np.asarray(given.continuous, np.float32)
+            known["continuous_actions"] = policy_actions(self._actions, continuous, self._squashed)
+        if self._actions.masked:
+            known["action_masks"] = np.ones((count, self._actions.mask_size), np.bool_) if masks is None else masks
+        columns = {
+            each.name: known[each.name] if each.name in known else np.zeros((count, *each.shape), each.dtype)
+            for each in self._columns
+        }
+        return Decision(given, columns, made.recall)

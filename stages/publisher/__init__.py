@@ -1,5 +1,0 @@
-"""The policy publisher: the stage that sends policies to the actors."""
-
-from headrace.stages.publisher.stage import PolicyPublisher, PublisherPort
-
-__all__ = ["PolicyPublisher", "PublisherPort"]
