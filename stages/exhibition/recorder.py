@@ -21,10 +21,10 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
 from headrace.stages.errors import StageError
-from headrace.stages.exhibition.drawing import SceneImages
 from headrace.stages.exhibition.film import FilmedGroup, Picture, WatchedGroup
 from headrace.stages.exhibition.making import make_shown_group
 from headrace.stages.exhibition.projector import Standings
+from headrace.stages.games.drawing import SceneImages
 
 Pixels = NDArray[np.uint8]
 """An RGB image [height, width, 3]."""

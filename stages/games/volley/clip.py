@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageColor
 
 from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.games.drawing import SceneImages
 from headrace.stages.games.policy_player import PolicyPlayer
 from headrace.stages.games.volley.group import VolleyGroup
 from headrace.stages.games.volley.physics import TICK_S
-from headrace.stages.games.volley.rendering import LIVELY_COLOURS, draw
+from headrace.stages.games.volley.scene import LIVELY_COLOURS
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
 """Observations of an agent per row to one action per row."""
@@ -44,11 +45,12 @@ def write_clip(
         seed: for the group's reset; without one, every clip shows other serves.
     """
     film: list[Image.Image] = []
+    images = SceneImages(group.display, width)
     ticks = itertools.count()
 
     def expose() -> None:
         if next(ticks) % _TICKS_PER_FRAME == 0:
-            film.append(Image.fromarray(draw(group.courts, group.score, 0, group.points_to_win, width)))
+            film.append(Image.fromarray(images.image(group.shapes_with_score(0))))
 
     frames = max(1, round(seconds / (TICK_S * _TICKS_PER_FRAME)))
     result = group.reset(seed)
@@ -80,6 +82,7 @@ def _write_gif(path: Path, film: list[Image.Image]) -> None:
 def _palette(frame: Image.Image) -> Image.Image:
     """Choose colours; small lively areas are weighted up, or the sky would get nearly all colours."""
     pixels = np.asarray(frame).reshape(-1, 3)
-    swatches = np.repeat(np.array(LIVELY_COLOURS, np.uint8), int(len(pixels) * _SWATCH_SHARE), axis=0)
+    lively = np.array([ImageColor.getrgb(colour) for colour in LIVELY_COLOURS], np.uint8)
+    swatches = np.repeat(lively, int(len(pixels) * _SWATCH_SHARE), axis=0)
     sample = Image.fromarray(np.concatenate([pixels, swatches])[None])
     return sample.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT)

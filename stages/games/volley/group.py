@@ -8,6 +8,7 @@ result, as ML-Agents' self-play expects.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from headrace.queues.messages import ActionBatch, Floats
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.parameters import EpisodeParameters, check_parameter_names
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
-from headrace.stages.games.scene import Display, Scene
+from headrace.stages.games.scene import Display, Scene, Shape
 from headrace.stages.games.volley import scene as screen
 from headrace.stages.games.volley.physics import (
     BALL_GRAVITY,
@@ -35,6 +36,9 @@ from headrace.stages.games.volley.physics import (
     advance,
     observe,
 )
+
+if TYPE_CHECKING:
+    from headrace.stages.games.drawing import SceneImages
 
 ACTIONS = ActionSpec(discrete_branches=(3, 2))
 """Branch 0: back, stay, forward (towards the net); branch 1: stay down, jump."""
@@ -99,6 +103,7 @@ class VolleyGroup:
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._env_ids = np.arange(num_envs, dtype=np.int32)
         self._random = np.random.default_rng()
+        self._images: SceneImages | None = None
         self._parameters: EpisodeParameters | None = None
         self._ball_gravity: Floats | float = BALL_GRAVITY
         """For all running matches, or [C] for each."""
@@ -155,9 +160,15 @@ class VolleyGroup:
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [300, 600, 3] of one court."""
-        from headrace.stages.games.volley.rendering import draw  # Pillow only where pictures are made
+        from headrace.stages.games.drawing import SceneImages  # Pillow only where pictures are made
 
-        return draw(self.courts, self.score, env_id, self.points_to_win)
+        if self._images is None:
+            self._images = SceneImages(self.display)
+        return self._images.image(self.shapes_with_score(env_id))
+
+    def shapes_with_score(self, env_id: int) -> list[Shape]:
+        """Return what one court looks like now, with the score as lamps."""
+        return [*self.scene(env_id).shapes, *screen.lamps(self.score[:, env_id], self.points_to_win)]
 
     @property
     def display(self) -> Display:

@@ -1,4 +1,4 @@
-"""Volley on a screen: the picture of `rendering` as shapes, the keys of its players, and their names."""
+"""Volley on a screen: a court as shapes, the keys of its players, and their names."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ _TEAMS: Final = (("#f27059", "#b23e34", "#ff8c75"), ("#4084d6", "#204e96", "#5ca
 """Fill, outline and highlight of each team's player."""
 _NAMES: Final = ("red, left", "blue, right")
 _SHADOW, _BALL, _SEAM, _WHITE, _INK = "#ccac78", "#fff0b2", "#b08434", "#ffffff", "#2a2834"
+LIVELY_COLOURS: Final = (*_TEAMS[0][:2], *_TEAMS[1][:2], _BALL, _SEAM, _WHITE, _INK, "#fff6d6", _SHADOW)
+"""Colours that a palette must keep, however few pixels have them; one is the sun's."""
 _BACK, _STAY, _FORWARD = 0, 1, 2
 
 
@@ -72,6 +74,24 @@ def scene(courts: Courts, score: NDArray[np.int32], behavior_ids: tuple[str, str
     points = {behavior_id: int(score[team, env_id]) for team, behavior_id in enumerate(behavior_ids)}
     heads = {behavior_ids[team]: (x, float(courts.players[Y, team, env_id]) + PLAYER_RADIUS) for x, team in stands}
     return Scene(shapes, points, heads)
+
+
+def lamps(score: NDArray[np.int32], points_to_win: int) -> list[Shape]:
+    """Return the points [2] of a court as rows of lamps in the upper corners; they light up from the wall inwards."""
+    gap = min(0.22, 2.4 / points_to_win)
+    return [
+        disc(
+            (2 * team - 1) * (HALF_WIDTH - 0.2 - gap * lamp),
+            CEILING - 0.18,
+            gap * 0.36,
+            gap * 0.36,
+            fill if lamp < score[team] else _WHITE,
+            line,
+            0.02,
+        )
+        for team, (fill, line, _) in enumerate(_TEAMS)
+        for lamp in range(points_to_win)
+    ]
 
 
 def _backdrop() -> list[Shape]:

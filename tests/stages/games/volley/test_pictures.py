@@ -5,12 +5,12 @@ from PIL import Image
 from PIL.GifImagePlugin import GifImageFile
 
 from headrace.queues.messages import ActionBatch
+from headrace.stages.games.drawing import SceneImages
 from headrace.stages.games.policy_player import PolicyPlayer
 from headrace.stages.games.volley import ScriptedPlayer, VolleyGroup
 from headrace.stages.games.volley.clip import write_clip
 from headrace.stages.games.volley.group import ACTIONS
 from headrace.stages.games.volley.physics import VX, X, Y
-from headrace.stages.games.volley.rendering import draw
 from headrace.stages.policy import Decision, Recall
 
 
@@ -52,7 +52,7 @@ def test_points_light_lamps_on_the_side_of_who_made_them(group):
 
 
 def test_pictures_come_in_the_width_asked_for(group):
-    assert draw(group.courts, group.score, 0, group.points_to_win, width=200).shape == (100, 200, 3)
+    assert SceneImages(group.display, width=200).image(group.shapes_with_score(0)).shape == (100, 200, 3)
 
 
 def test_a_clip_is_a_small_looping_gif_of_the_game(tmp_path, group):

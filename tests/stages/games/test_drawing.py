@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.stages.exhibition.drawing import WIDTH, SceneImages
 from headrace.stages.games.connect_four import ConnectFourGroup
+from headrace.stages.games.drawing import WIDTH, SceneImages
 from headrace.stages.games.pursuit import PursuitGroup
 from headrace.stages.games.scene import Display, area, disc, stroke
 from headrace.stages.games.volley import VolleyGroup

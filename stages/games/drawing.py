@@ -12,7 +12,6 @@ from PIL import Image, ImageColor, ImageDraw
 from headrace.stages.games.scene import Display, Shape
 
 WIDTH = 600
-"""Of an image in pixels, unless it would be higher than that."""
 _OVERSAMPLING = 2
 """Images are drawn so much larger, and then reduced, which smooths edges."""
 
@@ -22,21 +21,22 @@ class SceneImages:
 
     Args:
         display: what does not change.
+        width: of an image in pixels, unless it would be higher than that.
     """
 
-    def __init__(self, display: Display) -> None:
+    def __init__(self, display: Display, width: int = WIDTH) -> None:
         self._left, self._bottom, wide, high = display.view
-        self._scale = _OVERSAMPLING * WIDTH / max(wide, high)
+        self._scale = _OVERSAMPLING * width / max(wide, high)
         # Videos have an even number of pixels each way.
-        self._size = (_even(WIDTH * wide / max(wide, high)), _even(WIDTH * high / max(wide, high)))
-        self._behind = _sky(display.sky, (self._size[0] * _OVERSAMPLING, self._size[1] * _OVERSAMPLING))
+        size = (_even(width * wide / max(wide, high)), _even(width * high / max(wide, high)))
+        self._behind = _sky(display.sky, (size[0] * _OVERSAMPLING, size[1] * _OVERSAMPLING))
         self._draw(self._behind, display.backdrop)
 
     def image(self, shapes: Sequence[Shape]) -> NDArray[np.uint8]:
         """Return a scene as an RGB image [height, width, 3]."""
         canvas = self._behind.copy()
         self._draw(canvas, shapes)
-        return np.asarray(canvas.resize(self._size, Image.Resampling.BOX), np.uint8)
+        return np.asarray(canvas.reduce(_OVERSAMPLING), np.uint8)
 
     def _draw(self, canvas: Image.Image, shapes: Sequence[Shape]) -> None:
         pen = ImageDraw.Draw(canvas, "RGBA")
