@@ -127,7 +127,7 @@ def read_model(
     path = file.path
     try:
         if is_onnx(path):
-            from headrace.stages.policy.onnx.contract import stated_notes
+            from headrace.stages.policy.onnx.runtime import stated_notes
 
             stated, step = stated_notes(path, file.behavior) if spec is None else (spec, 0)
             return Model(path, PolicyDesign(stated, NetworkSettings()), _unread(file, version, step))

@@ -176,9 +176,10 @@ class Actor(Source[Item]):
             self._announce()
             self._state = self._end(end)
 
-    def stop(self) -> Awaitable[None] | None:
+    async def stop(self) -> None:
         """Close the environments."""
-        return self._environment.stop()
+        if (closing := self._environment.stop()) is not None:
+            await closing
 
     def progress(self) -> int | None:
         """Count ticks; None while it waits for its host, or for environments that have deadlines of their own."""

@@ -20,8 +20,8 @@ from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.errors import StageError
-from headrace.stages.evaluation.players import SEED, GreedyPlayer, Player
-from headrace.stages.exhibition.cast import NEWEST
+from headrace.stages.evaluation.opponents import SEED, GreedyPlayer, Player
+from headrace.stages.exhibition.show import NEWEST
 
 _NAMED = ("best", "opponent")
 _STEP = "step "

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from headrace.config import ImpalaHyperparameters, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.layout import MASK_PENALTY
+from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
-from headrace.stages.policy.network.inputs import Inputs
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.impala.gradients import ImpalaByHand
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
 from headrace.stages.trainer.impala.update import ImpalaUpdate
