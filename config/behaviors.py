@@ -263,7 +263,7 @@ class BehaviorSettings(Settings):
             if getattr(self, key) is not None
         ]
         try:
-            if not self._given("hyperparameters"):
+            if not self._is_set("hyperparameters"):
                 self._fill(hyperparameters=_defaults(self.trainer_type))
         except FindingsError as error:
             found += error.findings

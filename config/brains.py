@@ -173,7 +173,7 @@ class BrainSettings(Settings):
         return check_with(self.use, self.with_)
 
     def _derive(self) -> None:
-        if not self._given("name"):
+        if not self._is_set("name"):
             self._fill(name=self.use)
 
 
@@ -203,7 +203,7 @@ def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
     for index, brain in enumerate(brains):
         if brain.name in [before.name for before in brains[:index]]:
             message = f"'{brain.name}' is another one's, too; give each a `name` of its own"
-            found.append(Finding((key, index, "name" if brain._given("name") else "use"), message))
+            found.append(Finding((key, index, "name" if brain._is_set("name") else "use"), message))
     teams = {team for brain in brains for team in (getattr(brain, "teams", None) or ())} | {None}
     for team in sorted(teams, key=str):
         total = sum(brain.weight for brain in brains_of_team(brains, team))

@@ -58,7 +58,7 @@ class Settings(BaseModel):
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def _given(self, name: str) -> bool:
+    def _is_set(self, name: str) -> bool:
         """Return True if the user wrote this key, as opposed to its default."""
         return name in self.model_fields_set
 
@@ -180,7 +180,7 @@ class ChoosingSettings(Settings):
 
     def is_auto(self, name: str) -> bool:
         """Return True if a run is to choose the value of this key."""
-        return not self._given(name) and (name in self._auto or self.choosable[name])
+        return not self._is_set(name) and (name in self._auto or self.choosable[name])
 
     def with_auto(self, name: str) -> Self:
         """Return a copy in which a run is to choose the value of this key, which is not written."""

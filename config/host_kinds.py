@@ -106,7 +106,7 @@ class _Hosts(ChoosingSettings):
     )
 
     def _mistakes(self) -> Iterator[Finding]:
-        if self._given("resources") and changed(self.resources) and self.kind and not HOST_KINDS[self.kind].on_ray:
+        if self._is_set("resources") and changed(self.resources) and self.kind and not HOST_KINDS[self.kind].on_ray:
             message = f"hosts of kind '{self.kind}' can't ask for resources; drop them, or use kind: ray"
             yield Finding(("resources",), message, (("kind",),))
 
@@ -199,7 +199,7 @@ class HostsSettings(Settings):
     )
 
     def _derive(self) -> None:
-        if not self.evaluation._given("kind"):
+        if not self.evaluation._is_set("kind"):
             kind, resources = self.actors.kind, self.actors.resources
             self._fill(evaluation=EvaluationHosts.model_construct(set(), kind=kind, resources=resources))
 

@@ -129,7 +129,7 @@ class OnPolicyHyperparameters(Hyperparameters):
 
     def _derive(self) -> None:
         for name in ("beta_schedule", "epsilon_schedule"):
-            if not self._given(name):
+            if not self._is_set(name):
                 self._fill(**{name: self.learning_rate_schedule})
 
 
@@ -196,7 +196,7 @@ class SACHyperparameters(Hyperparameters):
         return _about_sizes(self.buffer_size, self.batch_size)
 
     def _derive(self) -> None:
-        if not self._given("reward_signal_steps_per_update"):
+        if not self._is_set("reward_signal_steps_per_update"):
             self._fill(reward_signal_steps_per_update=self.steps_per_update)
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
@@ -319,7 +319,7 @@ class ImpalaHyperparameters(Hyperparameters):
         """Find a critic without a memory of its own, which unrolls can't hold."""
         if block.network_settings.memory is None:
             return
-        if not self._given("shared_critic"):
+        if not self._is_set("shared_critic"):
             self._fill(shared_critic=True)
         elif not self.shared_critic:
             message = (

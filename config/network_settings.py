@@ -139,7 +139,7 @@ class NetworkSettings(Settings):
         return (self.hidden_units,) * (self.num_layers or DEFAULT_LAYERS)
 
     def _mistakes(self) -> Iterator[Finding]:
-        if isinstance(self.hidden_units, tuple) and self._given("num_layers") and self.num_layers is not None:
+        if isinstance(self.hidden_units, tuple) and self._is_set("num_layers") and self.num_layers is not None:
             message = (
                 f"{self.num_layers} stands beside a list of hidden_units, which says how many layers there are; leave "
                 "it out ('num_layers: null' if default_settings has it)"

@@ -94,7 +94,7 @@ class SelfPlaySettings(Settings):
         return [*self._about_opponents(), *check_brains(self.brains, "brains")]
 
     def _derive(self) -> None:
-        if not self._given("team_change"):
+        if not self._is_set("team_change"):
             self._fill(team_change=5 * self.save_steps)
 
     def _about_opponents(self) -> list[Finding]:

@@ -31,26 +31,6 @@ from headrace.config.fields import (
 from headrace.config.host_kinds import HOST_KINDS, HostsSettings, RaySettings
 from headrace.config.tables import Table
 
-STAGE_GROUP = "headrace.stages"
-"""Entry-point group under which installed packages offer stages by a short name."""
-
-_OFFERED_NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
-
-
-def _stage_reference(value: object) -> object:
-    if not isinstance(value, str) or is_reference(value) or _OFFERED_NAME.fullmatch(value):
-        return value
-    module, dot, name = value.rpartition(".")
-    meant = f"{module}:{name}"
-    hint = f"; did you mean '{meant}'?" if dot and is_reference(meant) else ""
-    raise ValueError(
-        f"'{value}' is neither of the form module:Class nor a name that an installed package offers "
-        f"(entry-point group {STAGE_GROUP}){hint}"
-    )
-
-
-StageReference = Annotated[str, Strict(), BeforeValidator(_stage_reference)]
-
 
 class QueueSettings(Settings):
     """One kind of queue."""
@@ -70,6 +50,29 @@ class QueuesSettings(Settings):
         le=2**32,
         description="Size of one shared-memory slab between processes, in bytes; null: computed.",
     )
+
+
+# Stages of the user's own.
+
+STAGE_GROUP = "headrace.stages"
+"""Entry-point group under which installed packages offer stages by a short name."""
+
+_OFFERED_NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+
+
+def _stage_reference(value: object) -> object:
+    if not isinstance(value, str) or is_reference(value) or _OFFERED_NAME.fullmatch(value):
+        return value
+    module, dot, name = value.rpartition(".")
+    meant = f"{module}:{name}"
+    hint = f"; did you mean '{meant}'?" if dot and is_reference(meant) else ""
+    raise ValueError(
+        f"'{value}' is neither of the form module:Class nor a name that an installed package offers "
+        f"(entry-point group {STAGE_GROUP}){hint}"
+    )
+
+
+StageReference = Annotated[str, Strict(), BeforeValidator(_stage_reference)]
 
 
 class StagePlacement(Settings):
@@ -95,7 +98,7 @@ class StagePlacement(Settings):
     )
 
     def _derive(self) -> None:
-        if not self._given("name"):
+        if not self._is_set("name"):
             self._fill(name=self.use.rpartition(":")[2])
 
 
@@ -177,7 +180,7 @@ class _Silence(Settings):
     end_s: Float | None
 
     def _mistakes(self) -> Iterator[Finding]:
-        if self.end_s is not None and self.end_s < self.warn_s and self._given("warn_s"):
+        if self.end_s is not None and self.end_s < self.warn_s and self._is_set("warn_s"):
             message = f"{self.end_s:g} is less than warn_s, {self.warn_s:g}: the end would come before its warning"
             yield Finding(("end_s",), message, (("warn_s",),))
 
@@ -304,7 +307,7 @@ class PipelineSettings(Settings):
         if self.hosts.actors.replicas != 1:
             message = f"{self.hosts.actors.replicas} {against}, which needs 1; raise environment.num_envs instead"
             findings.append(Finding(("hosts", "actors", "replicas"), message, involves))
-        if self._given("max_policy_lag") and self.max_policy_lag not in (0, "auto"):
+        if self._is_set("max_policy_lag") and self.max_policy_lag not in (0, "auto"):
             message = f"{self.max_policy_lag} {against}, which needs 0; drop one of the two"
             findings.append(Finding(("max_policy_lag",), message, involves))
         for which in ("actors", "learners", "evaluation", "replay"):

@@ -68,7 +68,7 @@ class LearnedSignalSettings(RewardSignalSettings):
 
     def _derive(self) -> None:
         # Here rather than where networks are made: settings that came by way of plain data have every key given.
-        if self.encoding_size is not None and not self._given("network_settings"):
+        if self.encoding_size is not None and not self._is_set("network_settings"):
             self._fill(network_settings=NetworkSettings(hidden_units=self.encoding_size))
 
 

@@ -196,7 +196,7 @@ def _is_auto_section(config: RunConfig) -> bool:
 def _with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
     hosts = config.pipeline.hosts
     changed = {which: getattr(hosts, which).model_copy(update=changes)}
-    if which == "actors" and "kind" in changes and not hosts.evaluation._given("kind"):
+    if which == "actors" and "kind" in changes and not hosts.evaluation._is_set("kind"):
         changed["evaluation"] = hosts.evaluation.model_copy(update={"kind": changes["kind"]})
     hosts = hosts.model_copy(update=changed)
     return config.model_copy(update={"pipeline": config.pipeline.model_copy(update={"hosts": hosts})})
