@@ -218,8 +218,8 @@ def each_once(remarks: Iterator[Remark]) -> Iterator[Remark]:
     """Leave out remarks that were made before, whatever their step."""
     texts = set()
     for remark in remarks:
-        if (text := replace(remark, key=()).text) not in texts:
-            texts.add(text)
+        if remark.text not in texts:
+            texts.add(remark.text)
             yield remark
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -225,22 +226,13 @@ class GodotInstance(Program[GodotWorker]):
             )
         return found
 
-    def _named(self, behavior_id: str) -> _Naming:
-        return _Naming(f"{self.name}, behaviour {behavior_id!r}")
-
-
-class _Naming:
-    """A block in which a wrong column is an error of the game's."""
-
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, WrongColumn):
-            raise ProgramBroken(f"{self._owner}, {error}") from None
+    @contextmanager
+    def _named(self, behavior_id: str) -> Iterator[None]:
+        """Let a wrong column be an error of the game's."""
+        try:
+            yield
+        except WrongColumn as error:
+            raise ProgramBroken(f"{self.name}, behaviour {behavior_id!r}, {error}") from None
 
 
 # Environment parameters on their way to a game: as arguments of a build's start, later by calls of its methods.

@@ -6,7 +6,7 @@ missing. Everything unambiguous is accepted.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,22 +92,14 @@ def _number(value: Any) -> int:
     return int(getattr(value, "value", value))
 
 
-class _StepColumns:
+class _StepColumns(NamedTuple):
     """Columns [n] of one kind of steps."""
 
-    def __init__(
-        self,
-        ids: NDArray[np.int32],
-        rewards: NDArray[np.float32],
-        observations: list[Array],
-        group_ids: NDArray[np.int32],
-        group_rewards: NDArray[np.float32],
-    ) -> None:
-        self.ids = ids
-        self.rewards = rewards
-        self.observations = observations
-        self.group_ids = group_ids
-        self.group_rewards = group_rewards
+    ids: NDArray[np.int32]
+    rewards: NDArray[np.float32]
+    observations: list[Array]
+    group_ids: NDArray[np.int32]
+    group_rewards: NDArray[np.float32]
 
 
 class _StepsReader:

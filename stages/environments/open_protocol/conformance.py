@@ -111,13 +111,12 @@ class RandomTrainer:
 
     Args:
         worker: its connection, not started yet.
-        seed: of the actions.
     """
 
-    def __init__(self, worker: OpenWorker, seed: int = 0) -> None:
+    def __init__(self, worker: OpenWorker) -> None:
         self.worker = worker
         self.seen: dict[str, _Shown] = {}
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng(0)
         self._asked: dict[str, ProgramRows] = {}
         self.statistics: set[str] = set()
         """Names of those that came."""

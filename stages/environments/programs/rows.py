@@ -164,14 +164,10 @@ class EpisodeTracker:
 
     Episodes are numbered in the order in which they begin, over all agents. So an agent's numbers rise even if it gets
     a new id with each episode (as in older packages), and nothing has to be kept of agents that have ended.
-
-    Args:
-        first_number: number of the first episode.
     """
 
-    def __init__(self, first_number: int = 0) -> None:
-        self.next_number = first_number
-        """The number of the next episode."""
+    def __init__(self) -> None:
+        self._next_number = 0
         self._slots = Slots(16)
         self._numbers = np.zeros(self._slots.total, np.int64)
         self._generations = np.zeros(self._slots.total, np.int32)
@@ -218,7 +214,7 @@ class EpisodeTracker:
         self._last = b""
 
     def _number(self, count: int) -> Numbers:
-        first, self.next_number = self.next_number, self.next_number + count
+        first, self._next_number = self._next_number, self._next_number + count
         return np.arange(first, first + count)
 
     def _begin(self, agent_ids: Numbers, generation: int) -> Numbers:
