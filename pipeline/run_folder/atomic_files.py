@@ -6,6 +6,8 @@ let each of them fail, or end the process there.
 
 These functions block (an fsync may take tens of milliseconds): on an event loop, call them in
 `asyncio.to_thread`.
+
+A `FileGuard` is for files that a run can do without: a disk that refuses one costs that file, not the training.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -202,7 +203,7 @@ class FileGuard:
         self._clock = clock
         self._failed_s: dict[str, float] = {}
 
-    @contextmanager
+    @contextlib.contextmanager
     def writing(self, file: object, lost: str) -> Iterator[None]:
         """Guard the statements that write a file; those after one that fails are skipped.
 

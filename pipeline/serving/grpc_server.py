@@ -34,6 +34,21 @@ from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.listening import add_grpc_port, find_port
 from headrace.stages.proto_messages import ProtoMessages
 
+SERVICE = "headrace.v1.PolicyServer"
+
+_message = ProtoMessages(
+    files("headrace.pipeline.serving").joinpath("proto/policy_server.binpb").read_bytes(), "headrace.v1"
+).message
+
+ListModelsRequest = _message("ListModelsRequest")
+ListModelsResponse = _message("ListModelsResponse")
+ActRequest = _message("ActRequest")
+ActResponse = _message("ActResponse")
+OpenSessionRequest = _message("OpenSessionRequest")
+OpenSessionResponse = _message("OpenSessionResponse")
+CloseSessionRequest = _message("CloseSessionRequest")
+CloseSessionResponse = _message("CloseSessionResponse")
+
 _SILENCE_MS = 20_000
 """Time after which a connection without a word of HTTP/2 is closed."""
 _PENDING = {"grpc.server.max_pending_requests": 4096, "grpc.server.max_pending_requests_hard_limit": 4096}
@@ -218,19 +233,3 @@ def _observation(spec: ObservationSpec, part: Any) -> Array:
             raise unfit(f"observations.{spec.name}: has both values and data; expected one of them")
         return observation_array(spec, part.data)
     return observation_from_values(spec, np.asarray(part.values, np.float32))
-
-
-SERVICE = "headrace.v1.PolicyServer"
-
-_message = ProtoMessages(
-    files("headrace.pipeline.serving").joinpath("proto/policy_server.binpb").read_bytes(), "headrace.v1"
-).message
-
-ListModelsRequest = _message("ListModelsRequest")
-ListModelsResponse = _message("ListModelsResponse")
-ActRequest = _message("ActRequest")
-ActResponse = _message("ActResponse")
-OpenSessionRequest = _message("OpenSessionRequest")
-OpenSessionResponse = _message("OpenSessionResponse")
-CloseSessionRequest = _message("CloseSessionRequest")
-CloseSessionResponse = _message("CloseSessionResponse")
