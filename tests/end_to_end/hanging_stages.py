@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.stages import Stage, TrajectoryBatch
@@ -40,20 +39,3 @@ class Hangs(Stage[TrajectoryBatch, TrajectoryBatch]):
         if self._items == 5:
             hang(self._how)
         yield batch
-
-
-class Awaits(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Awaits for ever on its fifth item; the others in its event loop go on."""
-
-    def __init__(self) -> None:
-        self._items = 0
-
-    async def process(self, batch: TrajectoryBatch) -> AsyncIterator[TrajectoryBatch]:
-        self._items += 1
-        if self._items == 5:
-            await self._answer()
-        yield batch
-
-    async def _answer(self) -> None:
-        HANGS.write_text("await")
-        await asyncio.Event().wait()

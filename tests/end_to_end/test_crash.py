@@ -1,4 +1,7 @@
-"""Real `kill -9`: of main, of an actor, of a learner. Nothing stays behind, and no checkpoint is ever lost."""
+"""Real `kill -9` of an actor and a learner: nothing stays behind, and no checkpoint is ever lost.
+
+test_determinism.py kills main, and test_coordinator.py has what a killed host costs, with scripted ones.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,6 @@ LONG_PLAY = volley(behaviors__Volley__max_steps=10**7, behaviors__Volley__checkp
 """The same, whose trajectories go through main."""
 
 
-@pytest.mark.slow  # test_determinism.py has it too
-def test_killed_main_takes_its_hosts_with_it_and_the_run_resumes(start):
-    command = start(LONG)
-    command.until_checkpoint(1)
-    command.process.kill()
-    command.wait()
-    command.assert_left_nothing()
-    assert_resumes(command)
-
-
 def test_a_killed_actor_is_replaced_and_the_run_goes_on_with_each_trajectory_delivered_once(start):
     command = start(LONG, environment={VARIABLE: "all"})
     number = command.until_checkpoint(1).number
@@ -44,26 +37,6 @@ def test_a_killed_actor_is_replaced_and_the_run_goes_on_with_each_trajectory_del
     assert command.wait() == 0, command.output
     command.assert_left_nothing()
     assert_resumes(command)
-
-
-@pytest.mark.slow  # tests/chaos has it too
-@pytest.mark.parametrize(
-    "plain",
-    [
-        pytest.param(LONG, id="straight to the learner"),
-        pytest.param(LONG_PLAY, id="through main"),
-    ],
-)
-def test_an_actor_that_may_not_be_replaced_ends_the_run_and_nobody_waits_for_it(start, plain):
-    command = start(changed(plain, {"env_settings__restarts_rate_limit_n": 0}))
-    command.until_checkpoint(1)
-    kill(command, "actor-0")
-    assert command.wait() == 1, command.output
-    assert "the process of actor-0 was killed by signal 9. It is not restarted again" in command.output
-    assert "did not end within" not in command.output
-    assert "Traceback" not in command.output
-    command.assert_left_nothing()
-    read_whole_checkpoint(command.run_folder)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +90,6 @@ def test_all_learners_of_a_killed_process_go_on_from_the_last_checkpoint_each_by
 
 
 @pytest.mark.slow
-def test_a_learner_that_is_killed_before_the_first_checkpoint_begins_again(start):
-    command = start(changed(LONG, {"behaviors__CartPole__checkpoint_interval": 8000}))
-    command.until(lambda: "Step: 1000." in command.output, "the first summary")
-    actor = command.pid_of("actor-0")
-    kill(command, "learner-CartPole")
-    command.until_checkpoint(0)
-    assert "goes on from the start, as there is no checkpoint" in command.output
-    assert command.pid_of("actor-0") == actor
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    command.assert_left_nothing()
-
-
-@pytest.mark.slow
 def test_a_learner_that_is_killed_in_a_checkpoint_goes_on_from_the_one_before_and_makes_others(start):
     command = start(changed(LONG, {"behaviors__CartPole__checkpoint_interval": 500}))
     number = command.until_checkpoint(1).number
@@ -164,27 +123,6 @@ def test_a_learner_that_is_killed_as_the_run_ends_costs_the_last_checkpoint_and_
     assert status == 0 or "the process of learner-CartPole was killed by signal 9" in command.output.replace("T", "t")
     assert status == 0 or "--run-id run --resume" in command.output
     command.assert_left_nothing()
-
-
-@pytest.mark.slow
-def test_cartpole_is_learned_though_the_learner_is_killed_twice(start):
-    plain = cartpole(
-        env_settings__restarts_rate_limit_n=-1,
-        behaviors__CartPole__max_steps=60_000,
-        behaviors__CartPole__checkpoint_interval=5000,
-        behaviors__CartPole__summary_freq=5000,
-        behaviors__CartPole__hyperparameters={"buffer_size": 1024, "batch_size": 128, "learning_rate": 2e-3},
-    )
-    command = start(plain)
-    actor = command.pid_of("actor-0")
-    for time in range(2):
-        command.until_checkpoint(2 + 3 * time)
-        kill(command, "learner-CartPole")
-        command.until(lambda: command.output.count("goes on from step") > time, "a learner")  # noqa: B023
-    assert command.pid_of("actor-0") == actor
-    assert command.wait() == 0, command.output
-    rewards = [float(found) for found in re.findall(r"Mean Reward: (\d+\.\d+)", command.output)]
-    assert max(rewards) > 195, rewards
 
 
 def test_a_killed_learner_that_may_not_be_replaced_ends_the_run_which_resumes_from_the_checkpoint_before(start):

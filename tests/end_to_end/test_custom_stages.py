@@ -29,7 +29,6 @@ from headrace.stages.trainer.inlet import VARIABLE
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
 MISBEHAVING = Path(__file__).with_name("misbehaving_stages.py")
 BAD = "misbehaving_stages:"
-PROCESSES: Plain = {}
 PAGE = Path(__file__).parents[2] / "docs" / "custom-stages.md"
 
 
@@ -45,11 +44,11 @@ def with_stages(*stages: Plain, **changes: Any) -> Plain:
     return cartpole(pipeline__stages=list(stages), **changes)
 
 
-def example_stages(csv_host: str | None) -> list[Plain]:
+def example_stages() -> list[Plain]:
     return [
         {"use": "my_stages:ClipReward", "after": "agent_processor", "behaviors": ["CartPole"], "with": {"limit": 0.5}},
         {"use": "my_stages:DropShortTrajectories", "with": {"min_steps": 9}},
-        {"use": "my_stages:EpisodeReturnsCsv", "host": csv_host, "with": {"file": "episodes.csv"}},
+        {"use": "my_stages:EpisodeReturnsCsv", "host": "main", "with": {"file": "episodes.csv"}},
     ]
 
 
@@ -146,17 +145,8 @@ def test_the_csv_is_cut_back_to_the_checkpoint_on_a_resume(tmp_path: Path):
 # In the pipeline. ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("hosts", "lag", "csv_host"),
-    [
-        pytest.param(PROCESSES, 1, "main", id="processes lag 1"),
-        pytest.param(PROCESSES, 0, None, id="processes lag 0", marks=pytest.mark.slow),
-        pytest.param(INLINE, 1, None, id="inline lag 1", marks=pytest.mark.slow),
-        pytest.param(INLINE, 0, "main", id="inline lag 0", marks=pytest.mark.slow),
-    ],
-)
-def test_the_yaml_places_stages(folder: Path, hosts: Plain, lag: int, csv_host: str | None):
-    placed = with_stages(*example_stages(csv_host), pipeline__max_policy_lag=lag, **hosts)
+def test_the_yaml_places_stages_in_processes(folder: Path):
+    placed = with_stages(*example_stages(), pipeline__max_policy_lag=1)
     command = Command(folder, placed, "--record")
     assert command.wait() == 0, command.output
     command.assert_left_nothing()
@@ -201,7 +191,7 @@ def test_what_the_page_shows_first_works(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_state_of_stages_survives_a_resume(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(folder)
-    stages, run_folder = example_stages("main"), folder / "run"
+    stages, run_folder = example_stages(), folder / "run"
     run_here(with_stages(*stages, **INLINE), folder, "run")
     before = read_whole_checkpoint(run_folder)
     run_here(with_stages(*stages, behaviors__CartPole__max_steps=5000, **INLINE), folder, "run", resume=True)
@@ -247,21 +237,18 @@ def test_an_installed_package_offers_stages_by_a_short_name(folder: Path, monkey
 # Misbehaviour. ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("host", "name"), [(None, "Raises"), pytest.param("main", "Raises-CartPole", marks=pytest.mark.slow)]
-)
 def test_a_stage_that_raises_ends_the_run_with_a_checkpoint_to_go_on_from(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, host: str | None, name: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.syspath_prepend(folder)
     never = {"behaviors__CartPole__checkpoint_interval": 500000}  # so that the only checkpoint is that of the failure
-    bad = {"use": BAD + "Raises", "host": host, "with": {"on_item": 8}}
+    bad = {"use": BAD + "Raises", "with": {"on_item": 8}}
     command = Command(folder, with_stages(bad, **never))
     assert command.wait() == 1
     command.assert_left_nothing()
     told = command.output.splitlines()[-3:]
     assert re.search(
-        rf"stage {name} failed on item 8: TrajectoryBatch of CartPole \(\d+ trajectories, \d+ steps, from actor 0\): "
+        r"stage Raises failed on item 8: TrajectoryBatch of CartPole \(\d+ trajectories, \d+ steps, from actor 0\): "
         r"ValueError: this one is too hot \(at .*\.py:\d+, in process\)$",
         told[0],
     )
@@ -320,7 +307,7 @@ def test_a_stage_that_blocks_is_named_with_how_long(
         assert float(blocked) >= 1.0
 
 
-@pytest.mark.parametrize("host", [pytest.param(None, marks=pytest.mark.slow), "main"])
+@pytest.mark.parametrize("host", [None, "main"])
 def test_a_stage_that_lets_nothing_through_is_named_and_the_run_can_be_stopped(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str | None
 ):

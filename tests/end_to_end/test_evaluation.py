@@ -122,18 +122,6 @@ def test_an_environment_that_breaks_in_evaluation_costs_one_attempt(start, tmp_p
     command.assert_left_nothing()
 
 
-@pytest.mark.slow
-def test_one_that_always_breaks_in_evaluation_is_given_up_and_the_end_of_the_run_says_so(start):
-    command = start(fragile("raise", behaviors__CartPole__max_steps=10**7), beside=[TROUBLED_ENV])
-    command.until(lambda: "Training goes on without it." in command.output, "end of evaluation")
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    assert command.output.count("Not all policies were evaluated: evaluation had failed (") == 1
-    assert "Traceback" not in command.output
-    assert read_whole_checkpoint(command.run_folder).keys() == {"trainer@learner-CartPole"}
-    command.assert_left_nothing()
-
-
 def test_one_that_never_ends_in_evaluation_holds_up_no_end(tmp_path, caplog):
     in_a_process = {**INLINE, "pipeline__hosts__evaluation__kind": "process"}
     plain = fragile("endless", pipeline__supervision={"grace_s": 4.0}, **in_a_process)

@@ -1,4 +1,4 @@
-"""Whatever hangs is named and ended: learners, actors, stages, main itself; and nothing outlives main."""
+"""What hangs ends with main, and is named with its stack; tests/chaos has what hangs, and where."""
 
 from __future__ import annotations
 
@@ -26,34 +26,6 @@ SOON = {"warn_s": 2, "end_s": 5}
 LIMITS = {f"pipeline__supervision__{role}": SOON for role in ("actors", "learners", "main")}
 
 
-@pytest.mark.slow  # tests/chaos has it too
-def test_a_learner_that_is_stopped_is_named_and_replaced(start):
-    command = start(cartpole(behaviors__CartPole__max_steps=10**7, **LIMITS))
-    number = command.until_checkpoint(1).number
-    actor = command.pid_of("actor-0")
-    os.kill(command.pid_of("learner-CartPole"), signal.SIGSTOP)
-    command.until_checkpoint(number + 3)
-    assert "(pipeline.supervision.learners.warn_s): its process does not run: it was stopped" in command.output
-    assert "learner-CartPole goes on from step" in command.output
-    assert command.pid_of("actor-0") == actor
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    command.assert_left_nothing()
-
-
-@pytest.mark.slow  # tests/chaos has it too
-def test_a_learner_that_is_stopped_and_may_not_be_replaced_is_named_and_ends_the_run(start):
-    command = start(cartpole(behaviors__CartPole__max_steps=10**7, env_settings__restarts_rate_limit_n=0, **LIMITS))
-    command.until(lambda: "Step: 1000." in command.output, "the first summary")
-    os.kill(command.pid_of("learner-CartPole"), signal.SIGSTOP)
-    assert command.wait() == 1, command.output
-    assert "(pipeline.supervision.learners.warn_s): its process does not run: it was stopped" in command.output
-    assert "learner-CartPole has been silent for" in command.output
-    assert "the process of learner-CartPole was killed by signal 9. It is not restarted again" in command.output
-    assert "Traceback" not in command.output
-    command.assert_left_nothing()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["ComputingTrainer", "LockingTrainer"])
 def test_a_learner_that_hangs_is_named_with_its_stack_and_ends_the_run(start, trainer):
@@ -76,34 +48,6 @@ def test_an_evaluation_that_is_stopped_is_named_and_started_again_and_the_run_go
     command.until(lambda: "Evaluation has failed: evaluation has been silent for" in command.output, "its end")
     command.interrupt()
     assert command.wait() == 0, command.output
-    command.assert_left_nothing()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("host", "key"),
-    [("main", "main"), pytest.param("", "actors", marks=pytest.mark.slow)],
-)
-def test_a_stage_that_awaits_for_ever_is_named_and_ended(start, host, key):
-    stage = {"use": "hanging_stages:Awaits", **({"host": host} if host else {})}
-    command = start(cartpole(pipeline__stages=[stage], env_settings__restarts_rate_limit_n=0, **LIMITS), beside=HANGING)
-    assert command.wait() == 1, command.output
-    assert f"(pipeline.supervision.{key}.warn_s): stage Awaits" in command.output
-    assert "in _answer" in command.output
-    assert f"(pipeline.supervision.{key}.end_s)" in command.output
-    command.assert_left_nothing()
-
-
-@pytest.mark.slow  # tests/chaos has it too
-@pytest.mark.parametrize("how", ["compute", "sleep"])
-def test_a_stage_that_holds_mains_event_loop_is_named_and_fails_by_name(start, how):
-    stage = {"use": "hanging_stages:Hangs", "host": "main", "with": {"how": how}}
-    command = start(cartpole(pipeline__stages=[stage], **LIMITS), beside=HANGING)
-    assert command.wait() == 1, command.output
-    assert "main has been silent for" in command.output
-    assert "stage Hangs" in command.output
-    assert "the run has failed: stage Hangs" in command.output
-    assert "in hang" in command.output
     command.assert_left_nothing()
 
 

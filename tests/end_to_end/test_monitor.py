@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from page_calls import LONG, Page, held_up
-from run_configs import INLINE, cartpole, changed, volley
+from run_configs import INLINE, changed, volley
 
 LONG_HERE = changed(LONG, INLINE)
 FAILING = """
@@ -96,16 +96,6 @@ def test_a_stage_that_holds_its_producers_up_shows_as_a_full_queue(start, tmp_pa
     state = page.until(full, "a full queue")
     assert [host["stages"] for host in state["hosts"] if host["name"] == "main"] == [["Slow", "policy_publisher"]]
     assert page.call("/healthz")[0] == 200
-
-
-@pytest.mark.slow
-def test_a_resumed_run_has_its_curves_from_the_start(start):
-    first = start(cartpole())
-    assert first.wait() == 0, first.output
-    longer = cartpole(behaviors__CartPole__max_steps=10**8)
-    page = Page(start(longer, "--resume", "--monitor=0"))
-    steps = page.call("/api/runs/live/curves")[1]["curves"]["CartPole"]["Environment/Cumulative Reward"]["steps"]
-    assert steps[:3] == [1000, 2000, 3000]
 
 
 def test_a_failed_run_says_so_on_the_page(start, tmp_path):

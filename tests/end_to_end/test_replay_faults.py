@@ -112,17 +112,6 @@ def test_a_forged_message_ends_the_replay_by_name(behind_processor, kind, tmp_pa
         replayed(tmp_path, forged(tmp_path / "forged.stream", behind_processor, change))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FORGED)
-def test_a_forged_message_ends_the_command_by_name(behind_processor, kind, start, tmp_path):
-    change, words = FORGED[kind]
-    replay = start(late(), "--replay", forged(tmp_path / "forged.stream", behind_processor, change))
-    assert replay.wait() == 1, replay.output
-    assert words in replay.output
-    assert "Traceback" not in replay.output
-    replay.assert_left_nothing()
-
-
 def test_another_team_of_a_known_behavior_is_replayed(behind_processor, tmp_path):
     path = forged(tmp_path / "forged.stream", behind_processor, lambda it: replace(it, behavior_id="Early?team=7"))
     assert replayed(tmp_path, path).behaviors["Early"].step > 1000
@@ -134,14 +123,6 @@ def test_a_recording_that_was_cut_is_replayed_as_far_as_it_goes(behind_processor
     whole = [frame.message for frame in StreamReader(path) if isinstance(frame.message, TrajectoryBatch)]
     early = sum(batch.num_rows for batch in whole if batch.behavior == "Early")
     assert replayed(tmp_path, path, **ENDLESS).behaviors["Early"].step == early
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [number / 20 for number in range(1, 20)])
-def test_a_recording_that_was_cut_anywhere_ends_the_command_well(behind_processor, share, start, tmp_path):
-    replay = start(late(), "--replay", cut(tmp_path / "cut.stream", behind_processor, share))
-    assert replay.wait() == 0, replay.output
-    assert "replayed up to the last whole message" in replay.output
 
 
 @pytest.mark.slow

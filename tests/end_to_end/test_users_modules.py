@@ -108,11 +108,10 @@ def call(folder: Path, *line: object, **environment: str) -> str:
     "line",
     [
         ("train.py", ROOT),
-        pytest.param(("-m", "train", ROOT), marks=pytest.mark.slow),
         ("-c", f"import sys; sys.path.append({str(ROOT)!r})\nfrom headrace import run\nprint(run('c.yaml').behaviors)"),
         ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={ROOT}", "test_train.py"),
     ],
-    ids=["script", "module", "notebook", "pytest"],
+    ids=["script", "notebook", "pytest"],
 )
 def test_a_project_may_have_modules_of_any_names(project, line):
     """Without a file, as in a notebook, the working directory is first on the path."""
