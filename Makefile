@@ -12,6 +12,8 @@ BIN = $(VENV)/bin
 UNASKED = godot_env.py bare_loop.py kill.py main_job.py learning.py acceptance.py connect_four.py pursuit.py compare.py peer_sb3.py reference_numpy_ppo.py reference_torch_ppo.py soak.py cuda_graphs.py
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,$(UNASKED)),$(shell grep -l __main__ benchmarks/*.py))
 DESCRIPTION = setup.cfg pyproject.toml constraints.txt
+# Else each of pytest's workers, and each of the hundreds of processes that tests start, would compile ours anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help train test fast check format docs proto bench clean
 
