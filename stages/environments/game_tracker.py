@@ -33,8 +33,6 @@ _NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
 
 @dataclass(frozen=True, slots=True)
 class _EndedGame:
-    """A game that has ended."""
-
     mapping: PolicyMapping
     team: int
     """The team that the outcome is for: the learning one, or the lowest."""

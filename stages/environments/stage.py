@@ -88,7 +88,8 @@ class EnvironmentStage(Source[StepBatch]):
         self.oracle = oracle
         self._audience = audience
         self._make_group = make_group
-        self._mappings = mappings
+        self.mappings = mappings
+        """The policies of each game."""
         self._first_agent_id = first_agent_id
         self._deterministic = deterministic
         self._group: EnvironmentGroup | None = None
@@ -127,11 +128,6 @@ class EnvironmentStage(Source[StepBatch]):
         """The instances that have closed in order at the last tick; None for none."""
         return self._result.closed
 
-    @property
-    def mappings(self) -> PolicyMappings:
-        """The policies of each game."""
-        return self._mappings
-
     def start(self, context: StageContext) -> None:
         """Build the group."""
         self._context = context
@@ -157,7 +153,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._announce()
         self._report()
         self._game_columns = {}
-        self._mappings.begin_games(self.num_envs, np.random.default_rng((seed, _DRAWING)))
+        self.mappings.begin_games(self.num_envs, np.random.default_rng((seed, _DRAWING)))
         self._tracker.begin(self._result)
         if self._audience is not None:
             self._audience.begin(self.num_envs, self._result)
@@ -226,7 +222,7 @@ class EnvironmentStage(Source[StepBatch]):
         for gone in self._result.gone:
             self._lose(gone)
         named = type(self._group).__name__
-        tracked = self._mappings.self_play or self._mappings.mixes_brains or self._mappings.rates_brains
+        tracked = self.mappings.self_play or self.mappings.mixes_brains or self.mappings.rates_brains
         self._game_columns = self._tracker.finish(self._result, named) if tracked else {}
         if self._audience is not None:
             self._audience.add(self._result)
@@ -253,12 +249,12 @@ class EnvironmentStage(Source[StepBatch]):
 
     def update(self, update: PolicyUpdate) -> None:
         """Act by this policy from the next decision on."""
-        self._mappings.update(update)
+        self.mappings.update(update)
 
     def _lose(self, env_ids: NDArray[np.int32]) -> None:
         """Begin new games in instances that are restarted, if ever. Memories need nothing: they are kept by episode."""
         self._tracker.forget(env_ids)
-        self._mappings.restart_games(env_ids)
+        self.mappings.restart_games(env_ids)
 
     def _report(self) -> None:
         """Report the environment's own numbers, those of no single behaviour under the name of each."""
@@ -296,7 +292,7 @@ class EnvironmentStage(Source[StepBatch]):
         for behavior_id, spec in self.specs.items():
             if behavior_id not in self._known:  # a restarted group has the same behaviours
                 self._known.add(behavior_id)
-                self._mappings.add_behavior(spec)
+                self.mappings.add_behavior(spec)
 
     def _decide(self) -> list[StepBatch]:
         self._actions = {}
@@ -347,8 +343,8 @@ class EnvironmentStage(Source[StepBatch]):
         """Return the mappings and the policies of the rows that decide, and the memories of each policy's rows."""
         agent_ids = steps.agent_ids + self._first_agent_id
         deciding = slice(steps.ended, None)
-        alone: MappingRows = [(self._mappings.current, None)]
-        parts = self._mappings.rows_by_mapping(steps.env_ids[deciding]) if len(agent_ids) > steps.ended else alone
+        alone: MappingRows = [(self.mappings.current, None)]
+        parts = self.mappings.rows_by_mapping(steps.env_ids[deciding]) if len(agent_ids) > steps.ended else alone
         players = players_of(parts, behavior_id)
         self._memories.forget(behavior_id, agent_ids[: steps.ended])
         spec, ids, episodes = self.specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]

@@ -189,7 +189,6 @@ class GymnasiumGroup:
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
     ) -> StepResult:
-        """Put the ending rows before the deciding rows."""
         rows = np.concatenate((ended, deciding))
         rewards = tick.rewards[rows]
         rewards[len(ended) :][over[deciding]] = 0.0

@@ -210,7 +210,6 @@ async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
 
 
 def _summed_up(trainer: RandomTrainer, steps: int) -> Iterator[Line]:
-    """What so many steps have shown of the game."""
     for seen in trainer.seen.values():
         yield Line("ok", seen.words())
         for note in _notes(seen):

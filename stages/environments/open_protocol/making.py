@@ -124,7 +124,6 @@ class OpenInstance(Program[OpenWorker]):
         )
 
     def _tracked(self, rows: Mapping[str, ProgramRows]) -> dict[str, InstanceRows]:
-        """The rows with the numbers of their agents' episodes."""
         self._deciding = {behavior_id: columns.ids[columns.ended :] for behavior_id, columns in rows.items()}
         return {
             behavior_id: self._episodes.of(behavior_id, columns, self._generation)

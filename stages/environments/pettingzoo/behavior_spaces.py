@@ -212,7 +212,6 @@ def _names(space: Space, above: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def _one_by_one(space: Space, batch: Any) -> list[Any]:
-    """Single actions of a batch."""
     if isinstance(space, spaces.Dict):
         columns = [_one_by_one(inner, batch[key]) for key, inner in space.spaces.items()]
         return [dict(zip(space.spaces, values, strict=True)) for values in zip(*columns, strict=True)]

@@ -285,7 +285,6 @@ class PettingZooGroup:
         return _RunningGame(TeamScores(self._teams), rotation)
 
     def _end_game(self, env_id: int, tick: _Tick) -> None:
-        """Note the result of a finished episode, and begin the next one."""
         tick.over.append(env_id)
         tick.scores.append(self._games[env_id].score.by(self._outcome))
         self._played[env_id] += 1
@@ -302,7 +301,6 @@ class PettingZooGroup:
             raise BrokenEnvironmentError(f"{self._name}: an episode was over at its reset, before any agent could act")
 
     def _add_rows(self, env_id: int, time_steps: Sequence[TimeStep], tick: _Tick) -> None:
-        """Make rows of the time steps of an instance."""
         game = self._games[env_id]
         for time_step in time_steps:
             if time_step.agent not in self._assignment.roles:
@@ -337,7 +335,6 @@ class PettingZooGroup:
                 game.group_rewards.add(self._group_id(env_id, role, game.rotation), agent, reward, final=final)
 
     def _begin_agent_episode(self, env_id: int, agent: str, rotation: int) -> AgentEpisode:
-        """Begin an agent's own episode."""
         role = self._assignment.roles[agent]
         team = (role.team + rotation) % self._teams
         number = self._numbers[agent] * self._teams + team

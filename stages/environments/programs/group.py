@@ -293,7 +293,6 @@ class ProgramGroup:
 
 
 def _those_at(actions: Mapping[str, ActionBatch], places: Mapping[str, slice]) -> dict[str, ActionBatch]:
-    """Of a tick's actions, those of one program."""
     return {
         behavior_id: ActionBatch(actions[behavior_id].continuous[place], actions[behavior_id].discrete[place])
         for behavior_id, place in places.items()

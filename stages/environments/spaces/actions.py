@@ -54,8 +54,7 @@ def action_mapping(space: OwnSpace, num_envs: int, owner: str) -> ActionMapping:
         StageError: if the space is of another type.
     """
     if isinstance(space, ComposedSpace):
-        build = dict if space.kind == "Dict" else _tuple_of
-        return _composed(space.parts, num_envs, owner, build)
+        return _composed(space, num_envs, owner)
     if isinstance(space, BoxSpace):
         return _box_actions(space, num_envs)
     if isinstance(space, ChoiceSpace):
@@ -143,10 +142,9 @@ def _check_keys(masks: Mapping[str, Any], mapping: ActionMapping) -> None:
         raise ValueError(f"the action space has no {', '.join(unknown)}, but {', '.join(map(repr, mapping.parts))}")
 
 
-def _composed(
-    parts: Mapping[Any, OwnSpace], num_envs: int, owner: str, build: Callable[[dict[Any, Any]], Any]
-) -> ActionMapping:
-    """Map several spaces to columns side by side; `build` composes the parts' actions, by key, for the environment."""
+def _composed(space: ComposedSpace, num_envs: int, owner: str) -> ActionMapping:
+    """Map several spaces to columns side by side."""
+    parts = space.parts
     mappings = {key: action_mapping(part, num_envs, owner) for key, part in parts.items()}
     specs = [mapping.spec for mapping in mappings.values()]
     if not any(spec.log_prob_size for spec in specs):
@@ -156,12 +154,11 @@ def _composed(
     pieces = list(zip(parts, mappings.values(), continuous, discrete, strict=True))
 
     def to_environment(actions: ActionBatch) -> Any:
-        return build(
-            {
-                key: mapping.to_environment(ActionBatch(actions.continuous[:, c], actions.discrete[:, d]))
-                for key, mapping, c, d in pieces
-            }
-        )
+        of_parts = {
+            key: mapping.to_environment(ActionBatch(actions.continuous[:, c], actions.discrete[:, d]))
+            for key, mapping, c, d in pieces
+        }
+        return of_parts if space.kind == "Dict" else tuple(of_parts.values())
 
     spec = ActionSpec(
         continuous_size=sum(spec.continuous_size for spec in specs),
@@ -192,10 +189,6 @@ def _below(key: Any, names: Sequence[str], size: int) -> list[str]:
 def _slices(sizes: Sequence[int]) -> list[slice]:
     ends = list(accumulate(sizes))
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _tuple_of(values: dict[Any, Any]) -> tuple[Any, ...]:
-    return tuple(values.values())
 
 
 def _branch_actions(space: ChoiceSpace) -> ActionMapping:

@@ -85,7 +85,6 @@ class UnityInstance(Program[Worker]):
         return ProgramAnswer(rows, statistics[0] if len(statistics) == 1 else merged_statistics(statistics))
 
     def _read(self, output: Any) -> dict[str, InstanceRows]:
-        """The rows of a message, by behaviour id."""
         for brain in output.rl_initialization_output.brain_parameters:
             self._brains[brain.brain_name] = brain
         by_behavior = output.rl_output.agentInfos

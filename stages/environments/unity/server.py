@@ -231,7 +231,6 @@ class ExchangeServer:
             await server.stop(_FLUSH_S)
 
     async def _handle(self, _: Any, context: _Context) -> bytes:
-        """Answer a call, or refuse it."""
         caller = unquote(context.peer()).partition(":")[2]  # as `127.0.0.1:50424`, from gRPC's `ipv4:127.0.0.1:50424`
         try:
             return await self._exchange(caller, context)

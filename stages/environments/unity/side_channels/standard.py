@@ -35,8 +35,6 @@ FLOAT_PROPERTIES = uuid.UUID("60ccf7d0-4f7e-11ea-b238-784f4387d1f7")
 
 
 class _Kind(IntEnum):
-    """The setting in a message."""
-
     SCREEN = 0
     QUALITY = 1
     TIME_SCALE = 2
@@ -99,15 +97,11 @@ class EngineConfigurationChannel(SendingChannel):
 
 
 class _Type(IntEnum):
-    """The kind of value in a message."""
-
     FLOAT = 0
     SAMPLER = 1
 
 
 class _Sampler(IntEnum):
-    """The distribution of a sampler."""
-
     UNIFORM = 0
     GAUSSIAN = 1
     MULTI_RANGE = 2
