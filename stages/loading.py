@@ -57,10 +57,10 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
         raise LoadError(
             f"{kind} {what!r}: expected module:attribute, such as my_module:MyClass or my_package.module:MyClass"
         )
-    asked = f"{kind} {what!r}"
-    module = import_module(module_name, folder, asked)
+    subject = f"{kind} {what!r}"
+    module = import_module(module_name, folder, subject)
     try:
-        return _follow(module, path, folder, asked)
+        return _follow(module, path, folder, subject)
     except LoadError as error:
         if module.__name__ != module_name:  # one of ours, by an earlier name; perhaps one of the user's was meant
             raise LoadError(f"{error}; {_not_found(module_name, users_folders(folder))}") from error
@@ -76,8 +76,8 @@ def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> C
     found = load_attribute(what, folder, kind)
     if not callable(found):
         raise LoadError(f"{kind} {what!r}: expected {expected}, got {found!r}")
-    made: Callable[..., Any] = found
-    return made
+    checked: Callable[..., Any] = found
+    return checked
 
 
 def load_plugin(group: str, name: str) -> Any:
@@ -90,29 +90,31 @@ def load_plugin(group: str, name: str) -> Any:
     Raises:
         LoadError: if no package offers the name, several offer different things, or the import fails.
     """
-    asked = f"{name!r} (entry-point group {group!r})"
+    subject = f"{name!r} (entry-point group {group!r})"
     offered = metadata.entry_points(group=group)
     found = {(point.module, point.attr) for point in offered if point.name == name}
     if not found:
         names = {point.name for point in offered}
         raise LoadError(
-            f"{asked}: no installed package offers it{_suggestion(name, names, 'offered')}; "
+            f"{subject}: no installed package offers it{_suggestion(name, names, 'offered')}; "
             "to name a class in a module write module:Class"
         )
     if len(found) > 1:
         places = ", ".join(sorted(f"{module}:{attr}" for module, attr in found))
-        raise LoadError(f"{asked}: installed packages offer different things by this name ({places}); name one of them")
+        raise LoadError(
+            f"{subject}: installed packages offer different things by this name ({places}); name one of them"
+        )
     module_name, path = found.pop()
-    return _follow(import_module(module_name, None, asked), path, None, asked)
+    return _follow(import_module(module_name, None, subject), path, None, subject)
 
 
-def import_module(name: str, folder: Path | None, asked: str) -> ModuleType:
+def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
     """Import a module: from the folder of the YAML if it is there, else from the working directory if it is there.
 
     Args:
         name: the module, with dots for one inside a package.
         folder: where the YAML lies, or None.
-        asked: the role and name that were asked for, the beginning of error messages.
+        subject: the role and name that are looked for, the beginning of error messages.
 
     Raises:
         LoadError: if it can't be found, or raises while it is imported.
@@ -124,11 +126,11 @@ def import_module(name: str, folder: Path | None, asked: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             if today := name_today(name):
-                return import_module(today, None, asked)
-            raise LoadError(f"{asked}: {_not_found(error.name, folders)}") from error
-        raise LoadError(f"{asked}: {_raised(name, error, folders)}") from error
+                return import_module(today, None, subject)
+            raise LoadError(f"{subject}: {_not_found(error.name, folders)}") from error
+        raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
     except (Exception, SystemExit) as error:  # a script without a main guard may well end in sys.exit
-        raise LoadError(f"{asked}: {_raised(name, error, folders)}") from error
+        raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
 
 
 def users_folders(folder: Path | None) -> list[Path]:
@@ -185,7 +187,7 @@ def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:
     return spec if spec is not None and spec.origin is not None else None
 
 
-def _follow(module: ModuleType, path: str, folder: Path | None, asked: str) -> Any:
+def _follow(module: ModuleType, path: str, folder: Path | None, subject: str) -> Any:
     found: Any = module
     so_far = f"module {module.__name__!r} ({getattr(module, '__file__', None) or 'built in'})"
     for part in filter(None, path.split(".")):
@@ -193,9 +195,9 @@ def _follow(module: ModuleType, path: str, folder: Path | None, asked: str) -> A
             found = getattr(found, part)
         except AttributeError as error:
             hint = _suggestion(part, _public_names(found), "it has") + _hidden(module, folder)
-            raise LoadError(f"{asked}: {so_far} has no attribute {part!r}{hint}") from error
+            raise LoadError(f"{subject}: {so_far} has no attribute {part!r}{hint}") from error
         except Exception as error:  # a lazy module imports what it hands on only now
-            raise LoadError(f"{asked}: {part!r} of {so_far} raised {error_summary(error)}") from error
+            raise LoadError(f"{subject}: {part!r} of {so_far} raised {error_summary(error)}") from error
         so_far = f"{part!r} there"
     return found
 
@@ -293,40 +295,40 @@ def find_class(where: str, use: str, folder: Path | None, group: str | None = No
 def check_arguments(
     where: str,
     use: str,
-    made: Callable[..., Any],
-    given: Mapping[str, Any],
+    called: Callable[..., Any],
+    configured: Mapping[str, Any],
     offered: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The keyword arguments of a call: those given, and those offered that are parameters by name.
+    """The keyword arguments of a call: those configured, and those offered that are parameters by name.
 
     Raises:
-        LoadError: if the given ones are not accepted, or do not suffice.
+        LoadError: if the configured ones are not accepted, or do not suffice.
     """
     try:
-        signature = inspect.signature(made)
+        signature = inspect.signature(called)
     except (TypeError, ValueError):  # some classes written in C have none
-        return dict(given)
+        return dict(configured)
     arguments = {
         **{name: value for name, value in (offered or {}).items() if name in signature.parameters},
-        **given,
+        **configured,
     }
     try:
         signature.bind(**arguments)
     except TypeError as error:
         raise LoadError(
-            f"{where}: {use} does not take {dict(given)}: {error}; it takes ({_parameters(signature)})"
+            f"{where}: {use} does not take {dict(configured)}: {error}; it takes ({_parameters(signature)})"
         ) from error
     return arguments
 
 
-def construct(where: str, use: str, made: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def construct(where: str, use: str, called: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Make an object.
 
     Raises:
         LoadError: if its constructor raises.
     """
     try:
-        return made(**arguments)
+        return called(**arguments)
     except StageError as error:
         raise LoadError(f"{where}: {error}") from error
     except BaseException as error:

@@ -93,20 +93,22 @@ class ScriptBrain(Memoryless):
         shapes = (count, actions.continuous_size), (count, branches - repeats)
         width = actions.mask_size - (actions.discrete_branches[-1] if repeats else 0)
         try:
-            made = self._script(observations, *(() if masks is None else (masks[:, :width],)))
+            decided = self._script(observations, *(() if masks is None else (masks[:, :width],)))
         except Exception as error:
             raise StageError(f"{self._name} raised {describe_error(error)}") from error
-        self._check(made, shapes)
-        return Decision(ActionBatch(made.continuous, np.pad(made.discrete, ((0, 0), (0, 1)))) if repeats else made, {})
+        self._check(decided, shapes)
+        if repeats:
+            decided = ActionBatch(decided.continuous, np.pad(decided.discrete, ((0, 0), (0, 1))))
+        return Decision(decided, {})
 
-    def _check(self, made: Any, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
-        if isinstance(made, ActionBatch) and (made.continuous.shape, made.discrete.shape) == shapes:
+    def _check(self, decided: Any, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+        if isinstance(decided, ActionBatch) and (decided.continuous.shape, decided.discrete.shape) == shapes:
             return
-        given = made
-        if isinstance(made, ActionBatch):
-            given = f"one of continuous {list(made.continuous.shape)} and discrete {list(made.discrete.shape)}"
+        got = decided
+        if isinstance(decided, ActionBatch):
+            got = f"one of continuous {list(decided.continuous.shape)} and discrete {list(decided.discrete.shape)}"
         raise StageError(
-            f"{self._name} returned {given!s} for {shapes[0][0]} agents of {self._spec.behavior_id}; expected an "
+            f"{self._name} returned {got!s} for {shapes[0][0]} agents of {self._spec.behavior_id}; expected an "
             f"ActionBatch of continuous {list(shapes[0])} and discrete {list(shapes[1])}"
         )
 
@@ -120,19 +122,19 @@ def make_script(request: BrainRequest) -> ScriptBrain | None:
     spec, where = request.spec, request.where
     with blaming(*request.key):
         found = [(use, find_class(where, use, folder)) for use, folder in _references(request)]
-        for use, made in found:
-            if not any("__call__" in base.__dict__ for base in made.__mro__):
+        for use, script in found:
+            if not any("__call__" in base.__dict__ for base in script.__mro__):
                 raise LoadError(
                     f"{where}: {use} is no player: it has no method "
                     "__call__(self, observations), or __call__(self, observations, masks) where actions are masked"
                 )
-    use, made = found[0 if spec is None else min(spec.team, len(found) - 1)]
+    use, script = found[0 if spec is None else min(spec.team, len(found) - 1)]
     with blaming(*request.given_key):
-        arguments = check_arguments(where, use, made, request.given, {"spec": spec, "seed": request.seed})
+        arguments = check_arguments(where, use, script, request.given, {"spec": spec, "seed": request.seed})
     if spec is None:
         return None
     with blaming(*request.key):
-        return ScriptBrain(construct(where, use, made, arguments), spec, f"{where}: {use}")
+        return ScriptBrain(construct(where, use, script, arguments), spec, f"{where}: {use}")
 
 
 def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
@@ -222,11 +224,11 @@ class StandIn:
         recall: Recall | None = None,
     ) -> Decision:
         """See `ActingPolicy.act`."""
-        made = self._brain.act(observations, masks, random, deterministic, recall)
-        given, count = made.actions, len(observations[0])
-        known: dict[str, Array] = {"discrete_actions": np.asarray(given.discrete, np.int32)}
+        decision = self._brain.act(observations, masks, random, deterministic, recall)
+        actions, count = decision.actions, len(observations[0])
+        known: dict[str, Array] = {"discrete_actions": np.asarray(actions.discrete, np.int32)}
         if self._actions.continuous_size:
-            continuous = np.asarray(given.continuous, np.float32)
+            continuous = np.asarray(actions.continuous, np.float32)
             known["continuous_actions"] = policy_actions(self._actions, continuous, self._squashed)
         if self._actions.masked:
             known["action_masks"] = np.ones((count, self._actions.mask_size), np.bool_) if masks is None else masks
@@ -234,4 +236,4 @@ class StandIn:
             each.name: known[each.name] if each.name in known else np.zeros((count, *each.shape), each.dtype)
             for each in self._columns
         }
-        return Decision(given, columns, made.recall)
+        return Decision(actions, columns, decision.recall)

@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headrace.config.errors import KeyPath, dotted
-from headrace.queues.messages import Array, PolicyUpdate
+from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
+from headrace.stages.policy.protocol import ActingPolicy
 
 
 @dataclass(frozen=True)
@@ -55,21 +52,10 @@ class BrainShare:
 
 
 class Memoryless:
-    """The half of an `ActingPolicy` that is the same for all that have neither weights nor memory."""
+    """What is the same for all `ActingPolicy`s that have neither weights nor memory: all but `act`."""
 
     memory_size = 0
     previous_action_size = 0
 
     def load(self, update: PolicyUpdate) -> None:
         """Load nothing."""
-
-    def act(
-        self,
-        observations: tuple[Array, ...],
-        masks: NDArray[np.bool_] | None,
-        random: np.random.Generator,
-        deterministic: bool = False,
-        recall: Recall | None = None,
-    ) -> Decision:
-        """See `ActingPolicy.act`."""
-        raise NotImplementedError

@@ -188,9 +188,9 @@ def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponen
             raise mistake
         return BrainOpponents(request)
     where, use = dotted(_KEY), settings.opponents
-    made = find_class(where, built_in.implementation, None)
-    arguments = check_arguments(where, use, made, {}, {"store": store})
-    opponents: EvaluationOpponents = construct(where, use, made, arguments)
+    found = find_class(where, built_in.implementation, None)
+    arguments = check_arguments(where, use, found, {}, {"store": store})
+    opponents: EvaluationOpponents = construct(where, use, found, arguments)
     return opponents
 
 

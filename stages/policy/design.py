@@ -59,12 +59,9 @@ def action_heads_column(spec: BehaviorSpec) -> Column:
 def split_action_heads(spec: BehaviorSpec, heads: Numbers) -> ActionDistributions[Numbers]:
     """Split `action_heads` [.., 2·C + choices] into its parts; views, of a tensor as well as of an array."""
     whole: Any = heads
-    c, logits = spec.actions.continuous_size, []
-    at = 2 * c
-    for size in spec.actions.discrete_branches:
-        logits.append(whole[..., at : at + size])
-        at += size
-    return ActionDistributions(whole[..., :c], whole[..., c : 2 * c], tuple(logits))
+    c = spec.actions.continuous_size
+    logits = tuple(whole[..., 2 * c :][..., branch] for branch in branch_slices(spec))
+    return ActionDistributions(whole[..., :c], whole[..., c : 2 * c], logits)
 
 
 EXTRA_COLUMNS: Mapping[str, Callable[[BehaviorSpec], Column]] = {ACTION_HEADS: action_heads_column}
@@ -104,9 +101,9 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
         StageError: naming the first that is missing, or of another dtype or shape.
     """
     for column in columns:
-        given = batch.rows.get(column.name)
-        if given is None or given.dtype != column.dtype or given.shape[1:] != column.shape:
-            got = "trajectories without it" if given is None else f"{given.dtype} {given.shape[1:]}"
+        values = batch.rows.get(column.name)
+        if values is None or values.dtype != column.dtype or values.shape[1:] != column.shape:
+            got = "trajectories without it" if values is None else f"{values.dtype} {values.shape[1:]}"
             raise StageError(
                 f"{batch.behavior_id}: the trainer asks for the column {column.name} of each decision, "
                 f"{column.dtype} {column.shape}, and got {got}. A recording has it if its run had this trainer_type "
@@ -237,8 +234,13 @@ def _perceptron(design: PolicyDesign, width: int) -> list[tuple[str, tuple[int, 
 
 def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
     """Return the columns of each discrete branch in a row of choices (logits, masks)."""
+    return consecutive_slices(spec.actions.discrete_branches)
+
+
+def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
+    """Return the places of parts of these sizes that follow each other."""
     slices, at = [], 0
-    for size in spec.actions.discrete_branches:
+    for size in sizes:
         slices.append(slice(at, at + size))
         at += size
     return tuple(slices)

@@ -20,6 +20,7 @@ from headrace.stages.policy.design import (
     NORMALIZER_MEAN,
     PolicyDesign,
     check_layout,
+    consecutive_slices,
     policy_layout,
 )
 from headrace.stages.policy.observations import ObservationLayout, normalize
@@ -83,7 +84,7 @@ class NumpyPolicy:
         self._vectors = np.concatenate(vectors)
         self._own = self._split(self._vectors)
         if "log_sigma" in tensors:
-            self._sampler.load(tensors["log_sigma"])
+            self._sampler.log_sigma = tensors["log_sigma"]
         self._sampler.adopt(update)
         self.version = update.version
 
@@ -124,9 +125,10 @@ class NumpyPolicy:
         if not self._views or len(self._views[0]) != d:
             self._resize(d)
         x, layers = self._views[0], len(self._weights)
-        parts, vectors = _ALL, self._own
+        parts: Sequence[slice] = _ALL
+        vectors = self._own
         if len(policies) > 1:
-            parts = _slices(counts)
+            parts = consecutive_slices(counts)
             vectors = self._split(np.repeat([policy._vectors for policy in policies], counts, axis=0))
         with np.errstate(over="ignore", invalid="ignore"):
             self._observations.write_vectors(observations, x)
@@ -185,15 +187,6 @@ def act_together(
     if log_sigma.size:
         log_sigma[order] = np.repeat([policy._sampler.log_sigma for policy in policies], counts, axis=0)
     return Decision(*sampler.sample(heads, masks, random, deterministic, log_sigma))
-
-
-def _slices(counts: Sequence[int]) -> list[slice]:
-    """The rows of each part, where parts of so many rows follow each other."""
-    parts, at = [], 0
-    for count in counts:
-        parts.append(slice(at, at + count))
-        at += count
-    return parts
 
 
 def activation(name: str) -> Callable[[Floats, Floats], None]:

@@ -102,16 +102,13 @@ class ObservationLayout:
 
     def as_columns(self, encoded: EncodedObservations, prefix: str = "") -> dict[str, Array]:
         """Return encoded observations by the names of `columns`."""
-        return {column.name: array for column, array in zip(self.columns(prefix), _arrays(encoded), strict=True)}
+        arrays = (encoded.vectors, *encoded.others)
+        return {column.name: array for column, array in zip(self.columns(prefix), arrays, strict=True)}
 
     def from_columns(self, columns: Mapping[str, Array], prefix: str = "") -> EncodedObservations:
         """Return encoded observations from the arrays of `as_columns`."""
         vectors, *others = (columns[column.name] for column in self.columns(prefix))
         return EncodedObservations(vectors, tuple(others))
-
-
-def _arrays(encoded: EncodedObservations) -> tuple[Array, ...]:
-    return (encoded.vectors, *encoded.others)
 
 
 def _check(spec: BehaviorSpec, observation: ObservationSpec) -> None:

@@ -38,14 +38,14 @@ def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> F
     return scaled
 
 
-def policy_actions(actions: ActionSpec, given: Floats, squashed: bool) -> Floats:
-    """The inverse of `environment_actions`, from those `given` [n, C] to those drawn; a new array."""
+def policy_actions(actions: ActionSpec, received: Floats, squashed: bool) -> Floats:
+    """The inverse of `environment_actions`, from those that an environment received [n, C]; a new array."""
     if squashed:
-        return given.copy()
-    drawn = given * np.float32(ACTION_LIMIT)
+        return received.copy()
+    drawn = received * np.float32(ACTION_LIMIT)
     if actions.unbounded:
         unbounded = list(actions.unbounded)
-        drawn[:, unbounded] = given[:, unbounded]
+        drawn[:, unbounded] = received[:, unbounded]
     return drawn
 
 
@@ -97,32 +97,20 @@ class ActionSampler:
         self._actions = design.spec.actions
         self._squashed = design.squashed
         self._random_steps = design.random_steps
-        self._uniform = False
+        self.uniform = False
+        """Whether samples are uniform now, whatever the heads."""
         self._branches = branch_slices(design.spec)
         self._gaussian_heads = design.head_size - self._actions.mask_size
         self._gives_heads = ACTION_HEADS in design.extra_columns
-        self._log_sigma = np.zeros(0, np.float32)
+        self.log_sigma = np.zeros(0, np.float32)
+        """[C] the log σ of a Gaussian that is not squashed; zeros before a policy is loaded."""
 
     def adopt(self, update: PolicyUpdate) -> None:
         """Sample for this policy from now on: uniformly, if its trainer has made no more than `random_steps` steps.
 
         Snapshots, which opponents of self-play act by, are policies at any step.
         """
-        self._uniform = update.step < self._random_steps and update.snapshot < 0
-
-    def load(self, log_sigma: Floats) -> None:
-        """Load the log σ [C] of a Gaussian that is not squashed."""
-        self._log_sigma = log_sigma
-
-    @property
-    def uniform(self) -> bool:
-        """Whether samples are uniform now, whatever the heads."""
-        return self._uniform
-
-    @property
-    def log_sigma(self) -> Floats:
-        """[C] the log σ of a Gaussian that is not squashed."""
-        return self._log_sigma
+        self.uniform = update.step < self._random_steps and update.snapshot < 0
 
     def sample(
         self,
@@ -148,8 +136,8 @@ class ActionSampler:
             StageError: if a mask forbids all choices of a branch.
         """
         d, c = len(heads), self._actions.continuous_size
-        log_sigma = self._log_sigma if log_sigma is None else log_sigma
-        uniform = self._uniform and not deterministic
+        log_sigma = self.log_sigma if log_sigma is None else log_sigma
+        uniform = self.uniform and not deterministic
         log_probs = np.empty((d, self._actions.log_prob_size), np.float32)
         columns: dict[str, Array] = {}
         continuous = np.empty((d, 0), np.float32)
@@ -204,14 +192,14 @@ class ActionSampler:
         """The column `action_heads` [d, 2·C + choices] of these heads; a new array."""
         c = self._actions.continuous_size
         if self._squashed or not c:
-            given = heads.copy()
-            np.clip(given[:, c : 2 * c], *LOG_SIGMA_LIMITS, out=given[:, c : 2 * c])
-            return given
-        given = np.empty((len(heads), heads.shape[1] + c), np.float32)
-        given[:, :c] = heads[:, :c]
-        given[:, c : 2 * c] = log_sigma
-        given[:, 2 * c :] = heads[:, c:]
-        return given
+            column = heads.copy()
+            np.clip(column[:, c : 2 * c], *LOG_SIGMA_LIMITS, out=column[:, c : 2 * c])
+            return column
+        column = np.empty((len(heads), heads.shape[1] + c), np.float32)
+        column[:, :c] = heads[:, :c]
+        column[:, c : 2 * c] = log_sigma
+        column[:, 2 * c :] = heads[:, c:]
+        return column
 
     def _check_masks(self, masks: NDArray[np.bool_]) -> None:
         for index, branch in enumerate(self._branches):

@@ -148,7 +148,7 @@ class TorchPolicy:
         if NORMALIZER_MEAN in tensors:
             self._normalizer = (tensors[NORMALIZER_MEAN].copy(), tensors[NORMALIZER_INVERSE_STD].copy())
         if self._actor.log_sigma is not None:
-            self._sampler.load(self._actor.log_sigma.detach().cpu().numpy().copy())
+            self._sampler.log_sigma = self._actor.log_sigma.detach().cpu().numpy().copy()
         self._sampler.adopt(update)
         self.version = update.version
 
@@ -164,13 +164,12 @@ class TorchPolicy:
         if recall is None and self.memory_size:
             recall = self._nothing_recalled(len(observations[0]))
         heads, memories = self.heads(observations, recall)
-        given, columns = self._sampler.sample(heads, masks, random, deterministic)
+        actions, columns = self._sampler.sample(heads, masks, random, deterministic)
         if recall is None or memories is None:
-            return Decision(given, columns)
+            return Decision(actions, columns)
         columns["memories"] = recall.memories
-        return Decision(
-            given, columns, Recall(memories, action_features(self._spec.actions, given.continuous, given.discrete))
-        )
+        previous = action_features(self._spec.actions, actions.continuous, actions.discrete)
+        return Decision(actions, columns, Recall(memories, previous))
 
     def heads(self, observations: tuple[Array, ...], recall: Recall | None = None) -> tuple[Floats, Floats | None]:
         """The action heads [d, H] (see `PolicyDesign.head_size`), and the memories [d, m] after them (None without).

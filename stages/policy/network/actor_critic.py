@@ -18,7 +18,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, ActorNetwork, without_normalizer
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded, split_named, write_named
+from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors, seeded, write_named
 from headrace.stages.policy.network.layers import HiddenProducts, write_tanh
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.policy.network.transfers import Inputs, host_copies
@@ -46,7 +46,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class ActorCritic:
+class ActorCritic(FlatVectors):
     """See `protocol.ActorCriticNetwork`; it has no memory, and uses vectors only.
 
     The critic has a body of its own, of the actor's shape, or shares the actor's. Equal bodies are kept as
@@ -83,12 +83,8 @@ class ActorCritic:
         self.products = HiddenProducts(design.bf16)
         """Of its hidden layers."""
         initial = _initial_parameters(design, signals, self._towers, random)
-        size = sum(array.size for array in initial.values())
-        self.values = torch.zeros(size, device=device)
-        """All parameters end to end."""
-        self.gradients = torch.zeros(size, device=device)
-        """The gradients of `values`, to which backward adds; the caller sets them to zero."""
-        self.parameters = self._leaves({name: array.shape for name, array in initial.items()})
+        super().__init__({name: array.shape for name, array in initial.items()}, device)
+        self.parameters = self._leaves()
         """Leaf tensors by name: `body.<layer>.weight` [T, in, out], …, views into `values`."""
         self.load(initial)
         layers = range(len(settings.widths))
@@ -135,22 +131,6 @@ class ActorCritic:
         """Load `acting_tensors()`; see the protocol."""
         write_named(self._acting_views(self.parameters), without_normalizer(tensors), "policy")
 
-    def state_dict(self) -> dict[str, NDArray[np.float32]]:
-        """All parameters by name; copies, on the host."""
-        return host_copies(self.parameters)
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Load parameters by name.
-
-        Raises:
-            StageError: naming the tensor that is missing or of another shape.
-        """
-        write_named(self.parameters, state, "weights")
-
-    def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
-        return split_named(flat, {name: tuple(parameter.shape) for name, parameter in self.parameters.items()})
-
     def _encoded(self, tower: int, inputs: Inputs) -> Tensor:
         """The output of one tower's last hidden layer."""
         x = inputs.vectors
@@ -169,8 +149,8 @@ class ActorCritic:
                 views[name] = parameter.detach()
         return views
 
-    def _leaves(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        views, gradients = split_named(self.values, shapes), split_named(self.gradients, shapes)
+    def _leaves(self) -> dict[str, Tensor]:
+        views, gradients = self.named_views(self.values), self.named_views(self.gradients)
         for name, view in views.items():
             view.requires_grad_()
             view.grad = gradients[name]

@@ -21,35 +21,26 @@ from headrace.stages.policy.network.transfers import host_copies
 Module = TypeVar("Module", bound=nn.Module)
 
 
-class FlatParameters(Generic[Module]):
-    """Takes over the parameters of a module (buffers stay as they are).
+class FlatVectors:
+    """Parameters by name that are views into one flat vector, as are their gradients.
 
     Args:
-        module: what is trained; its parameters become views into `values`.
-        device: where the parameters lie.
+        shapes: of the parameters.
+        device: where they lie.
+
+    Attributes:
+        parameters: leaf tensors by name, views into `values`.
     """
 
-    def __init__(self, module: Module, device: str | torch.device = "cpu") -> None:
-        self.module: Module = module.to(device)
-        named = list(module.named_parameters())
-        size = sum(parameter.numel() for _, parameter in named)
+    parameters: Mapping[str, Tensor]
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: str | torch.device) -> None:
+        size = sum(map(prod, shapes.values()))
         self.values = torch.zeros(size, device=device)
         """All parameters end to end."""
         self.gradients = torch.zeros(size, device=device)
         """The gradients of `values`, to which backward adds; the caller sets them to zero."""
-        shapes = {name: tuple(parameter.shape) for name, parameter in named}
-        views, gradients = split_named(self.values, shapes), split_named(self.gradients, shapes)
-        with torch.no_grad():
-            for name, parameter in named:
-                views[name].copy_(parameter)
-                parameter.data = views[name]
-                parameter.grad = gradients[name]
         self._shapes = shapes
-
-    @property
-    def parameters(self) -> dict[str, Tensor]:
-        """The module's parameters by name: leaf tensors, views into `values`."""
-        return dict(self.module.named_parameters())
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
         """All parameters by name; copies, on the host."""
@@ -66,6 +57,27 @@ class FlatParameters(Generic[Module]):
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
         """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
         return split_named(flat, self._shapes)
+
+
+class FlatParameters(FlatVectors, Generic[Module]):
+    """Takes over the parameters of a module (buffers stay as they are).
+
+    Args:
+        module: what is trained; its parameters become views into `values`.
+        device: where the parameters lie.
+    """
+
+    def __init__(self, module: Module, device: str | torch.device = "cpu") -> None:
+        self.module: Module = module.to(device)
+        named = list(module.named_parameters())
+        super().__init__({name: tuple(parameter.shape) for name, parameter in named}, device)
+        views, gradients = self.named_views(self.values), self.named_views(self.gradients)
+        with torch.no_grad():
+            for name, parameter in named:
+                views[name].copy_(parameter)
+                parameter.data = views[name]
+                parameter.grad = gradients[name]
+        self.parameters = dict(named)
 
 
 def seeded(random: np.random.Generator, make: Callable[[], Module]) -> Module:

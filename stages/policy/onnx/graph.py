@@ -107,14 +107,14 @@ class Graph:
 
     def constant(self, array: object) -> str:
         """Numbers that are part of the model, float32 or (whole numbers) int64; equal ones are stored once."""
-        given = np.asarray(array)
-        kept: NDArray[Any] = np.ascontiguousarray(given, np.int64 if given.dtype.kind in "iu" else np.float32)
+        numbers = np.asarray(array)
+        kept: NDArray[Any] = np.ascontiguousarray(numbers, np.int64 if numbers.dtype.kind in "iu" else np.float32)
         raw = kept.astype(kept.dtype.newbyteorder("<"), copy=False).tobytes()
-        key = (raw, kept.dtype.str, given.shape)
+        key = (raw, kept.dtype.str, numbers.shape)
         if key not in self._constants:
             name = self._constants[key] = self.name("constant")
             kind = INT64 if kept.dtype == np.int64 else FLOAT
-            self._graph.initializer.add(name=name, dims=given.shape, data_type=kind, raw_data=raw)
+            self._graph.initializer.add(name=name, dims=numbers.shape, data_type=kind, raw_data=raw)
         return self._constants[key]
 
     def node(self, operation: str, *inputs: str, **attributes: Attribute) -> str:

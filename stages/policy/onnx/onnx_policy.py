@@ -213,17 +213,18 @@ class OnnxPolicy:
         """See `ActingPolicy.act`. Log-probabilities are unknown: their column is zeros."""
         d, actions = len(observations[0]), self._spec.actions
         memories = np.zeros((d, self.memory_size), np.float32) if recall is None else recall.memories
-        given, memories = self._decide(observations, masks, random, deterministic, memories)
+        decided, memories = self._decide(observations, masks, random, deterministic, memories)
         columns: dict[str, Array] = {"log_probs": np.zeros((d, actions.log_prob_size), np.float32)}
         if actions.continuous_size:
-            columns["continuous_actions"] = policy_actions(actions, given.continuous, self._squashed)
+            columns["continuous_actions"] = policy_actions(actions, decided.continuous, self._squashed)
         if actions.discrete_branches:
-            columns["discrete_actions"] = given.discrete
+            columns["discrete_actions"] = decided.discrete
         if actions.masked:
             columns["action_masks"] = np.ones((d, actions.mask_size), np.bool_) if masks is None else masks
         if not self.memory_size:
-            return Decision(given, columns)
-        return Decision(given, columns, Recall(memories, action_features(actions, given.continuous, given.discrete)))
+            return Decision(decided, columns)
+        previous = action_features(actions, decided.continuous, decided.discrete)
+        return Decision(decided, columns, Recall(memories, previous))
 
     def _decide(
         self,
@@ -245,8 +246,8 @@ class OnnxPolicy:
         )
         for array in found[: len(wanted)]:
             check_heads(self._where, self.version, array.reshape(d, -1), observations)
-        given = self._outputs.read(found[: len(wanted)], masks, random, deterministic)
-        return given, found[-1].reshape(d, self.memory_size) if self.memory_size else memories
+        decided = self._outputs.read(found[: len(wanted)], masks, random, deterministic)
+        return decided, found[-1].reshape(d, self.memory_size) if self.memory_size else memories
 
     def _run(self, names: list[str], inputs: dict[str, Floats]) -> list[Array]:
         """Return outputs [d, …]; recurrent models of version 2 run for each agent, as they were traced for one."""
@@ -254,7 +255,8 @@ class OnnxPolicy:
             return self._runtime.run(names, inputs)
         d = len(inputs[contract.RECURRENT_IN])
         rows = [
-            self._runtime.run(names, {name: given[row : row + 1] for name, given in inputs.items()}) for row in range(d)
+            self._runtime.run(names, {name: values[row : row + 1] for name, values in inputs.items()})
+            for row in range(d)
         ]
         return [np.concatenate(each) for each in zip(*rows, strict=True)]
 
@@ -312,7 +314,7 @@ class OnnxPolicy:
             if ours is None:
                 raise StageError(
                     f"{self._where}: wants an input {name} {_shown(shape)}, which the environment does not give; it "
-                    f"gives {', '.join(f'{given} {_shown(size)}' for given, size in expected.items())}"
+                    f"gives {', '.join(f'{each} {_shown(size)}' for each, size in expected.items())}"
                 )
             if len(shape) != len(ours) or any(n not in (None, m) for n, m in zip(shape, ours, strict=True)):
                 raise StageError(
@@ -341,12 +343,12 @@ def unity_input(spec: ObservationSpec, observation: Array) -> Floats:
     """Convert an observation [n, *shape] to a model's input: float32, images from 0 to 1 with the channels first."""
     if not spec.shape:
         return observation.reshape(-1, 1).astype(np.float32)
-    given: Floats = observation.astype(np.float32)
+    values: Floats = observation.astype(np.float32)
     if not OBSERVATION_KINDS[spec.kind].pixels:
-        return given
+        return values
     if observation.dtype == np.uint8:
-        given /= np.float32(255.0)
-    return np.ascontiguousarray(given.transpose(0, 3, 1, 2)) if spec.channels_last else given
+        values /= np.float32(255.0)
+    return np.ascontiguousarray(values.transpose(0, 3, 1, 2)) if spec.channels_last else values
 
 
 def _shown(shape: tuple[int | None, ...]) -> str:

@@ -46,16 +46,16 @@ class Runtime:
         self._where = str(model) if isinstance(model, Path) else "the exported model"
         self._session = _session(model, self._where)
         self.shapes: dict[str, tuple[int | None, ...]] = {}
-        for given in self._session.get_inputs():
-            if given.type != "tensor(float)":
-                raise StageError(f"{self._where}: its input {given.name} is a {given.type}, expected tensor(float)")
-            if not given.shape or isinstance(given.shape[0], int):
+        for value in self._session.get_inputs():
+            if value.type != "tensor(float)":
+                raise StageError(f"{self._where}: its input {value.name} is a {value.type}, expected tensor(float)")
+            if not value.shape or isinstance(value.shape[0], int):
                 raise StageError(
-                    f"{self._where}: its input {given.name} has the shape {given.shape}, whose first axis is not open: "
+                    f"{self._where}: its input {value.name} has the shape {value.shape}, whose first axis is not open: "
                     "expected a model for any number of agents, as ML-Agents exports them"
                 )
-            self.shapes[given.name] = tuple(n if isinstance(n, int) else None for n in given.shape[1:])
-        self.outputs = tuple(given.name for given in self._session.get_outputs())
+            self.shapes[value.name] = tuple(n if isinstance(n, int) else None for n in value.shape[1:])
+        self.outputs = tuple(value.name for value in self._session.get_outputs())
         self.properties: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, Floats]) -> list[Array]:
@@ -125,9 +125,9 @@ def _without_empty_outputs(content: bytes) -> bytes:
     except DecodeError:
         return content  # refused by onnxruntime
     graph = model.graph
-    made = {name for node in graph.node for name in node.output}
-    made |= {given.name for given in (*graph.initializer, *graph.input)}
-    empty = [output for output in graph.output if output.name not in made]
+    computed = {name for node in graph.node for name in node.output}
+    computed |= {value.name for value in (*graph.initializer, *graph.input)}
+    empty = [output for output in graph.output if output.name not in computed]
     if not empty:
         return content
     for output in empty:

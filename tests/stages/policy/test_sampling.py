@@ -161,7 +161,7 @@ def test_a_single_allowed_choice_is_always_taken_with_probability_one(squashed):
     made = design(ActionSpec(1, (3, 2), masked=True), squashed)
     sampler = ActionSampler(made)
     if not squashed:
-        sampler.load(np.zeros(1, np.float32))
+        sampler.log_sigma = np.zeros(1, np.float32)
     masks = np.tile([False, True, False, False, True], (100, 1))
     given, columns = sampler.sample(heads_for(made, 100), masks, np.random.default_rng(0), deterministic=False)
     assert (given.discrete == [1, 1]).all()
@@ -186,7 +186,7 @@ def test_columns_have_the_dtypes_and_shapes_of_the_column_table(actions, squashe
     made = design(actions, squashed)
     sampler = ActionSampler(made)
     if actions.continuous_size and not squashed:
-        sampler.load(np.zeros(actions.continuous_size, np.float32))
+        sampler.log_sigma = np.zeros(actions.continuous_size, np.float32)
     given, columns = sampler.sample(heads_for(made, 6), None, np.random.default_rng(0), deterministic=False)
     expected = {c.name: (np.dtype(c.dtype), (6, *c.shape)) for c in decision_columns(made.spec)}
     assert {n: (a.dtype, a.shape) for n, a in columns.items()} == expected
@@ -199,7 +199,7 @@ def test_the_branches_of_a_hybrid_choose_by_their_own_logits(squashed):
     made = design(ActionSpec(2, (3, 2)), squashed)
     sampler = ActionSampler(made)
     if not squashed:
-        sampler.load(np.zeros(2, np.float32))
+        sampler.log_sigma = np.zeros(2, np.float32)
     heads = heads_for(made, 20)
     given, columns = sampler.sample(heads, None, np.random.default_rng(0), deterministic=True)
     logits = heads[:, -5:].astype(np.float64)
