@@ -19,9 +19,9 @@ from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
-from headrace.stages.environments.spaces.actions import action_mapping, action_masks, branches_without_choice
-from headrace.stages.environments.spaces.observations import observation_parts, take_rows
-from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
+from headrace.stages.environments.spaces.actions import action_masks, branches_without_choice
+from headrace.stages.environments.spaces.columns import SpaceColumns
+from headrace.stages.environments.spaces.observations import take_rows
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
 log = logging.getLogger(__name__)
@@ -52,9 +52,8 @@ class CheckedVector:
 
     Attributes:
         mode: its autoreset mode.
-        parts: the conversion of its observations to columns.
+        spaces: its spaces as columns.
         actions: the conversion of columns to its actions.
-        plain_spaces: its spaces as `BehaviorSpec.spaces` holds them.
 
     Raises:
         StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
@@ -69,13 +68,11 @@ class CheckedVector:
         self._closed = False
         try:
             self.mode = _autoreset_mode(envs, name)
-            self._space, action_space = own_space(envs.single_observation_space), own_space(envs.single_action_space)
-            self.parts = observation_parts(self._space, name, observations)
-            self.actions = action_mapping(action_space, envs.num_envs, name)
+            self.spaces = SpaceColumns(envs.single_observation_space, envs.single_action_space, name, observations)
+            self.actions = self.spaces.actions(envs.num_envs)
         except StageError:
             self.close()
             raise
-        self.plain_spaces = plain_spaces(self._space, action_space)
         self._parameters: EpisodeParameters | None = None
         """Parameters for resets of the whole vector environment; None if single ones get them, or there are none."""
         self._drawn: dict[str, Floats] = {}
@@ -124,7 +121,7 @@ class CheckedVector:
         except Exception as error:
             raise self._broken("reset", error) from error
         observations = self._extract("reset", raw)
-        for observation, part in zip(observations, self.parts, strict=True):
+        for observation, part in zip(observations, self.spaces.parts, strict=True):
             if observation.shape != (self.num_envs, *part.spec.shape):
                 raise BrokenEnvironmentError(
                     f"{self._name}: reset() gave observations of shape {observation.shape} in all, expected "
@@ -173,7 +170,7 @@ class CheckedVector:
                 "metadata['autoreset_mode'] right?"
             )
         if not isinstance(finals, np.ndarray) or finals.dtype != object:
-            return self._extract("step", take_rows(self._space, finals, ended))
+            return self._extract("step", take_rows(self.spaces.observation_space, finals, ended))
         chosen = [finals[i] for i in ended]
         if any(final is None for final in chosen):
             raise BrokenEnvironmentError(f"{self._name}: an instance ended without its infos['final_obs']")
@@ -235,7 +232,7 @@ class CheckedVector:
 
     def _extract(self, call: str, raw: Any) -> tuple[Array, ...]:
         try:
-            return tuple([part.extract(raw) for part in self.parts])
+            return self.spaces.extract(raw)
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
                 f"{self._name}: an observation from {call}() does not fit its space "

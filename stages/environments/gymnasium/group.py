@@ -15,7 +15,6 @@ converts spaces to columns. All of them need gymnasium; `making` imports them wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,7 @@ class GymnasiumGroup:
         observations, infos = self._envs.reset(None, None if seed is None else int(seed))
         if not self.behavior_specs:
             self._masked = self._envs.actions.maskable and "action_mask" in infos
-            self.behavior_specs = {self._behavior: self._spec()}
+            self.behavior_specs = {self._behavior: self._envs.spaces.spec(self._behavior, self._masked)}
         # With a seed all that follows is determined by it, the numbers of episodes too.
         self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)
         self._restarting = None
@@ -230,8 +229,3 @@ class GymnasiumGroup:
         spread.continuous[deciding] = actions.continuous
         spread.discrete[deciding] = actions.discrete
         return spread
-
-    def _spec(self) -> BehaviorSpec:
-        actions = replace(self._envs.actions.spec, masked=self._masked)
-        observations = tuple(part.spec for part in self._envs.parts)
-        return BehaviorSpec(self._behavior, observations, actions, spaces=self._envs.plain_spaces)

@@ -9,8 +9,7 @@ Axis letters: k observations, d decisions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -24,14 +23,9 @@ from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.pettingzoo.instances import TimeStep
 from headrace.stages.environments.protocol import AgentSteps
-from headrace.stages.environments.spaces.actions import (
-    ActionMapping,
-    action_mapping,
-    branches_without_choice,
-    flat_mask,
-)
-from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION, observation_parts
-from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
+from headrace.stages.environments.spaces.actions import branches_without_choice, flat_mask
+from headrace.stages.environments.spaces.columns import SpaceColumns
+from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
 
 Space = spaces.Space[Any]
@@ -76,12 +70,8 @@ class BehaviorSpaces:
         self._action_space = action_space
         names = set(_names(self._seen_space))
         own = {name: observation for name, observation in settings.items() if name in names}
-        seen, self._own_actions = own_space(self._seen_space), own_space(action_space)
-        self._parts = observation_parts(seen, owner, own)
-        self._plain_spaces = plain_spaces(seen, self._own_actions)
-        self._mapping = lru_cache(maxsize=64)(self._make_mapping)
-        one = self._mapping(1)
-        self._single = one
+        self._spaces = SpaceColumns(self._seen_space, action_space, owner, own)
+        self._single = one = self._spaces.actions(1)
         self._actions = one.spec
         self._maskable = one.maskable and bool(one.spec.mask_size)
         self.masked = self._mask_observed
@@ -94,9 +84,7 @@ class BehaviorSpaces:
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
         """The spec under a behaviour id."""
-        actions = replace(self._actions, masked=self.masked)
-        observations = tuple(part.spec for part in self._parts)
-        return BehaviorSpec(behavior_id, observations, actions, self._grouped, spaces=self._plain_spaces)
+        return self._spaces.spec(behavior_id, self.masked, self._grouped)
 
     def observations(self, seen: Sequence[Any]) -> tuple[Array, ...]:
         """Convert k observations of the environment to one new array [k, *shape] per observation of the spec.
@@ -108,7 +96,7 @@ class BehaviorSpaces:
         try:
             empty = cast("Any", create_empty_array(space, len(seen)))
             batch = concatenate(space, cast("Any", seen), empty)
-            return tuple([part.extract(batch) for part in self._parts])
+            return self._spaces.extract(batch)
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
                 f"{self.owner}: an observation of {self.behavior} does not fit its space {space}: "
@@ -161,16 +149,13 @@ class BehaviorSpaces:
                 f"{self.owner}: got {len(batch.continuous)} continuous and {len(batch.discrete)} discrete actions for "
                 f"{count} agents of {self.behavior} that were to act"
             )
-        return _one_by_one(self._action_space, self._mapping(count).to_environment(batch))
+        return _one_by_one(self._action_space, self._spaces.actions(count).to_environment(batch))
 
     def _flat(self, mask: Any) -> NDArray[np.bool_]:
         try:
             return flat_mask(mask, self._single)
         except (TypeError, ValueError) as error:
             raise BrokenEnvironmentError(f"{self.owner}: {MASK} of {self.behavior}: {error}") from error
-
-    def _make_mapping(self, count: int) -> ActionMapping:
-        return action_mapping(self._own_actions, count, self.owner)
 
     def _check_mask_width(self, space: Space) -> None:
         width = spaces.flatdim(cast("spaces.Dict", space)[MASK])

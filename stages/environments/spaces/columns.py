@@ -1,0 +1,63 @@
+"""Gymnasium's spaces of one behaviour as columns, which groups of Gymnasium and PettingZoo environments share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from headrace.config import ObservationSettings
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.spaces.actions import ActionMapping, action_mapping
+from headrace.stages.environments.spaces.observations import observation_parts
+from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
+
+
+class SpaceColumns:
+    """What agents observe and do, as columns.
+
+    Args:
+        observation_space: Gymnasium's, of one agent.
+        action_space: Gymnasium's, of one agent.
+        owner: the environment's name, for messages.
+        settings: `environment.observations`: the kinds of observations, by name, where their spaces leave them open.
+
+    Attributes:
+        observation_space: as plain data.
+        parts: the conversion of observations to columns.
+
+    Raises:
+        StageError: if a space is not supported, or the settings do not fit it.
+    """
+
+    def __init__(
+        self, observation_space: Any, action_space: Any, owner: str, settings: Mapping[str, ObservationSettings] | None
+    ) -> None:
+        self.observation_space, self._action_space = own_space(observation_space), own_space(action_space)
+        self.parts = observation_parts(self.observation_space, owner, settings)
+        self._owner = owner
+        self._mappings = lru_cache(maxsize=64)(self._make_mapping)
+        self._actions = self.actions(1).spec
+
+    def actions(self, count: int) -> ActionMapping:
+        """The conversion of the actions of so many agents."""
+        return self._mappings(count)
+
+    def spec(self, behavior_id: str, masked: bool, grouped: bool = False) -> BehaviorSpec:
+        """The spec under a behaviour id; `masked` and `grouped` as of `ActionSpec` and `BehaviorSpec`."""
+        return BehaviorSpec(
+            behavior_id,
+            tuple(part.spec for part in self.parts),
+            replace(self._actions, masked=masked),
+            grouped,
+            spaces=plain_spaces(self.observation_space, self._action_space),
+        )
+
+    def extract(self, batch: Any) -> tuple[Array, ...]:
+        """Convert k observations, batched as `gymnasium.vector` does, to a new array [k, *shape] of each part."""
+        return tuple([part.extract(batch) for part in self.parts])
+
+    def _make_mapping(self, count: int) -> ActionMapping:
+        return action_mapping(self._action_space, count, self._owner)
