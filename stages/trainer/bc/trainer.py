@@ -55,13 +55,17 @@ class BCTrainer(Trainer):
 
     imitates = True
 
+    step = 0
+    """Agent steps added so far."""
+    version = 0
+    """Calls of `learn` so far."""
+
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
         self._design = policy_design(context)
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
-        self._step = self._version = 0
         say_uncaptured(context, "those of behavioral cloning never are")
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
@@ -78,16 +82,6 @@ class BCTrainer(Trainer):
         self._warned = False
 
     @property
-    def step(self) -> int:
-        """Agent steps added so far."""
-        return self._step
-
-    @property
-    def version(self) -> int:
-        """Calls of `learn` so far."""
-        return self._version
-
-    @property
     def rows_per_update(self) -> int:
         """`buffer_size`."""
         return self._hyperparameters.buffer_size
@@ -100,12 +94,12 @@ class BCTrainer(Trainer):
         chosen = held_out(trajectories["agent_ids"], trajectories["episode_ids"], self.context.seed, h.held_out)
         to_evaluate, to_learn = batch.select(chosen), batch.select(~chosen)
         # Checked one after the other, before anything is kept.
-        evaluated = self._held_out_intake.encode(to_evaluate, self._step)[0]
-        learned = self._intake.encode(to_learn, self._step)[0]
+        evaluated = self._held_out_intake.encode(to_evaluate, self.step)[0]
+        learned = self._intake.encode(to_learn, self.step)[0]
         self._held_out.add(to_evaluate, evaluated)
         self._examples.add(to_learn, learned)
         self._held_out.forget(keep=h.buffer_size)
-        self._step += batch.num_rows
+        self.step += batch.num_rows
         self._waiting += batch.num_rows
 
     def ready(self) -> bool:
@@ -138,7 +132,7 @@ class BCTrainer(Trainer):
         self._warn()
         rows, self._waiting = self._waiting, 0
         self._examples.clear()
-        self._version += 1
+        self.version += 1
         for name, value in report.items():
             self.context.statistics.add(self.context.behavior, name, value)
         return rows
@@ -147,8 +141,8 @@ class BCTrainer(Trainer):
         """Weights, optimizer, normaliser, counters, randomness, and the rows that wait or are held out."""
         return {
             **self.warm_state(),
-            "step": self._step,
-            "version": self._version,
+            "step": self.step,
+            "version": self.version,
             "waiting": self._waiting,
             "optimizer": self._likelihood.state_dict(),
             "random": random_state(self._random),
@@ -158,7 +152,7 @@ class BCTrainer(Trainer):
 
     def _learning_rate(self) -> float:
         h, steps = self._hyperparameters, self.context.settings.max_steps
-        return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step)
+        return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
         """Use another value from the next update on."""
@@ -172,7 +166,7 @@ class BCTrainer(Trainer):
             self._examples.load_state_dict(state["gathered"])
             self._held_out.load_state_dict(state["held_out"])
         restore_random(self._random, state["random"])
-        self._step, self._version = int(state["step"]), int(state["version"])
+        self.step, self.version = int(state["step"]), int(state["version"])
         self._waiting = int(state["waiting"])
 
     def parameter_counts(self) -> Mapping[str, int]:

@@ -77,7 +77,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             NotFiniteError: if a loss became NaN or infinite; weights, optimizer, buffer and replay are then as before.
         """
         h, fresh = self._hyperparameters, len(self._buffer)
-        pretraining = self._step - fresh < h.critic_pretrain_steps
+        pretraining = self.step - fresh < h.critic_pretrain_steps
         chains = self._buffer.chains() if self._signals.sums is not None else None
         batch = self._with_replayed()
         transitions = self._signals.transitions(batch, self._intake.layout)
@@ -86,15 +86,15 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         rate, beta = self._coefficients()
         with self._update.adam.undone_on_failure():
             if pretraining:
-                learned = self._update.pretrain_critic(unrolls, rate, self._step)
+                learned = self._update.pretrain_critic(unrolls, rate, self.step)
             else:
-                learned = self._update.learn(unrolls, rate, beta, self._step)
+                learned = self._update.learn(unrolls, rate, beta, self.step)
                 self._clone()
         learn_signals = self._signals.learner(transitions)
         if learn_signals is not None:
             learn_signals(torch.arange(unrolls.all_rows))
-        self._version += 1
-        self._signals.report(self._buffer, rewards[:fresh], chains, self._version)
+        self.version += 1
+        self._signals.report(self._buffer, rewards[:fresh], chains, self.version)
         self._remember(learned.values[:fresh])
         self._buffer.clear()
         self._report(learned, unrolls, rate, None if pretraining else beta)
@@ -109,14 +109,14 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     def save_bulk(self, folder: Path) -> None:
         """Write the replay."""
         if self._replay is not None:
-            write_replay(self._replay, self._replay_path(folder), self._step)
+            write_replay(self._replay, self._replay_path(folder), self.step)
 
     def load_bulk(self, folder: Path) -> str | None:
         """Read the replay; without it, nothing is replayed until it has filled again."""
         if self._replay is None:
             return None
         try:
-            read_replay(self._replay, self._replay_path(folder), self._step)
+            read_replay(self._replay, self._replay_path(folder), self.step)
         except ReplayFileError as error:
             return f"the replay could not be restored, so it starts empty: {error}"
         return None
@@ -168,8 +168,8 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         """Learning rate and weight of the entropy, now."""
         h, steps = self._hyperparameters, self.context.settings.max_steps
         return (
-            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step),
-            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self._step),
+            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step),
+            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self.step),
         )
 
     def _with_replayed(self) -> RolloutBuffer:

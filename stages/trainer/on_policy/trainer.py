@@ -179,6 +179,11 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     hyperparameters: ClassVar[type[OnPolicyHyperparameters] | type[ImpalaHyperparameters]]
     """The model of this trainer's hyperparameters."""
 
+    step = 0
+    """Agent steps added so far."""
+    version = 0
+    """Calls of `learn` so far."""
+
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
@@ -186,7 +191,6 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._design = policy_design(context)
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
-        self._step = self._version = 0
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters: Settings = self.hyperparameters.model_validate(settings.hyperparameters)  # type: ignore[assignment]
         self._memory = settings.network_settings.memory
@@ -200,25 +204,15 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
         self._buffer = self._make_buffer()
 
-    @property
-    def step(self) -> int:
-        """Agent steps added so far."""
-        return self._step
-
-    @property
-    def version(self) -> int:
-        """Calls of `learn` so far."""
-        return self._version
-
     def add(self, batch: TrajectoryBatch) -> None:
         """Copy trajectories into the buffer, and update the normalisers."""
         if not batch.num_rows:
             return
         require_columns(batch, self._design.asked_columns)  # a derived class may have changed its settings
-        observations, finals = self._intake.encode(batch, self._step)
+        observations, finals = self._intake.encode(batch, self.step)
         self._signals.observe(observations.vectors)
         self._buffer.append(batch, observations, finals)
-        self._step += batch.num_rows
+        self.step += batch.num_rows
 
     def ready(self) -> bool:
         """Return True if the buffer holds the rows of an update."""
@@ -227,8 +221,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
         return {
-            "step": self._step,
-            "version": self._version,
+            "step": self.step,
+            "version": self.version,
             "weights": self._network.state_dict(),
             "optimizer": self._update.state_dict(),
             "normalizer": self._intake.normalizer_state(),
@@ -259,8 +253,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
                 self._cloning.load_state_dict(state["cloning"])
             self._buffer.load_state_dict(state["buffer"])
         restore_random(self._random, state["random"])
-        self._step = int(state["step"])
-        self._version = int(state["version"])
+        self.step = int(state["step"])
+        self.version = int(state["version"])
 
     def parameter_counts(self) -> Mapping[str, int]:
         """Actor and critic; layers that they share are the actor's."""
@@ -339,5 +333,5 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """Imitate the demonstrations for one update, if there are any."""
         if self._cloning is None:
             return
-        for name, loss in self._cloning.update(self._step).items():
+        for name, loss in self._cloning.update(self.step).items():
             self.context.statistics.add(self.context.behavior, name, loss)

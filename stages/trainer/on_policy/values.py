@@ -7,9 +7,8 @@ Axis letters: N rows of K trajectories, cut into Q sequences of at most L rows; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +19,9 @@ from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.policy.network.transfers import Inputs
-from headrace.stages.trainer.agent_table import AgentTable, Chains
+from headrace.stages.trainer.agent_table import Chains
 from headrace.stages.trainer.on_policy.minibatches import InputRows
-from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts
+from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 _ROWS = 512
@@ -216,52 +215,6 @@ def on_host(values: Tensor) -> NDArray[np.float64]:
     """A copy of values as an array, without gradients."""
     found: NDArray[np.float64] = values.detach().cpu().numpy().astype(np.float64)
     return found
-
-
-class CriticMemories:
-    """The critic's memory [m] of each agent in the middle of an episode, carried from one trajectory to the next."""
-
-    def __init__(self, memory_size: int) -> None:
-        self._table = AgentTable(memory_size, "float32")
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def before(self, buffer: RolloutBuffer) -> NDArray[np.float32]:
-        """[K, m] before each trajectory that continues no other of the buffer; zeros for unknown agents."""
-        trajectories = buffer.trajectories
-        found: NDArray[np.float32] = self._table.values_of(trajectories["agent_ids"], trajectories["episode_ids"])
-        return found
-
-    def keep(self, buffer: RolloutBuffer, after: Tensor, chains: Chains, update: int) -> None:
-        """Keep memories for the agents' next trajectories.
-
-        Args:
-            buffer: the evaluated trajectories.
-            after: [K, m] after the last row of each trajectory.
-            chains: which trajectory continues which.
-            update: number of the update, rising.
-        """
-        trajectories, latest = buffer.trajectories, chains.latest
-        self._table.keep(
-            trajectories["agent_ids"][latest],
-            trajectories["episode_ids"][latest],
-            after.cpu().numpy()[latest],
-            buffer.ended[latest],
-            update,
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Copies of the columns."""
-        return self._table.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: if the memories have another width.
-        """
-        self._table.load_state_dict(state)
 
 
 # Generalised advantage estimation over packed trajectories.

@@ -160,7 +160,7 @@ class POCATrainer(PPOTrainer):
             values, baselines = self._one_step_values(teams, None)
             return CriticValues(values, self._one_step_values(finals, None)[0]), baselines
         assert chains is not None, "the buffer follows agents with memory"
-        initial = torch.from_numpy(self._critic_memories.before(self._buffer)).to(teams.device)
+        initial = self._memories_before(self._critic_memories).to(teams.device)
         lengths, block = self._buffer.trajectories["lengths"], self._teams_per_pass(teams)
         found = evaluate_sequences(self._critic, teams, finals, lengths, cuts, chains, initial, block)
         values, baselines = np.split(found.values, 2, axis=1)

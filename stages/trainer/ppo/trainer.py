@@ -21,7 +21,7 @@ from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.trainer.adam import flushed_denormals
-from headrace.stages.trainer.agent_table import Chains
+from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import graphs_for, say_uncaptured
 from headrace.stages.trainer.intake import with_group_rewards
 from headrace.stages.trainer.on_policy.minibatches import InputRows, MinibatchSource, Rollout, SequenceRollout
@@ -30,7 +30,6 @@ from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, 
 from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer
 from headrace.stages.trainer.on_policy.update import Coefficients, Losses, OnPolicyUpdate, PPOUpdate
 from headrace.stages.trainer.on_policy.values import (
-    CriticMemories,
     CriticValues,
     advantages,
     evaluate_rows,
@@ -75,7 +74,8 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         super().__init__(context)
         self._rows_per_pass = rows_per_pass(context.spec)
         memory_size = self._critic_memory_size()
-        self._critic_memories = CriticMemories(memory_size) if memory_size else None
+        self._critic_memories = AgentTable(memory_size, "float32") if memory_size else None
+        """The critic's memory [m] of each agent in the middle of an episode, from one trajectory to the next."""
 
     @property
     def rows_per_update(self) -> int:
@@ -106,14 +106,12 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         prepared = self._prepare(transitions, chains)
         learn_signals = self._signals.learner(transitions)
         with self._update.adam.undone_on_failure():
-            losses = self._update.run(prepared.rollout, coefficients, self._random, self._step, learn_signals)
+            losses = self._update.run(prepared.rollout, coefficients, self._random, self.step, learn_signals)
             self._clone()
         rows = len(self._buffer)
-        self._version += 1
-        after = prepared.values.memories_after
-        if self._critic_memories is not None and after is not None and chains is not None:
-            self._critic_memories.keep(self._buffer, after, chains, self._version)
-        self._signals.report(self._buffer, prepared.rewards, chains, self._version)
+        self.version += 1
+        self._keep_memories(prepared.values.memories_after, chains)
+        self._signals.report(self._buffer, prepared.rewards, chains, self.version)
         self._buffer.clear()
         self._report(losses, coefficients, prepared)
         return rows
@@ -170,9 +168,9 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         """The scheduled numbers of the next update."""
         h, steps = self._hyperparameters, self.context.settings.max_steps
         return Coefficients(
-            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step),
-            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self._step),
-            Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self._step),
+            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step),
+            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self.step),
+            Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self.step),
         )
 
     def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared:
@@ -206,9 +204,23 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
             initial, chains = self._actor_memories().index_select(0, first), Chains.unlinked(len(finals))
         else:
             assert chains is not None, "the buffer follows agents with memory"
-            initial = torch.from_numpy(self._critic_memories.before(self._buffer)).to(rows.device)
+            initial = self._memories_before(self._critic_memories).to(rows.device)
         lengths = self._buffer.trajectories["lengths"]
         return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, initial, block)
+
+    def _memories_before(self, kept: AgentTable) -> Tensor:
+        """[K, m] before each trajectory that continues no other of the buffer; zeros for unknown agents."""
+        trajectories = self._buffer.trajectories
+        return torch.from_numpy(kept.values_of(trajectories["agent_ids"], trajectories["episode_ids"]))
+
+    def _keep_memories(self, after: Tensor | None, chains: Chains | None) -> None:
+        """Keep the critic's memories [K, m] after the trajectories, if it has any, for the agents' next ones."""
+        if self._critic_memories is None or after is None or chains is None:
+            return
+        trajectories, last = self._buffer.trajectories, chains.latest
+        agents, episodes = trajectories["agent_ids"][last], trajectories["episode_ids"][last]
+        memories, ended = after.cpu().numpy()[last], self._buffer.ended[last]
+        self._critic_memories.keep(agents, episodes, memories, ended, self.version)
 
     def _advantages(self, rewards: Floats, values: CriticValues, over: NDArray[np.bool_]) -> Floats:
         """GAE [N, S], given rewards [N, S] and the trajectories [K] whose end no reward of the task can follow."""

@@ -70,13 +70,17 @@ class SACTrainer(Trainer):
     squashed = True
     off_policy = True
 
+    step = 0
+    """Agent steps added so far."""
+    version = 0
+    """Calls of `learn` so far."""
+
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
         self._design = policy_design(context)
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
-        self._step = self._version = 0
         check_bounds(context.behavior, spec.actions)
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
@@ -108,16 +112,6 @@ class SACTrainer(Trainer):
         """This replica's part of the rows of each minibatch since the last report, and their number."""
 
     @property
-    def step(self) -> int:
-        """Agent steps added so far."""
-        return self._step
-
-    @property
-    def version(self) -> int:
-        """Calls of `learn` so far."""
-        return self._version
-
-    @property
     def rows_per_update(self) -> int:
         """Steps that actors send at a time; see `pacing`."""
         return rows_per_update(self.context.settings, self.context.agents, self.off_policy)
@@ -126,16 +120,16 @@ class SACTrainer(Trainer):
         """Copy trajectories into the replay memory, and update the normalisers."""
         if not batch.num_rows:
             return
-        rows, finals = self._intake.encode(batch, self._step)
+        rows, finals = self._intake.encode(batch, self.step)
         for signal in self._signals:
             signal.observe(rows.vectors)
-        for name, sums in self._episode_rewards.add(batch, rows, finals, self._version).items():
+        for name, sums in self._episode_rewards.add(batch, rows, finals, self.version).items():
             self.context.statistics.extend(self.context.behavior, name, sums, "mean")
         self._memory.add(with_group_rewards(batch), rows, finals)
-        self._step += batch.num_rows
+        self.step += batch.num_rows
         self._unlearned += batch.num_rows
         if (batch.terminated | batch.truncated).any():
-            self._due_step = self._step
+            self._due_step = self.step
         elif self._hyperparameters.update_at == "episode_end" and not self._told_of_waiting:
             self._tell_of_waiting()
 
@@ -164,14 +158,14 @@ class SACTrainer(Trainer):
         """
         self._learn_all()
         rows, self._unlearned = self._unlearned, 0
-        self._version += 1
+        self.version += 1
         return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Networks, optimizers, normaliser, reward signals, counters, randomness; not the replay memory."""
         return {
-            "step": self._step,
-            "version": self._version,
+            "step": self.step,
+            "version": self.version,
             "unlearned": self._unlearned,
             "due_step": self._due_step,
             "update": self._update.state_dict(),
@@ -200,30 +194,30 @@ class SACTrainer(Trainer):
             if self._cloning is not None:
                 self._cloning.load_state_dict(state["cloning"])
         restore_random(self._random, state["random"])
-        self._step, self._version = int(state["step"]), int(state["version"])
+        self.step, self.version = int(state["step"]), int(state["version"])
         self._unlearned = int(state["unlearned"])
-        self._due_step = int(state.get("due_step", self._step))  # before there was `update_at`
-        self._ratio.load_state_dict(state["ratio"], self._step)
-        self._signal_ratio.load_state_dict(state["signal_ratio"], self._step)
+        self._due_step = int(state.get("due_step", self.step))  # before there was `update_at`
+        self._ratio.load_state_dict(state["ratio"], self.step)
+        self._signal_ratio.load_state_dict(state["signal_ratio"], self.step)
         self._memory.clear()
 
     def save_bulk(self, folder: Path) -> None:
         """Write the replay memory, with `save_replay_buffer`."""
         if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
-            write_replay(self._memory, self._replay_path(folder), self._step)
+            write_replay(self._memory, self._replay_path(folder), self.step)
 
     def load_bulk(self, folder: Path) -> str | None:
         """Read the replay memory, with `save_replay_buffer`; without it, collect anew before learning."""
         warning = None
         if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
             try:
-                read_replay(self._memory, self._replay_path(folder), self._step)
+                read_replay(self._memory, self._replay_path(folder), self.step)
             except ReplayFileError as error:
                 warning = f"the replay buffer could not be restored, so it starts empty: {error}"
         if not len(self._memory):
             # It first collects as at the beginning; updates that would be owed by then are not made up for.
             for ratio in (self._ratio, self._signal_ratio):
-                ratio.restart(self._step + self._hyperparameters.buffer_init_steps)
+                ratio.restart(self.step + self._hyperparameters.buffer_init_steps)
         return warning
 
     def parameter_counts(self) -> Mapping[str, int]:
@@ -260,7 +254,7 @@ class SACTrainer(Trainer):
 
     def _tell_of_waiting(self) -> None:
         """Warn once steps would leave the buffer unlearned, or a tenth of the run is over, because no episode ends."""
-        waited = self._step - self._due_step
+        waited = self.step - self._due_step
         if waited < min(self._hyperparameters.buffer_size, max(1, self.context.settings.max_steps // 10)):
             return
         self._told_of_waiting = True
@@ -289,7 +283,7 @@ class SACTrainer(Trainer):
     @property
     def _due(self) -> int:
         """The steps that owe updates."""
-        return self._step if self._hyperparameters.update_at == "step" else self._due_step
+        return self.step if self._hyperparameters.update_at == "step" else self._due_step
 
     def _owes(self, ratio: UpdateRatio) -> bool:
         samples = ratio is self._ratio or bool(self._learning)
@@ -302,7 +296,7 @@ class SACTrainer(Trainer):
         """Make all policy updates that are owed."""
         before = self._update.snapshot()
         h, steps = self._hyperparameters, self.context.settings.max_steps
-        learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self._step)
+        learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
         made: list[UpdateMeasures] = []
         norms: list[float] = []
         self._parts.clear()
@@ -312,12 +306,12 @@ class SACTrainer(Trainer):
             if len(made) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
                 norms = self._update.gradient_norms()  # now, as cloning has gradients of its own
             if self._cloning is not None:
-                cloned.append(self._cloning.update(self._step))
+                cloned.append(self._cloning.update(self.step))
             self._ratio.count()
         table = torch.stack([measures.losses for measures in made]).cpu().numpy()
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)
-            raise NotFiniteError(f"{self.context.behavior}: update at step {self._step}: {complaint(table)}")
+            raise NotFiniteError(f"{self.context.behavior}: update at step {self.step}: {complaint(table)}")
         self._report(table, measures_of_all(made, self.context.replicas, self._parts), learning_rate, norms)
         for found in cloned:
             self._report_all(found)
