@@ -19,7 +19,7 @@ from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.impala import ImpalaTrainer
 from headrace.stages.trainer.poca import POCATrainer
 from headrace.stages.trainer.ppo import PPOTrainer
-from headrace.stages.trainer.rewards.network_signal import NetworkSignal
+from headrace.stages.trainer.rewards.signal import NetworkSignal
 from headrace.stages.trainer.sac import SACTrainer
 
 __all__ = [

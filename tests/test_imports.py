@@ -43,8 +43,6 @@ HEAVY_ALLOWED = {
         "stages/trainer/bc/trainer.py",
         "stages/trainer/gradients.py",
         "stages/trainer/imitation/cloning.py",
-        "stages/trainer/imitation/examples.py",
-        "stages/trainer/imitation/examples.py",
         "stages/trainer/intake.py",
         "stages/trainer/impala/",
         "stages/trainer/joined_replicas.py",

@@ -13,7 +13,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.policy.sampling import action_features, environment_actions, policy_actions
-from headrace.stages.trainer.imitation.examples import Examples
+from headrace.stages.trainer.imitation.cloning import Examples
 from headrace.stages.trainer.intake import drawn_actions
 
 

@@ -28,7 +28,7 @@ from headrace.stages.policy.sampling import ACTION_LIMIT
 from headrace.stages.trainer.adam import Adam, flushed_denormals
 from headrace.stages.trainer.bc.example_buffer import ExampleBuffer
 from headrace.stages.trainer.gradients import say_uncaptured
-from headrace.stages.trainer.imitation.examples import Examples, ImitationBatch, log_likelihood, split_logits
+from headrace.stages.trainer.imitation.cloning import Examples, ImitationBatch, log_likelihood, split_logits
 from headrace.stages.trainer.intake import Intake, policy_design
 from headrace.stages.trainer.protocol import (
     LEARNING_RATE_FLOOR,

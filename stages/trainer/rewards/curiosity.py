@@ -20,7 +20,7 @@ from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.layers import linear
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.intake import Transitions
-from headrace.stages.trainer.rewards.network_signal import NetworkSignal, action_inputs
+from headrace.stages.trainer.rewards.signal import NetworkSignal, action_inputs
 
 _MODEL_UNITS = 256
 _FORWARD_WEIGHT = 0.2

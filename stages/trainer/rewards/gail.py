@@ -27,7 +27,7 @@ from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 from headrace.stages.trainer.imitation.loading import load_demonstrations
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.rewards.network_signal import NetworkSignal, action_inputs
+from headrace.stages.trainer.rewards.signal import NetworkSignal, action_inputs
 
 PENALTY_WEIGHT = 10.0
 _EPSILON = 1e-7

@@ -18,7 +18,7 @@ from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.rewards.network_signal import NetworkSignal
+from headrace.stages.trainer.rewards.signal import NetworkSignal
 
 
 class RND(NetworkSignal):

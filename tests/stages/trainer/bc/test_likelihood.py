@@ -13,7 +13,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import ActorNetwork, FlatParameters, seeded
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.bc.trainer import LOG_SIGMA_FLOOR, MaximumLikelihood
-from headrace.stages.trainer.imitation.examples import Examples
+from headrace.stages.trainer.imitation.cloning import Examples
 from headrace.stages.trainer.protocol import new_random
 
 MEMORY = {"memory": {"sequence_length": 4, "memory_size": 4}}

@@ -7,8 +7,8 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.observations import EncodedObservations, Normalizer
+from headrace.stages.trainer.imitation.cloning import examples_of, sequences
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations, joined
-from headrace.stages.trainer.imitation.examples import examples_of, sequences
 
 ACTIONS = ActionSpec(2, (3,), unbounded=(1,))
 MEMORY = {"memory": {"sequence_length": 2, "memory_size": 4}}

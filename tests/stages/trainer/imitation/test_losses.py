@@ -10,7 +10,7 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.transfers import Inputs
-from headrace.stages.trainer.imitation.examples import ImitationBatch, cloning_loss, log_likelihood
+from headrace.stages.trainer.imitation.cloning import ImitationBatch, cloning_loss, log_likelihood
 
 
 def design(actions, squashed=False):

@@ -6,7 +6,7 @@ from trainer_samples import DISCRETE, VECTOR, experience
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.trainer.on_policy.update import Coefficients
-from headrace.stages.trainer.poca.update import baseline_loss
+from headrace.stages.trainer.poca.trainer import baseline_loss
 
 SPEC = BehaviorSpec("Test", (VECTOR,), DISCRETE, grouped=True)
 COEFFICIENTS = Coefficients(1e-3, 0.01, epsilon=0.2)

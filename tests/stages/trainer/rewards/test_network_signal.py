@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.rewards.network_signal import TrainedNetwork
+from headrace.stages.trainer.rewards.signal import TrainedNetwork
 
 
 def make():
