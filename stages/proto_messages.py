@@ -34,9 +34,9 @@ class ProtoMessages:
         return message_factory.GetMessageClass(descriptor)
 
     def _keep(self, descriptor: Any) -> None:
-        made = message_factory.GetMessageClass(descriptor)
-        if made not in self._classes:
-            self._classes.append(made)
+        message_class = message_factory.GetMessageClass(descriptor)
+        if message_class not in self._classes:
+            self._classes.append(message_class)
             for field in descriptor.fields:
                 if field.message_type is not None:
                     self._keep(field.message_type)

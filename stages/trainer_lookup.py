@@ -62,22 +62,24 @@ def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath
 
     Args and errors are those of `trainer_kind`.
     """
-    always, given = trainer_kind(settings.trainer_type, folder, path).extra_columns, settings.hyperparameters
-    if not isinstance(given, Hyperparameters):
+    always, hyperparameters = trainer_kind(settings.trainer_type, folder, path).extra_columns, settings.hyperparameters
+    if not isinstance(hyperparameters, Hyperparameters):
         model = getattr(trainer_class(settings.trainer_type, folder, path), "hyperparameters", None)
         if not (isinstance(model, type) and issubclass(model, Hyperparameters)):
             return always
         try:
-            given = model.model_validate({key: value for key, value in given.items() if key in model.model_fields})
+            hyperparameters = model.model_validate(
+                {key: value for key, value in hyperparameters.items() if key in model.model_fields}
+            )
         except ValidationError:  # what is wrong, the trainer says when it is made
             return always
-    return tuple(dict.fromkeys((*always, *given.extra_columns())))
+    return tuple(dict.fromkeys((*always, *hyperparameters.extra_columns())))
 
 
-def _names(given: Any, asker: str, path: KeyPath) -> tuple[str, ...]:
+def _names(value: Any, asker: str, path: KeyPath) -> tuple[str, ...]:
     """Return the names in a class's `extra_columns`; a single text is one name."""
-    names = (given,) if isinstance(given, str) else given
+    names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         with blaming(*path, "trainer_type"):
-            raise LoadError(f"{asker}: its extra_columns must be a tuple of the names of columns, got {given!r}")
+            raise LoadError(f"{asker}: its extra_columns must be a tuple of the names of columns, got {value!r}")
     return tuple(names)

@@ -361,10 +361,10 @@ class Assembler:
         """Close the completed rows of agents, and drop their open decisions."""
         ends = self._agents.cursor[slots]
         lengths = self._pages.lengths(ends)
-        made = lengths > 0
-        self._pages.release(ends[~made])
+        completed = lengths > 0
+        self._pages.release(ends[~completed])
         self._agents.cursor[slots] = self._pages.nowhere
-        self._close(slots[made], ends[made], lengths[made], truncated=truncated)
+        self._close(slots[completed], ends[completed], lengths[completed], truncated=truncated)
 
     def _close(self, slots: Numbers, ends: Numbers, lengths: Numbers, *, truncated: bool = False) -> None:
         """Put trajectories that did not end in the outbox: `lengths` [k] rows before the rows `ends` [k]."""

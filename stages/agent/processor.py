@@ -49,7 +49,8 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         if min_rows < 1:
             raise StageError(f"agent processor: min_rows must be at least 1, got {min_rows}")
         self._horizons = horizons
-        self._source = source
+        self.source = source
+        """The incarnation of the actor that its batches are stamped with."""
         self._min_rows = min_rows
         self._assemblers: dict[str, Assembler] = {}
         self._by_name: dict[str, list[Assembler]] = {}
@@ -97,14 +98,9 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         """Emit every completed step."""
         return self.flush()
 
-    @property
-    def source(self) -> int:
-        """The incarnation of the actor that its batches are stamped with."""
-        return self._source
-
     def renew(self, source: int) -> None:
         """Stamp all that is emitted from now on with another source, whose credits it spends."""
-        self._source = source
+        self.source = source
         for assembler in self._assemblers.values():
             assembler.renew(source)
 
@@ -189,7 +185,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             raise StageError(message) from error
         if horizon < 1:
             raise StageError(f"agent processor: time_horizon of {name!r} must be at least 1, got {horizon}")
-        assembler = self._assemblers[step.behavior_id] = Assembler(step, horizon, self._source)
+        assembler = self._assemblers[step.behavior_id] = Assembler(step, horizon, self.source)
         self._by_name.setdefault(name, []).append(assembler)
         return assembler
 

@@ -55,7 +55,7 @@ class CountedEpisodes:
         self._totals = np.zeros(0, np.float64)
         self._decisions = np.zeros(0, np.int64)
         self._seen = np.zeros(0, np.int64)
-        self._asked: bytes | None = None
+        self._deciding: bytes | None = None
         """The agents that decided at the last tick, as a rule those of the next one; None if one of them has left."""
         self._where = np.zeros(0, np.int64)
         """Their slots."""
@@ -101,11 +101,11 @@ class CountedEpisodes:
         for row in range(steps.ended):
             self._end(steps, row, float(counted[row]), float(rewards[row]))
         agents = steps.agent_ids[steps.ended :]
-        asked = agents.tobytes()
-        if asked != self._asked:
+        deciding = agents.tobytes()
+        if deciding != self._deciding:
             envs = steps.env_ids[steps.ended :].tolist()
             self._where = np.array([self._slot_of(*each) for each in zip(agents.tolist(), envs, strict=True)], np.int64)
-            self._asked = asked
+            self._deciding = deciding
         self._totals[self._where] += counted[steps.ended :]
         self._decisions[self._where] += 1
         self._seen[self._where] = self._tick
@@ -140,7 +140,7 @@ class CountedEpisodes:
         """Give an agent's slot back; returns True if its episode counts."""
         del self._slots[agent]
         self._free.append(slot)
-        self._asked = None
+        self._deciding = None
         counts = bool(self._counts[slot])
         self.running_in[self._env_ids[slot]] -= counts
         return counts

@@ -56,13 +56,13 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
     group = make_group(replace(request, config=for_one_screen(request.config)), film)
     if _has_a_vectorised_one(request.config):
         # Vectorised implementations draw nothing as a rule: single ones are shown, if policies can play them.
-        as_it_acts = replace(request, config=_with_one(request.config))
+        as_it_acts = replace(request, config=RunConfig.from_plain(_with_one(request.config), request.config.path))
         trial = make_group(as_it_acts)
         unlike = _played_in(trial) != _played_in(group)
         trial.close()
         if unlike:
             group.close()
-            group = make_group(as_it_acts, lambda made: film(ObservationPictures(made)))
+            group = make_group(as_it_acts, lambda single: film(ObservationPictures(single)))
     return group, filmed[-1]
 
 
@@ -82,17 +82,17 @@ def _has_a_vectorised_one(config: RunConfig) -> bool:
     return "vectorization_mode" not in settings.options and spec(settings.id).vector_entry_point is not None
 
 
-def _with_one(config: RunConfig) -> RunConfig:
+def _with_one(config: RunConfig) -> dict[str, Any]:
+    """The configuration with one instance, as plain data."""
     plain = config.to_plain()
     plain["environment"]["num_envs"] = 1
-    return RunConfig.from_plain(plain, config.path)
+    return plain
 
 
 def for_one_screen(config: RunConfig) -> RunConfig:
     """Return the configuration with one instance that renders."""
-    plain = config.to_plain()
+    plain = _with_one(config)
     section: dict[str, Any] = plain["environment"]
-    section["num_envs"] = 1
     options: dict[str, Any] = {**section.get("options", {})}
     if section["kind"] == "gymnasium" and section.get("id"):
         options.setdefault("vectorization_mode", "sync")
@@ -122,13 +122,12 @@ def for_one_window(config: RunConfig) -> RunConfig:
             "the vectorised environments of Atari, whose frames the policy knows, have no window, and single ones are "
             "observed otherwise: film it with --video DIR"
         )
-    plain = config.to_plain()
+    plain = _with_one_actor(config)
     section: dict[str, Any] = plain["environment"]
-    section["num_envs"] = 1
     section["options"] = {**section.get("options", {}), "render_mode": HUMAN}
     if section["kind"] == "gymnasium" and section.get("id"):
         section["options"]["vectorization_mode"] = "sync"
-    return RunConfig.from_plain(_with_one_actor(plain), config.path)
+    return RunConfig.from_plain(plain, config.path)
 
 
 def _plays_stacked_frames(config: RunConfig) -> bool:
@@ -149,14 +148,15 @@ def for_one_film(config: RunConfig) -> RunConfig:
     """
     if refused := why_not_shown(config):
         raise StageError(refused)
-    plain = config.to_plain()
-    plain["environment"]["num_envs"] = 1
+    plain = _with_one_actor(config)
     if config.inference.video is not None:
         plain["inference"]["video"] = str(Path(config.inference.video).absolute())
-    return RunConfig.from_plain(_with_one_actor(plain), config.path)
+    return RunConfig.from_plain(plain, config.path)
 
 
-def _with_one_actor(plain: dict[str, Any]) -> dict[str, Any]:
+def _with_one_actor(config: RunConfig) -> dict[str, Any]:
+    """The configuration with one instance in one actor, as plain data."""
+    plain = _with_one(config)
     plain["pipeline"]["hosts"]["actors"]["replicas"] = 1
     return plain
 

@@ -27,10 +27,10 @@ def make_game_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
     assert settings.id is not None, "the schema asks for it"
     make, name = _find_game(settings.id), f"built-in game {settings.id!r}"
     offered = {"num_envs": settings.num_envs, "behavior": settings.behavior or ""}
-    made: EnvironmentGroup = factory.call(
+    group: EnvironmentGroup = factory.call(
         partial(make, **factory.arguments_for(make, settings.options, offered, name)), name
     )
-    return made
+    return group
 
 
 def named_game(config: RunConfig) -> Iterator[Callable[[], Any]]:

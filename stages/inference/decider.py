@@ -87,9 +87,9 @@ class CentralDecider:
                 key = id(kept), question.greedy, frozenset(question.columns)
                 groups.setdefault(key, (kept, []))[1].append(((actor, number), question))
         found: dict[_Place, PolicyAnswer] = {}
-        for kept, asked in groups.values():
-            answers = decide_together(kept, [question for _, question in asked], self._random)
-            found |= {place: answer for (place, _), answer in zip(asked, answers, strict=True)}
+        for kept, placed in groups.values():
+            answers = decide_together(kept, [question for _, question in placed], self._random)
+            found |= {place: answer for (place, _), answer in zip(placed, answers, strict=True)}
         for actor, request in requests.items():
             for question in request.questions:
                 self._policies[question.behavior_id].forget(actor, question.held, self._actors)
@@ -186,8 +186,8 @@ class KeptPolicies:
         """
         kept = self._newest if question.snapshot < 0 else self._snapshots.get(question.snapshot)
         if kept is None:
-            asked = f"snapshot {question.snapshot}" if question.snapshot >= 0 else f"version {question.version}"
-            raise StageError(f"{question.behavior_id}: an actor asks {asked} of its policy, which is not here")
+            wanted = f"snapshot {question.snapshot}" if question.snapshot >= 0 else f"version {question.version}"
+            raise StageError(f"{question.behavior_id}: an actor asks {wanted} of its policy, which is not here")
         return kept
 
     def forget(self, actor: str, held: tuple[int, ...], actors: int) -> None:

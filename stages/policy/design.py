@@ -180,10 +180,10 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
             gives.
     """
     path = ("behaviors", spec.name)
-    kind, asked = trainer_kind(settings.trainer_type, folder, path), asked_columns(settings, folder, path)
+    kind, columns = trainer_kind(settings.trainer_type, folder, path), asked_columns(settings, folder, path)
     with blaming(*path, "trainer_type"):
-        check_extra_columns(asked, f"{dotted(path)}.trainer_type: {settings.trainer_type}")
-    return PolicyDesign(spec, settings.network_settings, kind.squashed, folder, extra_columns=asked)
+        check_extra_columns(columns, f"{dotted(path)}.trainer_type: {settings.trainer_type}")
+    return PolicyDesign(spec, settings.network_settings, kind.squashed, folder, extra_columns=columns)
 
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]

@@ -37,12 +37,12 @@ def find_network(reference: str, folder: Path | None, path: KeyPath, label: str)
         StageError: if the class is no torch module.
     """
     with blaming(*path):
-        made = load_attribute(reference, folder, "network")
-        if not (inspect.isclass(made) and issubclass(made, nn.Module)):
-            what = f"the class {made.__name__}" if inspect.isclass(made) else repr(made)
+        found = load_attribute(reference, folder, "network")
+        if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+            what = f"the class {found.__name__}" if inspect.isclass(found) else repr(found)
             raise StageError(f"{label} is {what}, expected a subclass of torch.nn.Module")
-    found: type[nn.Module] = made
-    return found
+    network_class: type[nn.Module] = found
+    return network_class
 
 
 class CustomNetwork(nn.Module):
@@ -89,9 +89,9 @@ class CustomNetwork(nn.Module):
         other = inputs.others[self._others[index]]
         return pixels(other) if OBSERVATION_KINDS[self._specs[index].kind].pixels else other.float()
 
-    def _make(self, made: type[nn.Module], design: PolicyDesign) -> nn.Module:
+    def _make(self, network_class: type[nn.Module], design: PolicyDesign) -> nn.Module:
         network: nn.Module = self._guarded(
-            lambda: made(design.spec.observations, design.settings),
+            lambda: network_class(design.spec.observations, design.settings),
             "could not be made with (observations, settings)",
         )
         for name, module in network.named_modules():

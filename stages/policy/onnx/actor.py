@@ -210,8 +210,8 @@ def _there(graph: Graph, things: str) -> str:
 
 def _hyper(graph: Graph, layer: HyperLayer, x: str, goals: str) -> str:
     inputs, outputs = layer.shape
-    made = apply(graph, layer.matrix, layer_norm(graph, apply(graph, layer.hidden, goals), 1))
-    product = graph.node("MatMul", graph.reshape(x, -1, 1, inputs), graph.reshape(made, -1, inputs, outputs))
+    matrices = apply(graph, layer.matrix, layer_norm(graph, apply(graph, layer.hidden, goals), 1))
+    product = graph.node("MatMul", graph.reshape(x, -1, 1, inputs), graph.reshape(matrices, -1, inputs, outputs))
     return graph.add(graph.reshape(product, -1, outputs), array(layer.bias))
 
 
@@ -302,18 +302,18 @@ class ActionHeads:
             drawn = graph.node("Add", drawn, noise)
         if self._design.squashed:
             return graph.node("Tanh", drawn)
-        return self._given(drawn)
+        return self._for_environment(drawn)
 
-    def _given(self, drawn: str) -> str:
+    def _for_environment(self, drawn: str) -> str:
         """Actions for the environment from those of a Gaussian that is not squashed; see `environment_actions`."""
         graph, spec = self._graph, self._design.spec.actions
         limit = graph.constant(np.float32(ACTION_LIMIT))
-        given = graph.node("Div", graph.clip(drawn, -ACTION_LIMIT, ACTION_LIMIT), limit)
+        clipped = graph.node("Div", graph.clip(drawn, -ACTION_LIMIT, ACTION_LIMIT), limit)
         if not spec.unbounded:
-            return given
+            return clipped
         raw = np.zeros(spec.continuous_size, np.float32)
         raw[list(spec.unbounded)] = 1.0
-        return graph.node("Add", graph.multiply(given, 1.0 - raw), graph.multiply(drawn, raw))
+        return graph.node("Add", graph.multiply(clipped, 1.0 - raw), graph.multiply(drawn, raw))
 
     def _choice(self, heads: str, index: int, deterministic: bool) -> str:
         graph, logits = self._graph, self.logits(heads, index)

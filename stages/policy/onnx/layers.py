@@ -116,8 +116,10 @@ def attention(graph: Graph, x: str, there: str, things: int, layers: tuple[nn.Li
     x = layer_norm(graph, x, 2)
 
     def by_heads(layer: nn.Linear, *axes: int) -> str:
-        made = graph.reshape(linear_of_things(graph, layer.weight, layer.bias, x), -1, things, heads, width // heads)
-        return graph.node("Transpose", made, perm=axes)
+        projected = graph.reshape(
+            linear_of_things(graph, layer.weight, layer.bias, x), -1, things, heads, width // heads
+        )
+        return graph.node("Transpose", projected, perm=axes)
 
     scores = graph.node("MatMul", by_heads(query, 0, 2, 1, 3), by_heads(key, 0, 2, 3, 1))
     never = graph.add(graph.multiply(graph.reshape(there, -1, 1, 1, things), 1e8), -1e8)
