@@ -36,7 +36,7 @@ def say_autograd(context: TrainerContext, why: str) -> None:
 # repeats kernels with the addresses and the numbers of the host that they were captured with. So all that changes from
 # step to step is an input, learning rate and clip range included, and is copied into buffers of the graph's own; what a
 # step changes in place (weights, moments, counts on the device) stays where it is for good.
-Given = TypeVar("Given")
+StepInputs = TypeVar("StepInputs")
 Found = TypeVar("Found")
 
 WARM_UP = 3
@@ -92,7 +92,7 @@ class CudaGraphs:
         return graph.replay, found
 
 
-class CapturedStep(Generic[Given, Found]):
+class CapturedStep(Generic[StepInputs, Found]):
     """A step that is captured once for each form of its input: shapes, dtypes, what is there and numbers of the host.
 
     The first steps of a form are made as they are, and count. If capturing fails, this and all further steps are.
@@ -105,46 +105,46 @@ class CapturedStep(Generic[Given, Found]):
     """
 
     def __init__(
-        self, step: Callable[[Given], Found], graphs: Graphs, tell: Callable[[str], None], most: int = MOST_FORMS
+        self, step: Callable[[StepInputs], Found], graphs: Graphs, tell: Callable[[str], None], most: int = MOST_FORMS
     ) -> None:
         self._step, self._graphs, self._tell, self._most = step, graphs, tell, most
         self._captures: dict[Any, _Capture[Found]] = {}
         self._met: dict[Any, int] = {}
         self._gave_up = False
 
-    def __call__(self, given: Given) -> Found:
+    def __call__(self, inputs: StepInputs) -> Found:
         """Make a step. Tensors of the result are valid until the next one."""
         if self._gave_up:
-            return self._step(given)
+            return self._step(inputs)
         tensors: list[Tensor] = []
-        outline = _outline(given, tensors)
+        outline = _outline(inputs, tensors)
         form = (outline, tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors))
         capture = self._captures.get(form)
         if capture is None:
             met = self._met[form] = self._met.get(form, 0) + 1
             if len(self._met) > self._most:
-                return self._without(given, f"minibatches have more than {self._most} form{'s' * (self._most > 1)}")
+                return self._without(inputs, f"minibatches have more than {self._most} form{'s' * (self._most > 1)}")
             if met <= WARM_UP:
-                return self._graphs.beside(lambda: self._step(given))
+                return self._graphs.beside(lambda: self._step(inputs))
             try:
                 capture = self._captures[form] = self._captured(outline, tensors)
             except RuntimeError as error:
                 # What ends the capture complains as well, behind the reason.
                 reason = error.__context__ if isinstance(error.__context__, RuntimeError) else error
-                return self._without(given, str(reason).strip().partition("\n")[0] or type(reason).__name__)
+                return self._without(inputs, str(reason).strip().partition("\n")[0] or type(reason).__name__)
         return capture.replay(tensors)
 
     def _captured(self, outline: Any, tensors: list[Tensor]) -> _Capture[Found]:
         buffers = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        given = _filled(outline, buffers)
-        return _Capture(buffers, *self._graphs.capture(lambda: self._step(given)))
+        inputs = _filled(outline, buffers)
+        return _Capture(buffers, *self._graphs.capture(lambda: self._step(inputs)))
 
-    def _without(self, given: Given, reason: str) -> Found:
+    def _without(self, inputs: StepInputs, reason: str) -> Found:
         self._gave_up = True
         self._captures.clear()
         self._met.clear()
         self._tell(reason)
-        return self._step(given)
+        return self._step(inputs)
 
 
 class _Capture(Generic[Found]):

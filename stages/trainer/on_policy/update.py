@@ -144,17 +144,17 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
         """
-        h, made = self.settings, _StepResults()
+        h, steps = self.settings, _StepResults()
         with self.adam.undone_on_failure():
             weights = self.loss_weights(coefficients)
             for epoch, minibatches in enumerate(rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas), 1):
                 self.measuring = h.target_kl is not None or epoch == h.num_epoch
-                self._learn(minibatches, coefficients, weights, made, after_each)
-                if h.target_kl is not None and made.epochs and change_of(made.epochs[-1]).beyond(h.target_kl):
+                self._learn(minibatches, coefficients, weights, steps, after_each)
+                if h.target_kl is not None and steps.epochs and change_of(steps.epochs[-1]).beyond(h.target_kl):
                     break
-            results = torch.stack(made.losses)
+            results = torch.stack(steps.losses)
             if self.replicas.size > 1:
-                results *= torch.tensor(made.shares, device=results.device)[:, None]
+                results *= torch.tensor(steps.shares, device=results.device)[:, None]
                 self.replicas.add_up(results)
             sound = torch.isfinite(self.network.values).all()
             results = results.cpu()  # at once: a GPU is waited for at each number that is asked of it
@@ -164,31 +164,31 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
         measures = {name: float(results[:, at].mean()) for at, name in enumerate(self.measures, len(self.names))}
-        return Losses(float(policy), float(value), float(entropy), others, measures | self._of_steps(made))
+        return Losses(float(policy), float(value), float(entropy), others, measures | self._of_steps(steps))
 
     def _learn(
         self,
         minibatches: Iterable[AnyMinibatch],
         coefficients: Coefficients,
         weights: Tensor,
-        made: _StepResults,
+        steps: _StepResults,
         after_each: Callable[[Tensor], None] | None,
     ) -> None:
         """Make the gradient steps of one epoch."""
-        made.norms.clear()
-        before, log_ratios = len(made.shares), []
+        steps.norms.clear()
+        before, log_ratios = len(steps.shares), []
         for minibatch in minibatches:
             losses, norms = self.advance(minibatch, coefficients, weights)
             if self.measuring:
-                made.norms.append(self.norms() if norms is None else norms)
+                steps.norms.append(self.norms() if norms is None else norms)
                 if self.ratios is not None:
                     log_ratios.append(self.ratios)
-            made.shares.append(minibatch.share)
-            made.losses.append(losses)
+            steps.shares.append(minibatch.share)
+            steps.losses.append(losses)
             if after_each is not None:
                 after_each(minibatch.rows if minibatch.together is None else minibatch.together)
         if log_ratios:
-            made.epochs.append(measured(log_ratios, made.shares[before:], coefficients.epsilon, self.replicas))
+            steps.epochs.append(measured(log_ratios, steps.shares[before:], coefficients.epsilon, self.replicas))
 
     def step(
         self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor
@@ -280,17 +280,17 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         log_probs: NDArray[np.float32] = of_all.cpu().numpy()
         return log_probs
 
-    def _of_steps(self, made: _StepResults) -> dict[str, float]:
+    def _of_steps(self, steps: _StepResults) -> dict[str, float]:
         """What was measured of any algorithm's gradient steps, by the names of the statistics."""
-        norms = torch.stack(made.norms).cpu()
+        norms = torch.stack(steps.norms).cpu()
         found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
         if norms.shape[1] > 1:
             actor, critic = norms.mean(dim=0).tolist()
             found |= {"Actor Gradient Norm": actor, "Critic Gradient Norm": critic}
-        if made.epochs:
-            found |= change_of(made.epochs[-1]).named()
+        if steps.epochs:
+            found |= change_of(steps.epochs[-1]).named()
             if self.settings.target_kl is not None:
-                found["Epochs"] = float(len(made.epochs))
+                found["Epochs"] = float(len(steps.epochs))
         return found
 
     def _complaint(self, losses: np.ndarray[Any, np.dtype[np.float32]], step: int) -> str:

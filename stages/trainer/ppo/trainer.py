@@ -261,14 +261,14 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         if self._spec.actions.masked:
             penalties = np.where(rows["action_masks"], np.float32(0), MASK_PENALTY)
 
-        def made(old_log_probs: Array, weighted: Array) -> Rollout | SequenceRollout:
+        def rollout_with(old_log_probs: Array, weighted: Array) -> Rollout | SequenceRollout:
             targets = [continuous, penalties, old_log_probs, weighted, returns]
             if cuts is None:
                 return Rollout(inputs, targets, choices)
             return SequenceRollout(inputs, targets, choices, cuts, self._actor_memories(), critic_memories)
 
         unweighted = normalized(per_signal.mean(axis=1))[:, None]
-        rollout = made(log_probs, unweighted)
+        rollout = rollout_with(log_probs, unweighted)
         if not h.decoupled:
             return rollout
         if heads is not None and isinstance(rollout, Rollout):
@@ -278,7 +278,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
             current = self._update.current_log_probs(rollout.in_order(each))
         weights = importance_weights(current, log_probs)
         self.context.statistics.add(self.context.behavior, "Policy/Importance Weight", float(weights.mean()))
-        return made(current, weights * unweighted)
+        return rollout_with(current, weights * unweighted)
 
     def _actor_memories(self) -> Tensor:
         """[Q, m] the actor's memory before each sequence, as it was recorded."""

@@ -156,9 +156,9 @@ class _Draw:
     """
 
     def __init__(self, heads: Numbers, noise: Numbers) -> None:
-        mean, given = np.split(heads, 2)
-        log_sigma = np.clip(given, *LOG_SIGMA_LIMITS)
-        self._within = log_sigma == given
+        mean, unlimited = np.split(heads, 2)
+        log_sigma = np.clip(unlimited, *LOG_SIGMA_LIMITS)
+        self._within = log_sigma == unlimited
         self._spread = np.exp(log_sigma) * noise
         u = mean + self._spread
         size = np.abs(u)

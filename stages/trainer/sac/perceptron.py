@@ -23,10 +23,10 @@ from headrace.stages.policy.network.layers import HiddenProducts, write_tanh
 _aten: Any = torch.ops.aten
 
 FORWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "relu": lambda given, result: torch.clamp_min(given, 0, out=result),
+    "relu": lambda z, result: torch.clamp_min(z, 0, out=result),
     "tanh": write_tanh,
-    "elu": lambda given, result: _aten.elu.out(given, out=result),
-    "swish": lambda given, result: _aten.silu.out(given, out=result),
+    "elu": lambda z, result: _aten.elu.out(z, out=result),
+    "swish": lambda z, result: _aten.silu.out(z, out=result),
 }
 BACKWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda gradient, kept: _aten.threshold_backward.grad_input(gradient, kept, 0, grad_input=gradient),
@@ -77,10 +77,10 @@ class _Pass:
         self._weights, self._biases = parameters[0::2], parameters[1::2]
         self._forward, self._backward = FORWARD[activation], BACKWARD[activation]
         self._products = products
-        self._keeps_given = activation == "swish"
+        self._keeps_z = activation == "swish"
         self._learns = not frozen
         self._x = torch.empty(0)
-        self._given: list[Tensor] = []
+        self._zs: list[Tensor] = []
         self._results: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,11 +88,9 @@ class _Pass:
         if not self._results or len(self._results[0]) != len(x):
             self._make_buffers(x)
         self._x = x
-        for weight, bias, given, result in zip(
-            self._weights[:-1], self._biases[:-1], self._given, self._results, strict=True
-        ):
-            self._products.layer(bias, x, weight, given)
-            self._forward(given, result)
+        for weight, bias, z, result in zip(self._weights[:-1], self._biases[:-1], self._zs, self._results, strict=True):
+            self._products.layer(bias, x, weight, z)
+            self._forward(z, result)
             x = result
         return torch.addmm(self._biases[-1], x, self._weights[-1].t())
 
@@ -111,7 +109,7 @@ class _Pass:
             else:
                 self._products.add_gradient(weight, gradient, below)
             if layer:
-                kept = self._given[layer - 1] if self._keeps_given else below
+                kept = self._zs[layer - 1] if self._keeps_z else below
                 gradient = self._below(gradient, layer, kept)
         return self._first(gradient) if to_inputs else None
 
@@ -121,7 +119,7 @@ class _Pass:
         if rows is not None:
             gradient = gradient[rows]
         for layer in reversed(range(1, len(self._weights))):
-            kept = (self._given if self._keeps_given else self._results)[layer - 1]
+            kept = (self._zs if self._keeps_z else self._results)[layer - 1]
             gradient = self._below(gradient, layer, kept if rows is None else kept[rows])
         found = self._first(gradient)
         return found if rows is None else torch.zeros_like(self._x).index_copy_(0, rows, found)
@@ -144,7 +142,7 @@ class _Pass:
 
         self._results = buffers()
         # Only swish needs its input in the backward pass; the others may overwrite it.
-        self._given = buffers() if self._keeps_given else self._results
+        self._zs = buffers() if self._keeps_z else self._results
 
 
 def _some_rows(gradient: Tensor) -> Tensor | None:

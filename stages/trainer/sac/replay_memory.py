@@ -141,9 +141,9 @@ class ReplayMemory:
         at = np.arange(first + skip, first + batch.num_rows) % self.capacity
         terminated = np.zeros(batch.num_rows, np.bool_)
         terminated[ends - 1] = batch.terminated
-        given = {**batch.rows, "terminated": terminated}
+        columns = {**batch.rows, "terminated": terminated}
         for name in self._sampled:
-            self._rows[name].put(at, given[name][skip:])
+            self._rows[name].put(at, columns[name][skip:])
         self._rows["slot"].put(at, slots)
         self._rows["next_slot"].put(at, next_slots)
         continued = np.ones(batch.num_rows, np.bool_)
