@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
@@ -83,6 +84,7 @@ def load(data: dict[str, Any]) -> RunConfig:
         return load_config(path)
 
 
+@pytest.mark.lengthy
 @examples(75)
 @given(DEFAULTS, st.lists(SECTIONS, min_size=1, max_size=2))
 def test_a_section_over_a_default_is_what_it_would_be_written_out(

@@ -21,6 +21,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(not GLIBC, reason="only glibc can be told to keep it")
 def test_memory_that_was_freed_is_taken_again_without_a_page_fault():
     found = {

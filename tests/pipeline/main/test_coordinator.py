@@ -165,6 +165,7 @@ def test_a_run_that_is_asked_to_stop_before_any_agent_is_seen_ends_without_a_che
     assert flow.coordinator.checkpointing.newest == -1
 
 
+@pytest.mark.lengthy
 def test_a_behaviour_that_is_first_seen_as_the_run_ends_keeps_no_host_from_ending():
     """`run_flow` asserts that all hosts end by themselves; some of these ticks are just before the end."""
     walker, rival = Trained("Walker", 8, 5, 3), Trained("Rival", 8, 5, 3)

@@ -106,6 +106,7 @@ def test_the_check_can_be_skipped(path, capfd):
     assert not (path.parent / "child").exists()
 
 
+@pytest.mark.lengthy
 def test_the_command_imports_no_environment_for_it(tmp_path):
     path = tmp_path / "file.yaml"
     path.write_text(FILE.replace("factory: tried:Base", "id: CartPole-v9"), encoding="utf-8")

@@ -32,6 +32,7 @@ def test_only_the_table_names_a_part(part):
     assert not found
 
 
+@pytest.mark.lengthy
 def test_a_run_that_needs_no_part_goes_on_when_all_are_deleted(tmp_path):
     checkout = tmp_path / "checkout"
     for folder in (*PARTS, "bin", "headrace"):

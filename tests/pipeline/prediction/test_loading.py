@@ -169,6 +169,7 @@ def test_a_lone_observation_without_spaces_needs_no_name_and_those_of_one_name_c
         twins.predict({"ray": [0, 1]})
 
 
+@pytest.mark.lengthy
 def test_whatever_the_notes_of_an_onnx_file_say_it_is_read_or_refused(tmp_path):
     observed = spaces.Dict(at=BOX, gear=spaces.Discrete(3, start=1), things=spaces.Sequence(spaces.Box(-1, 1, (2,))))
     spec = spec_of(observed, spaces.Tuple([BOX, spaces.MultiDiscrete([2, 3])]))

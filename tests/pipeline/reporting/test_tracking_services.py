@@ -131,6 +131,7 @@ def test_mlflow_gets_each_statistic_and_a_resumed_run_goes_on_there(tmp_path: Pa
     assert [(point.step, point.value) for point in points] == [(1000, 2.5), (2000, 2.5), (3000, 2.5)]
 
 
+@pytest.mark.lengthy
 @pytest.mark.filterwarnings("ignore")
 def test_an_mlflow_that_is_not_there_is_named_before_anything_starts(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -200,6 +200,7 @@ async def played(script: Script, repeat: ActionRepeatSettings) -> list[tuple[Any
         result = await group.step(actions)
 
 
+@pytest.mark.lengthy
 @given(
     seed=st.integers(0, 10**6),
     agents=st.integers(1, 6),

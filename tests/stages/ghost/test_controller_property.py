@@ -325,6 +325,7 @@ class Model:
         return {(name, number): record.rating for name, line in histories for number, record in line.records.items()}
 
 
+@pytest.mark.lengthy
 def test_under_any_schedule_nobody_learns_from_ghosts_and_games_opponents_and_turns_are_what_they_should_be():
     happened: Counter[str] = Counter()
 

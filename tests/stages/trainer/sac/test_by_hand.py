@@ -100,6 +100,7 @@ def test_in_double_precision_they_agree_to_a_billionth(case):
         torch.testing.assert_close(by_hand, by_autograd, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.lengthy
 @given(case=CASES)
 @settings(max_examples=60)
 def test_in_single_precision_they_agree_to_five_digits(case):

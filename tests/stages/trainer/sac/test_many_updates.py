@@ -90,6 +90,7 @@ class Plain:
                 target.lerp_(followed, TAU)
 
 
+@pytest.mark.lengthy
 def test_they_end_in_the_weights_of_a_plain_implementation():
     spec = BehaviorSpec("Test", (ObservationSpec("seen", (SEEN,)),), ActionSpec(ACTIONS))
     settings = NetworkSettings(hidden_units=HIDDEN, num_layers=2, activation="relu")
