@@ -23,13 +23,13 @@ def make_batch(trainer, lengths):
 
 def spied(trainer):
     """What the update is given, as it is given."""
-    seen, step = [], trainer.update.step
+    seen, advance = [], trainer.update.advance
 
     def spy(batch, rewards, discounts, noise, learning_rate, share):
         seen.append((batch, rewards, discounts, noise, learning_rate))
-        return step(batch, rewards, discounts, noise, learning_rate, share)
+        return advance(batch, rewards, discounts, noise, learning_rate, share)
 
-    trainer.update.step = spy
+    trainer.update.advance = spy
     return seen
 
 
