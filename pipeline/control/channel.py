@@ -60,19 +60,15 @@ class ControlEnd(Protocol):
 
     def send(self, message: ControlMessage) -> None:
         """Send a message without waiting; the channel keeps the order."""
-        ...
 
     async def drain(self) -> None:
         """Wait while more messages than the bound are in transit: to be called when sending in a loop."""
-        ...
 
     def receive(self) -> AsyncIterator[ControlMessage]:
         """Iterate over the messages until the other end closes or dies."""
-        ...
 
     def close(self) -> None:
         """End sending; closing twice is allowed."""
-        ...
 
 
 @dataclass

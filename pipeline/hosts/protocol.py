@@ -25,17 +25,14 @@ class HostHandle(Protocol):
     @property
     def plan(self) -> HostPlan:
         """The plan that it was started with."""
-        ...
 
     @property
     def control(self) -> ControlEnd:
         """Main's end of its control channel."""
-        ...
 
     @property
     def may_hang(self) -> bool:
         """True if it can hang while main goes on: main kills such a host when it falls silent."""
-        ...
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
         """Open main's end of a queue from this host, and let the host open the other.
@@ -47,7 +44,6 @@ class HostHandle(Protocol):
         Raises:
             LookupError: if it has no queue left.
         """
-        ...
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
         """Open main's end of a queue to this host, and let the host open the other.
@@ -59,27 +55,21 @@ class HostHandle(Protocol):
         Raises:
             LookupError: if it has no queue left.
         """
-        ...
 
     def settle(self) -> None:
         """Keep nothing for a replacement any more: when this host ends, its peers see it."""
-        ...
 
     async def wait(self) -> int:
         """Wait for its end; 0 if it ended well, negative for a signal."""
-        ...
 
     async def describe(self) -> str:
         """Say what it is doing, with its stack, whatever it is doing."""
-        ...
 
     def kill(self) -> None:
         """End it at once."""
-        ...
 
     def close(self) -> None:
         """Close the control channel and give up whatever main holds of this host."""
-        ...
 
 
 class Feed(Protocol):
@@ -87,7 +77,6 @@ class Feed(Protocol):
 
     async def open(self) -> Inlet[Any]:
         """Open it in main."""
-        ...
 
 
 class HostFactory(Protocol):
@@ -105,15 +94,12 @@ class HostFactory(Protocol):
             replaces: a dead host of this kind and role: the new one puts into the same queues, and if it is a learner
                 it gets from the same ones.
         """
-        ...
 
     def gather(self, name: str, hosts: Sequence[Any]) -> Feed:
         """Join hosts of this kind, which are let open their ends: all of them put into one queue."""
-        ...
 
     def close(self) -> None:
         """End what its hosts lived in; the last call."""
-        ...
 
 
 class HostWork(Protocol):
@@ -121,7 +107,6 @@ class HostWork(Protocol):
 
     async def run(self) -> bool:
         """Run to the end, and report to main how it ended; True if it ended well."""
-        ...
 
 
 class HostEdges(Protocol):
@@ -129,15 +114,12 @@ class HostEdges(Protocol):
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
         """Open the producing end of a queue."""
-        ...
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
         """Open the consuming end of a queue."""
-        ...
 
     def renew(self, name: str) -> None:
         """Begin a queue anew, if its producing end is here: another consumer takes the place of a dead one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,12 @@ class PolicyRelay(Protocol):
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
         """An actor has agents of a behaviour id, whose policies `newest_for` returns."""
-        ...
 
     def send(self, update: PolicyUpdate) -> None:
         """Send a policy to the host."""
-        ...
 
     def newest_for(self, behavior_id: str) -> Iterable[PolicyUpdate]:
         """Return word of the policy that the host has, for an actor that comes later."""
-        ...
 
 
 class Broadcaster:

@@ -41,11 +41,9 @@ class Run(Protocol):
     @property
     def behaviors(self) -> Mapping[str, BehaviorState]:
         """The open behaviours, by name."""
-        ...
 
     def end_host(self, host: HostHandle, why: str) -> None:
         """End a host that is not to blame itself, so that another one may take its place."""
-        ...
 
 
 class RunPart:

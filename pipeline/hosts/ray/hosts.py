@@ -46,7 +46,6 @@ class Consumer(Protocol):
 
     def replace(self, key: str, actor: Any) -> None:
         """The host of this name is another actor now; None: there will be none."""
-        ...
 
 
 class RayHost:
