@@ -3,8 +3,8 @@
 It decides nothing about learning. What every run has lies in modules beside it: `launcher` starts and joins hosts,
 `behavior_start` starts a behaviour when it is first seen, `broadcast` sends messages and policies to actors,
 `pipeline/flow/` gives them credits, `checkpointing` gathers checkpoints, `shutdown` ends the run, `trajectory_path`
-holds the stages that live in main, `host_watch` says what follows from a host's end or silence. What only some runs
-have is a part (`common/run_parts.py`). What is left here is the dispatch: which message causes what, and when.
+holds the stages that live in main, `host_watch` starts actors and sees to hosts that end or are silent. What only some runs
+have is a part (`common/run_parts.py`). Here they are wired, and the dispatch lies: which message causes what, and when.
 """
 
 from __future__ import annotations
@@ -13,14 +13,34 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextvars import Context
+from types import TracebackType
+from typing import Any, Self
 
-from headrace.pipeline.common.graph import actor_names
+from headrace.pipeline.common.graph import MAIN, actor_names
 from headrace.pipeline.common.process import ProcessUsage
 from headrace.pipeline.control import messages as control
+from headrace.pipeline.flow.control import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.machinery import RunMachinery
-from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.main.behavior_start import BehaviorStarter
+from headrace.pipeline.main.broadcast import Broadcaster
+from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.controls import RunControls
+from headrace.pipeline.main.guarded import GuardedTasks
+from headrace.pipeline.main.host_watch import HostWatch, SilenceWatch
+from headrace.pipeline.main.launcher import Launcher
+from headrace.pipeline.main.run_part import RunParts
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.running_hosts import RunningHosts
+from headrace.pipeline.main.shutdown import SOURCES_SHARE, EarlyEnd, Shutdown
+from headrace.pipeline.main.supervision import Supervisor
+from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.reporting.reporter import Reporter
+from headrace.pipeline.reporting.statistics import StatisticsCollector
+from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.reporting.writers import open_writers
 from headrace.pipeline.roles.runtime import plain_statistics
+from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.trainer.report import TrainerReport
@@ -31,8 +51,117 @@ EVERY_S = 1.0
 """Seconds between two looks at the clock: progress, heartbeats, overdue checkpoints."""
 
 
-class Coordinator(RunMachinery):
-    """One run's main host; an async context manager that leaves no host behind. See `RunMachinery`."""
+class Coordinator:
+    """One run's main host: its helpers, wired, and the dispatch; an async context manager that leaves no host behind.
+
+    Args:
+        plan: the run.
+        console: whether to log a line per summary.
+        progress: the live table.
+
+    Attributes:
+        plan, tasks, launcher, running, broadcaster, supervisor, reporter, statistics, behaviors: see `Run`.
+        parts: what only some runs have.
+        starter: starts behaviours, and knows the run's self-play.
+        shutdown: the run's end, and what failed.
+        checkpointing: its checkpoints.
+        flow: flow control.
+        controls: what users may do to it.
+        early_end: ends it before it is done.
+        timers: how long main's work takes.
+        checkpoint_written: called when a checkpoint is whole.
+    """
+
+    def __init__(self, plan: RunPlan, console: bool, progress: Progress) -> None:
+        self.checkpoint_written: Callable[[], None] = lambda: None
+        self.plan = plan
+        self.tasks = GuardedTasks(self._fail)
+        self.parts = RunParts(self)
+        self.statistics = StatisticsCollector(plan.seed)
+        self.timers = timers = Timers()
+        training, supervision = not plan.playing, plan.config.pipeline.supervision
+        writers = open_writers(plan.config, plan.folder.path, timers, plan.resumes) if training else []
+        self.reporter = Reporter(self.statistics, writers, progress, plan.elapsed_before_s, training, console)
+        self.running = RunningHosts(plan.config, self.tasks.group, self._listen_later)
+        self.launcher = Launcher(plan, self.running, self.parts.learner_started)
+        self.broadcaster = Broadcaster(self.launcher)
+        replayed, grant = bool(plan.replay_edge), self.broadcaster.grant
+        self.flow = FlowControl(plan.config, replayed, grant, lambda: self.parts.tell(lambda part: part.at_rest()))
+        self.supervisor = Supervisor(plan.config.env_settings, supervision)
+        folder, receive = plan.folder.path, self._on_message_of_stage
+        stages = StageHost(MAIN, folder, plan.seed, None, self.statistics, plan.resumed, receive)
+        calls = self.tasks.run, self.parts, self._on_trainer_report
+        self.starter = BehaviorStarter(plan, self.launcher, self.broadcaster, stages, self.reporter, *calls)
+        self.behaviors = behaviors = self.starter.behaviors
+        self.checkpointing = Checkpointing(
+            plan, behaviors, timers, self._progress, self._lessons, stages, self._checkpoint_ended
+        )
+        self.shutdown = Shutdown(
+            behaviors,
+            self.running,
+            self.broadcaster,
+            actor_names(plan.config),
+            self.checkpointing,
+            (lambda: self._begin_checkpoint(then_stop=True)) if training else None,
+            self.checkpointing.save_now,
+            supervision.grace_s,
+            plan.deterministic,
+        )
+        self.early_end = EarlyEnd(plan, self.shutdown)
+        self.controls = RunControls(
+            plan, self.broadcaster, behaviors, self.checkpointing, self.shutdown, self._begin_checkpoint
+        )
+        self._hosts = HostWatch(self)
+        self._silence = SilenceWatch(
+            self.supervisor,
+            self.running,
+            self.tasks.group,
+            stages,
+            self.shutdown.fail,
+            self.parts.of_role,
+            self._hosts.may_replace,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.tasks.group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.running.close()
+            self.launcher.close_ends()
+            self.reporter.close()
+            if error is None:
+                await self.tasks.end_runners(self.plan.config.pipeline.supervision.grace_s * SOURCES_SHARE)
+            await self.tasks.group.__aexit__(kind, error, trace)
+        finally:
+            self.running.leave()
+
+    def end_host(self, host: HostHandle, why: str) -> None:
+        """End a host that is not to blame itself, so that another one may take its place."""
+        self._hosts.end(host, why)
+
+    def _listen_later(self, host: HostHandle) -> None:
+        self._silence.started(host)
+        apart = Context()  # what it takes is no part of the time of whatever started it
+        self.tasks.group.create_task(self._hosts.listen(host), name=f"listening to {host.plan.name}", context=apart)
+
+    def _fail(self, failure: control.HostFailed) -> None:
+        self.shutdown.fail(failure)
+
+    def _progress(self) -> dict[str, Any]:
+        """Return main's state for checkpoints."""
+        return {
+            "elapsed_s": self.reporter.elapsed_s,
+            "seed": self.plan.seed,
+            **self.parts.merged(lambda part: part.progress()),
+            "brains": self.starter.brain_league.state_dict(),
+        }
+
+    def _lessons(self) -> dict[str, int]:
+        return self.parts.merged(lambda part: part.lessons())
 
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
@@ -42,8 +171,8 @@ class Coordinator(RunMachinery):
                 self.tasks.start(self.early_end.watch(stop)),
             ]
             try:
-                if not await self._actors.start(actor_names(self.plan.config)):
-                    self._fewer_hosts()
+                if not await self._hosts.actors.start(actor_names(self.plan.config)):
+                    self.fewer_hosts()
                 await self.running.wait_all()
             finally:
                 for task in background:
@@ -55,14 +184,15 @@ class Coordinator(RunMachinery):
             self.reporter.finish()
             self.checkpointing.write_status(final=True)
 
-    def _fewer_hosts(self) -> None:
+    def fewer_hosts(self) -> None:
         """Some host has ended for good: those of parts may have nothing left to do."""
         at_once = bool(self.early_end.ended_by) or self.shutdown.failure is not None
         self.parts.tell(lambda part: part.fewer_hosts(at_once))
 
     # Messages of hosts. ----------------------------------------------------------------------------------------------
 
-    async def _on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
+    async def on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
+        """A host has sent a message."""
         match message:
             case TrainerReport():
                 self._on_trainer_report(message)
@@ -71,7 +201,7 @@ class Coordinator(RunMachinery):
             case control.StatisticsReport():
                 self.supervisor.alive(host.plan.name, time.monotonic(), message.silent_s)
                 self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
-                self._timers.add_work(message.timings)
+                self.timers.add_work(message.timings)
                 if message.memory:
                     usage = ProcessUsage(time.monotonic(), message.cpu_s, message.memory)
                     self.running.note_usage(host.plan.name, usage)
@@ -83,7 +213,7 @@ class Coordinator(RunMachinery):
             case control.BehaviorSeen():
                 await self._on_behavior_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
             case control.LearnerReady():
-                self._lost_learners.goes_on(host, message)
+                self._hosts.lost_learners.goes_on(host, message)
                 self.controls.learner_ready(message)
                 state = self.behaviors[message.behavior]
                 state.ready = state.was_ready = True

@@ -6,22 +6,32 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Protocol
 
-from headrace.pipeline.common.graph import MAIN
+from headrace.pipeline.common.graph import MAIN, learner_name
 from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.common.run_parts import host_role
-from headrace.pipeline.control.messages import ControlMessage, HostFailed, HostFinished
+from headrace.pipeline.control.messages import (
+    ControlMessage,
+    HostFailed,
+    HostFinished,
+    LearnerReady,
+    LearnerReplaced,
+    Stop,
+)
+from headrace.pipeline.flow.control import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.launcher import ActorSlot, Launcher
-from headrace.pipeline.main.lost_learners import LostLearners
-from headrace.pipeline.main.run_part import RunPart, RunParts
+from headrace.pipeline.main.behavior_start import BehaviorStarter
+from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.controls import RunControls
+from headrace.pipeline.main.launcher import ActorSlot
+from headrace.pipeline.main.run_part import Run, RunPart, RunParts
 from headrace.pipeline.main.running_hosts import RunningHosts
-from headrace.pipeline.main.shutdown import Shutdown
 from headrace.pipeline.main.supervision import Role, Silence, Supervisor
 from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.roles.stages import StageHost
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -29,84 +39,74 @@ CAUSE_S = 5.0
 """Seconds in which the cause shows why a host has ended in order before the run did: as a rule another host's end."""
 
 
+class WatchedRun(Run, Protocol):
+    """What is used here of a run, beside what its parts use."""
+
+    parts: RunParts
+    starter: BehaviorStarter
+    checkpointing: Checkpointing
+    flow: FlowControl
+    controls: RunControls
+    timers: Timers
+
+    async def on_message(self, host: HostHandle, message: ControlMessage) -> None:
+        """A host has sent a message."""
+
+    def fewer_hosts(self) -> None:
+        """Some host has ended for good."""
+
+
 class HostWatch:
     """Listens to each host, and sees to its end.
 
     Args:
-        tasks: in which hosts are listened to.
-        running: the hosts.
-        launcher: knows which of them are actors.
-        supervisor: says which hosts may be started again.
-        shutdown: ends the run.
-        parts: see to the ends of hosts of their own.
-        restart: starts an actor in the place of the dead one.
-        lost_learners: starts a learner in the place of a lost one.
-        on_message: called with each message of a host.
-        on_end: called when a host has ended for good.
-        timers: are told how long messages take.
+        run: the run.
+
+    Attributes:
+        actors: starts them.
+        lost_learners: replaces them.
     """
 
-    def __init__(
-        self,
-        tasks: GuardedTasks,
-        running: RunningHosts,
-        launcher: Launcher,
-        supervisor: Supervisor,
-        shutdown: Shutdown,
-        parts: RunParts,
-        restart: Callable[[ActorSlot], Awaitable[None]],
-        lost_learners: LostLearners,
-        on_message: Callable[[HostHandle, ControlMessage], Awaitable[None]],
-        on_end: Callable[[], None],
-        timers: Timers,
-    ) -> None:
-        self._tasks = tasks
-        self._running = running
-        self._launcher = launcher
-        self._supervisor = supervisor
-        self._shutdown = shutdown
-        self._parts = parts
-        self._restart = restart
-        self._lost_learners = lost_learners
-        self._on_message = on_message
-        self._on_end = on_end
-        self._timers = timers
+    def __init__(self, run: WatchedRun) -> None:
+        self.actors = Actors(run)
+        self.lost_learners = LostLearners(run)
+        self._run = run
         self._reasons: dict[str, str] = {}
         """By name: why a host was ended that is not to blame itself."""
 
     async def listen(self, host: HostHandle) -> None:
         """Listen to a host until its end, and see to what its end means."""
         said_goodbye = False
-        with self._tasks.failing():
+        with self._run.tasks.failing():
             async for message in host.control.receive():
                 if not self.may_replace(host):
                     host.settle()
                 if isinstance(message, HostFinished | HostFailed):
                     said_goodbye = True
-                    self._supervisor.ended(host.plan.name)  # its end is waited for otherwise
+                    self._run.supervisor.ended(host.plan.name)  # its end is waited for otherwise
                 # Listening goes on after a failure: this host's end has still to be seen.
-                with self._tasks.failing(), self._timers.timer(type(message).__name__):
-                    await self._on_message(host, message)
+                with self._run.tasks.failing(), self._run.timers.timer(type(message).__name__):
+                    await self._run.on_message(host, message)
             status = await host.wait()
-            if self._running.current(host) and await self._ended(host, status, said_goodbye):
-                self._on_end()
+            if self._run.running.current(host) and await self._ended(host, status, said_goodbye):
+                self._run.fewer_hosts()
             return
-        if self._running.current(host):  # also if its replacement could not be started
+        if self._run.running.current(host):  # also if its replacement could not be started
             host.settle()
-            self._running.mark_ended(host.plan.name)
-            self._shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
+            self._run.running.mark_ended(host.plan.name)
+            self._run.shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
 
     def may_replace(self, host: HostHandle) -> bool:
         """Return True if another host takes the place of this one when it dies, within the restart limits."""
-        return host.plan.role == "actor" or (host.plan.role == "learner" and self._lost_learners.replaced)
+        return host.plan.role == "actor" or (host.plan.role == "learner" and self._run.plan.replaces_learners)
 
     def failed(self, host: HostHandle, message: HostFailed) -> None:
         """A host says why it ends."""
-        part = self._parts.of_role(host.plan.role)
+        part = self._run.parts.of_role(host.plan.role)
         if part is not None:
             part.host_failed(message.message)
         else:
-            self._shutdown.fail(message)
+            self._run.shutdown.fail(message)
 
     def end(self, host: HostHandle, why: str) -> None:
         """End a host that is not to blame itself, so that another one may take its place."""
@@ -121,57 +121,57 @@ class HostWatch:
             status: its exit status, negative for a signal.
             said_goodbye: whether its last message told of its end.
         """
-        self._supervisor.ended(host.plan.name)
+        self._run.supervisor.ended(host.plan.name)
         name = host.plan.name
         how = self._reasons.pop(name, "") or _how_it_ended(status)
-        if not said_goodbye and (sharers := self._running.sharers(host)):
+        if not said_goodbye and (sharers := self._run.running.sharers(host)):
             how += f", and with it {', '.join(sharers)}"
-        part = self._parts.of_role(host.plan.role)
+        part = self._run.parts.of_role(host.plan.role)
         if part is not None:
             if await part.host_ended(host, status, how):
                 return False
-        elif not self._shutdown.begun:
+        elif not self._run.shutdown.begun:
             if said_goodbye:
-                if self._running.unended == {name}:
+                if self._run.running.unended == {name}:
                     self._blame(name)
                 else:
                     asyncio.get_running_loop().call_later(CAUSE_S, self._blame, name)
             elif await self._replace(host, how):
                 return False
         host.settle()  # an actor's ends were kept for a replacement: who takes from it would wait for ever
-        self._running.mark_ended(name)
-        if self._shutdown.begun:
-            in_order = said_goodbye or (status == 0 and self._running.was_dismissed(name))
-            self._shutdown.host_ended(name, how, in_order)
+        self._run.running.mark_ended(name)
+        if self._run.shutdown.begun:
+            in_order = said_goodbye or (status == 0 and self._run.running.was_dismissed(name))
+            self._run.shutdown.host_ended(name, how, in_order)
         return True
 
     async def _replace(self, host: HostHandle, how: str) -> bool:
         """A host has died. Start an actor or a learner again, if it may be; any other host's death ends the run."""
         name = host.plan.name
-        slot = self._launcher.slot_of(host)
+        slot = self._run.launcher.slot_of(host)
         if not self.may_replace(host):  # also a replay: a recording begun anew would be learned from twice
-            self._shutdown.fail(HostFailed(f"the process of {name} {how}.", "", name))
+            self._run.shutdown.fail(HostFailed(f"the process of {name} {how}.", "", name))
             return False
-        refusal = self._supervisor.refusal(name, time.monotonic())
+        refusal = self._run.supervisor.refusal(name, time.monotonic())
         if refusal is not None:
             text = f"the process of {name} {how}. It is not restarted again: {refusal}."
-            self._shutdown.fail(HostFailed(text, "", name))
+            self._run.shutdown.fail(HostFailed(text, "", name))
             return False
         lost = "its half-made trajectories are lost" if slot is not None else "the actors wait for it"
         log.warning("The process of %s %s. Starting it again; %s.", name, how, lost)
         if slot is not None:
-            await self._restart(slot)
+            await self.actors.restart(slot)
         else:
-            await self._lost_learners.replace(host)
-            if self._shutdown.begun:  # all others were told before this one was there
-                self._shutdown.learner_started()
+            await self.lost_learners.replace(host)
+            if self._run.shutdown.begun:  # all others were told before this one was there
+                self._run.shutdown.learner_started()
         return True
 
     def _blame(self, name: str) -> None:
         """Fail the run for a host that has ended in order, unless the cause has shown by now."""
-        if not self._shutdown.begun:
+        if not self._run.shutdown.begun:
             text = f"{name} ended in the middle of the run: nobody took any more what it produced."
-            self._shutdown.fail(HostFailed(text, "", name))
+            self._run.shutdown.fail(HostFailed(text, "", name))
 
 
 def _how_it_ended(status: int) -> str:
@@ -179,10 +179,100 @@ def _how_it_ended(status: int) -> str:
     return how if status else f"{how} without having been told to"
 
 
+# Hosts that are started, and others in the place of lost ones.
+
+
+class Actors:
+    """Starts actors one after the other, and tells each what the others were told before it was there."""
+
+    def __init__(self, run: WatchedRun) -> None:
+        self._run = run
+
+    async def start(self, names: list[str]) -> bool:
+        """Start the parts' own hosts and all actors; return False if one could not be started, which ends the run."""
+        run = self._run
+        for part in run.parts:
+            with run.tasks.failing():
+                await part.start()
+                continue
+            run.running.mark_ended(part.host_name)
+            return False
+        for replica, name in enumerate(names):
+            with run.tasks.failing():
+                await self._start(replica, name)
+                continue
+            run.running.mark_ended(name)  # nobody else will, and if it was the first, no other host's end will come
+            return False
+        return True
+
+    async def restart(self, slot: ActorSlot) -> None:
+        """Start an actor in the place of a dead one."""
+        name = slot.handle.plan.name
+        self._run.flow.sources_removed((*slot.former, slot.source))
+        self._run.parts.tell(lambda part: part.actor_replaced(name))
+        self._run.shutdown.source_replaced(name)
+        await self._start(slot.replica, name, slot)
+
+    async def _start(self, replica: int, name: str, old: ActorSlot | None = None) -> None:
+        slot = await self._run.launcher.start_actor(replica, name, old)
+        self._run.flow.ledger.add_source(slot.source)
+        for part in self._run.parts:
+            await part.actor_started(slot)
+        if old is not None:
+            self._run.checkpointing.repeat_announcement(slot.handle)
+        self._run.controls.source_started(slot.handle)
+        if self._run.shutdown.begun:  # all others were sent it before this one was there
+            slot.handle.control.send(Stop())
+
+
+class LostLearners:
+    """Replaces learners from the newest checkpoint, and takes back in main what they had learned since; actors go on.
+
+    A learner is lost when its process ends without a word, or is killed because it was silent. One that fails by an
+    exception says so and ends the run: it would fail again.
+    """
+
+    def __init__(self, run: WatchedRun) -> None:
+        self._run = run
+        self._lost: dict[str, int] = {}
+        """By behaviour whose learner is replaced: the step at which it was lost."""
+
+    async def replace(self, lost: HostHandle) -> None:
+        """Start a learner in the place of a lost one; the actors go on, with credits that are counted anew."""
+        state = self._run.behaviors[lost.plan.behavior]
+        name = state.behavior
+        self._lost[name] = max(state.step, self._lost.get(name, 0))
+        state.ready = state.done = False
+        self._run.checkpointing.host_ended(learner_name(name))  # what it had not saved of one under way, nobody will
+        self._run.flow.ledger.close_window(name)
+        checkpoint = newest_checkpoint(self._run.checkpointing.folder)
+        step = checkpoint.steps.get(name) if checkpoint is not None else None
+        if self._run.starter.self_play is not None:
+            self._run.starter.self_play.rewind(name, step or 0)
+        await self._run.launcher.replace_learner(state, resume=lost.plan.resume or step is not None)
+        for slot in self._run.launcher.actors.values():
+            source = self._run.launcher.renew_source(slot)
+            self._run.flow.ledger.add_source(source)
+            slot.handle.control.send(LearnerReplaced(name, source))
+
+    def goes_on(self, host: HostHandle, message: LearnerReady) -> None:
+        """A learner is ready; if it replaces a lost one, all else goes back to its step."""
+        lost_at = self._lost.pop(message.behavior, None)
+        if lost_at is None:
+            return
+        state = self._run.behaviors[message.behavior]
+        state.start_at(message.step)
+        self._run.reporter.rewind(message.behavior, message.step)
+        self._run.checkpointing.repeat_for_learner(host)
+        log.warning(
+            "%s goes on from %s; its actors were not restarted. %d steps of learning are lost.",
+            host.plan.name,
+            f"step {message.step}, its last checkpoint" if host.plan.resume else "the start, as there is no checkpoint",
+            max(0, lost_at - message.step),
+        )
+
+
 # What follows from silence: a warning with the stack, then the end of the host, or of main's stage, that is silent.
-
-
-log = logging.getLogger(__name__)
 
 
 class SilenceWatch:
