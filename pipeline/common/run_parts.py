@@ -47,7 +47,7 @@ class RunPartKind:
     main: str = ""
     """`module:Class`, a `pipeline.main.run_part.RunPart`."""
     actor: str = ""
-    """`module:Class`, a `pipeline.roles.actor_part.ActorPart`."""
+    """`module:Class`, a `pipeline.roles.actor.ActorPart`."""
     learner: str = ""
     """`module:Class`: what `pipeline/roles/{training,learner}.py` make for a trainer that has the part."""
     page: str = ""

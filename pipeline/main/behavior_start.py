@@ -18,15 +18,12 @@ from headrace.pipeline.common.graph import GHOST
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.hosts.child_process import dismiss_early
 from headrace.pipeline.main.behavior import BehaviorState
-from headrace.pipeline.main.broadcast import Broadcaster
-from headrace.pipeline.main.launcher import ActorSlot, Launcher
-from headrace.pipeline.main.run_part import RunParts
-from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.launcher import ActorSlot
+from headrace.pipeline.main.run_part import Run, RunParts
 from headrace.pipeline.main.self_play import SelfPlay
 from headrace.pipeline.main.trajectory_path import TrajectoryPath, drain
 from headrace.pipeline.policies.inference import CountingStage, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
-from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.roles.stages import LOCAL_BOUND, Runner, StageHost
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
@@ -42,12 +39,8 @@ class BehaviorStarter:
     """Knows what a behaviour needs, be it trained, an imitator of another one, or only played.
 
     Args:
-        plan: the run.
-        launcher: starts learners and opens queues.
-        broadcaster: sends policies.
+        run: the run.
         stages: contexts, hooks and saved states of stages in main.
-        reporter: gets each behaviour.
-        run: called with what main has to run from then on.
         parts: get each trainer's policies.
         report: gets what brains that do not learn have played, as a trainer's report.
 
@@ -58,17 +51,8 @@ class BehaviorStarter:
         newest: copies of the newest policies by behaviour name, for those who watch the page of the run.
     """
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        launcher: Launcher,
-        broadcaster: Broadcaster,
-        stages: StageHost,
-        reporter: Reporter,
-        run: Callable[[Runner], None],
-        parts: RunParts,
-        report: Callable[[TrainerReport], None],
-    ) -> None:
+    def __init__(self, run: Run, stages: StageHost, parts: RunParts, report: Callable[[TrainerReport], None]) -> None:
+        plan = run.plan
         self.behaviors: dict[str, BehaviorState] = {}
         self.self_play: SelfPlay | None = None
         self.brain_league = BrainLeague()
@@ -76,11 +60,11 @@ class BehaviorStarter:
             self.brain_league.load_state_dict(plan.resumed.progress["brains"])
         self.newest: dict[str, PolicyUpdate] = {}
         self._plan = plan
-        self._launcher = launcher
-        self._broadcaster = broadcaster
+        self._launcher = run.launcher
+        self._broadcaster = run.broadcaster
         self._stages = stages
-        self._reporter = reporter
-        self._run = run
+        self._reporter = run.reporter
+        self._run = run.tasks.run
         self._parts = parts
         self._report = report
         self._announced: set[int] = set()

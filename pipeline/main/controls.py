@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from headrace.config import BehaviorSettings
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.trainers import declared_kind
 from headrace.pipeline.control.messages import Hold, LearnerReady, SetHyperparameter
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.behavior import BehaviorState
-from headrace.pipeline.main.broadcast import Broadcaster
 from headrace.pipeline.main.checkpointing import Checkpointing
-from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.shutdown import Shutdown
+from headrace.pipeline.main.run_part import Run
 
 log = logging.getLogger(__name__)
 
@@ -29,32 +27,18 @@ class RunControls:
     commands, checkpoints and the end among them. So nobody is silent, and what is on its way is learned from.
 
     Args:
-        plan: the run.
-        broadcaster: reaches the sources.
-        behaviors: the open behaviours, by name.
+        run: the run.
         checkpointing: its checkpoints.
-        shutdown: its end.
         begin_checkpoint: begins one.
 
     Attributes:
         paused: true while the sources are held.
     """
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        broadcaster: Broadcaster,
-        behaviors: Mapping[str, BehaviorState],
-        checkpointing: Checkpointing,
-        shutdown: Shutdown,
-        begin_checkpoint: Callable[[], None],
-    ) -> None:
+    def __init__(self, run: Run, checkpointing: Checkpointing, begin_checkpoint: Callable[[], None]) -> None:
         self.paused = False
-        self._plan = plan
-        self._broadcaster = broadcaster
-        self._behaviors = behaviors
+        self._run = run
         self._checkpointing = checkpointing
-        self._shutdown = shutdown
         self._begin_checkpoint = begin_checkpoint
         self._changed: dict[str, dict[str, float]] = {}
 
@@ -68,7 +52,7 @@ class RunControls:
         if paused != self.paused:
             self.paused = paused
             log.info("Paused." if paused else "Resumed.")
-            self._broadcaster.send_to_sources(Hold(paused))
+            self._run.broadcaster.send_to_sources(Hold(paused))
 
     def source_started(self, source: HostHandle) -> None:
         """A source was started, perhaps while the others are held."""
@@ -82,9 +66,9 @@ class RunControls:
             NotNow: if one is under way, or the run saves none.
         """
         self._refuse_at_end()
-        if self._plan.playing:
+        if self._run.plan.playing:
             raise NotNow("policies are played, not trained: there is nothing to save")
-        if not any(state.ready or not state.settings.learns for state in self._behaviors.values()):
+        if not any(state.ready or not state.settings.learns for state in self._run.behaviors.values()):
             raise NotNow("no trainer is ready yet")
         if self._checkpointing.busy:
             raise NotNow("a checkpoint is under way")
@@ -93,12 +77,11 @@ class RunControls:
 
     def hyperparameters(self, behavior: str) -> Mapping[str, float]:
         """Return what may change of a behaviour, with the values at the start of the schedules."""
-        settings = self._behaviors[behavior].settings
-        model = declared_kind(settings.trainer_type).hyperparameters
-        if model is None or self._plan.playing or not settings.learns:
+        settings = self._run.behaviors[behavior].settings
+        values = _configured(settings)
+        if values is None or self._run.plan.playing or not settings.learns:
             return {}
-        values = model.model_validate(settings.hyperparameters)
-        return {name: getattr(values, name) for name in model.scheduled()} | self._changed.get(behavior, {})
+        return {name: getattr(values, name) for name in values.scheduled()} | self._changed.get(behavior, {})
 
     def learner_ready(self, message: LearnerReady) -> None:
         """A learner goes on with these values."""
@@ -113,28 +96,29 @@ class RunControls:
             NotNow: if its learner can't take it.
         """
         self._refuse_at_end()
-        if behavior not in self._behaviors:
+        if behavior not in self._run.behaviors:
             raise LookupError(
-                f"there is no behaviour '{behavior}'; there are: {', '.join(self._behaviors) or 'none yet'}"
+                f"there is no behaviour '{behavior}'; there are: {', '.join(self._run.behaviors) or 'none yet'}"
             )
         may = self.hyperparameters(behavior)
         if name not in may:
             raise LookupError(f"'{name}' of {behavior} can't change in a run; what can: {', '.join(may) or 'nothing'}")
-        if self._plan.config.pipeline.hosts.learners.replicas > 1:
+        if self._run.plan.config.pipeline.hosts.learners.replicas > 1:
             raise NotNow("the replicas of a trainer have to change at one update, which is not supported")
-        state = self._behaviors[behavior]
-        self._model(state).with_value(name, value)
+        state = self._run.behaviors[behavior]
+        configured = _configured(state.settings)
+        assert configured is not None, "it has values that may change"
+        configured.with_value(name, value)
         if state.learner is None or not state.ready:
             raise NotNow(f"the learner of {behavior} is not ready")
         self._changed.setdefault(behavior, {})[name] = value
         state.learner.control.send(SetHyperparameter(name, value))
 
-    @staticmethod
-    def _model(state: BehaviorState) -> Hyperparameters:
-        model = declared_kind(state.settings.trainer_type).hyperparameters
-        assert model is not None, "it has values that may change"
-        return model.model_validate(state.settings.hyperparameters)
-
     def _refuse_at_end(self) -> None:
-        if self._shutdown.begun:
+        if self._run.shutdown.begun:
             raise NotNow("the run is ending")
+
+
+def _configured(settings: BehaviorSettings) -> Hyperparameters | None:
+    model = declared_kind(settings.trainer_type).hyperparameters
+    return None if model is None else model.model_validate(settings.hyperparameters)

@@ -1,10 +1,10 @@
 """Main: answers the messages of hosts, and sees to it that the run begins and ends.
 
-It decides nothing about learning. What every run has lies in modules beside it: `launcher` starts and joins hosts,
-`behavior_start` starts a behaviour when it is first seen, `broadcast` sends messages and policies to actors,
-`pipeline/flow/` gives them credits, `checkpointing` gathers checkpoints, `shutdown` ends the run, `trajectory_path`
-holds the stages that live in main, `host_watch` starts actors and sees to hosts that end or are silent. What only some runs
-have is a part (`common/run_parts.py`). Here they are wired, and the dispatch lies: which message causes what, and when.
+It decides nothing about learning. What every run has lies in modules beside it: `launcher` starts and joins hosts, and
+sends to actors, `behavior_start` starts a behaviour when it is first seen, `pipeline/flow/` gives credits,
+`checkpointing` gathers checkpoints, `shutdown` ends the run, `trajectory_path` holds the stages that live in main,
+`host_watch` starts actors and sees to hosts that end or are silent. What only some runs have is a part
+(`common/run_parts.py`). Here all of it is wired, and each message is dispatched: what causes what, and when.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from headrace.pipeline.control import messages as control
 from headrace.pipeline.flow.control import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior_start import BehaviorStarter
-from headrace.pipeline.main.broadcast import Broadcaster
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.guarded import GuardedTasks
 from headrace.pipeline.main.host_watch import HostWatch, SilenceWatch
-from headrace.pipeline.main.launcher import Launcher
+from headrace.pipeline.main.launcher import Broadcaster, Launcher
 from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
@@ -90,8 +89,7 @@ class Coordinator:
         self.supervisor = Supervisor(plan.config.env_settings, supervision)
         folder, receive = plan.folder.path, self._on_message_of_stage
         stages = StageHost(MAIN, folder, plan.seed, None, self.statistics, plan.resumed, receive)
-        calls = self.tasks.run, self.parts, self._on_trainer_report
-        self.starter = BehaviorStarter(plan, self.launcher, self.broadcaster, stages, self.reporter, *calls)
+        self.starter = BehaviorStarter(self, stages, self.parts, self._on_trainer_report)
         self.behaviors = behaviors = self.starter.behaviors
         self.checkpointing = Checkpointing(
             plan, behaviors, timers, self._progress, self._lessons, stages, self._checkpoint_ended
@@ -108,9 +106,7 @@ class Coordinator:
             plan.deterministic,
         )
         self.early_end = EarlyEnd(plan, self.shutdown)
-        self.controls = RunControls(
-            plan, self.broadcaster, behaviors, self.checkpointing, self.shutdown, self._begin_checkpoint
-        )
+        self.controls = RunControls(self, self.checkpointing, self._begin_checkpoint)
         self._hosts = HostWatch(self)
         self._silence = SilenceWatch(
             self.supervisor,
@@ -283,7 +279,7 @@ class Coordinator:
             self.flow.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
         if self.starter.self_play is not None:
             self.starter.self_play.begin_checkpoint()
-        self.checkpointing.begin(self.launcher.sources(), then_stop)
+        self.checkpointing.begin(self.broadcaster.sources(), then_stop)
 
     def _checkpoint_ended(self, problem: str | None) -> None:
         self.shutdown.checkpoint_ended(problem)

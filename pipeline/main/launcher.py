@@ -1,20 +1,29 @@
-"""Starts hosts and joins them: actors first, a learner as soon as its behaviour is seen, evaluation beside them."""
+"""Starts hosts and joins them: actors first, a learner as soon as its behaviour is seen, evaluation beside them.
+
+`Broadcaster` sends to the actors.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.pipeline.common.graph import learner_name
 from headrace.pipeline.common.run_parts import host_role
+from headrace.pipeline.control.messages import ControlMessage, Grant
 from headrace.pipeline.hosts.protocol import Feed, HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.roles.stages import Runner
 from headrace.queues.ends import Inlet, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.publisher import PolicyPublisher, PublisherPort
 
 
 @dataclass
@@ -64,10 +73,6 @@ class Launcher:
     def slot_of(self, host: HostHandle) -> ActorSlot | None:
         """Return the actor's place that a host has; None if it has none, or has lost it to a replacement."""
         return next((slot for slot in self.actors.values() if slot.handle is host), None)
-
-    def sources(self) -> list[HostHandle]:
-        """The hosts that produce experience."""
-        return [slot.handle for slot in self.actors.values()]
 
     async def start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> ActorSlot:
         """Start an actor, in place of a dead one where `old` is given."""
@@ -162,3 +167,68 @@ class Launcher:
         state.learner = host = await self._running.start(self._hosts.learners.kind, plan, feed)
         updates = self.ends[f"updates/{behavior}"] = await host.inlet(f"updates/{behavior}")
         return host, [*state.path.policies(updates), *await self._beside_learner(state, host)]
+
+
+class PolicyRelay(Protocol):
+    """A host that gets the policies in place of the actors."""
+
+    async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
+        """An actor has agents of a behaviour id, whose policies `newest_for` returns."""
+
+    def send(self, update: PolicyUpdate) -> None:
+        """Send a policy to the host."""
+
+    def newest_for(self, behavior_id: str) -> Iterable[PolicyUpdate]:
+        """Return word of the policy that the host has, for an actor that comes later."""
+
+
+class Broadcaster:
+    """Sends at once, never waits; an actor that has ended gets nothing.
+
+    Args:
+        launcher: knows the actors.
+    """
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self.relay: PolicyRelay | None = None
+        """Where policies go instead, if one host decides for all actors; these are told what it has."""
+        self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
+
+    def sources(self) -> list[HostHandle]:
+        """The hosts that produce experience."""
+        return [slot.handle for slot in self._launcher.actors.values()]
+
+    def send_to_sources(self, message: ControlMessage) -> None:
+        """Send a message to all that produce experience."""
+        for host in self.sources():
+            host.control.send(message)
+
+    def grant(self, grants: Iterable[Grant]) -> None:
+        """Send credits to whom each grant is for."""
+        for grant in grants:
+            for slot in self._launcher.actors.values():
+                if slot.source == grant.source:
+                    slot.handle.control.send(grant)
+
+    def catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
+        """An actor that comes later needs what the others were sent before."""
+        known = self.publisher if self.relay is None else self.relay
+        for update in known.newest_for(behavior_id):
+            slot.policies[behavior_id].put_nowait(update)
+        if self.publisher.assignment is not None:
+            slot.handle.control.send(self.publisher.assignment)
+
+    def _send_policy(self, update: PolicyUpdate) -> None:
+        if self.relay is not None:
+            self.relay.send(update)
+        else:
+            self.send_to_actors(update)
+
+    def send_to_actors(self, update: PolicyUpdate) -> None:
+        """Send a policy, or word of one, to all that have agents of its behaviour id."""
+        for slot in self._launcher.actors.values():
+            outlet = slot.policies.get(update.behavior_id)
+            if outlet is not None:
+                with suppress(QueueClosed):  # the actor has ended
+                    outlet.put_nowait(update)

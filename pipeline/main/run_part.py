@@ -9,9 +9,8 @@ from headrace.pipeline.common.run_parts import RUN_PARTS, wanted_sides
 from headrace.pipeline.control.messages import ControlMessage
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
-from headrace.pipeline.main.broadcast import Broadcaster
 from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.launcher import ActorSlot, Launcher
+from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.shutdown import Shutdown
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 
 class Run(Protocol):
-    """What a part may use of its run."""
+    """What parts, and main's helpers, may use of their run."""
 
     plan: RunPlan
     tasks: GuardedTasks

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from headrace.pipeline.common.graph import learner_name
 from headrace.pipeline.control.messages import HostFailed, LearnNoMore, Stop
 from headrace.pipeline.main.behavior import BehaviorState
-from headrace.pipeline.main.broadcast import Broadcaster
 from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.launcher import Broadcaster
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.config import RunConfig
 from headrace.config.sections import EnvSettings
@@ -17,6 +17,7 @@ from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import (
     BeginCheckpoint,
     BehaviorSeen,
+    ControlMessage,
     CreditRequest,
     Grant,
     Hold,
@@ -29,7 +30,6 @@ from headrace.pipeline.hosts.failures import contained
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.brains import brain_maker
 from headrace.pipeline.policies.inference import policy_maker
-from headrace.pipeline.roles.actor_part import ActorPart
 from headrace.pipeline.roles.outlets import (
     AGENT_PROCESSOR,
     BrainSteps,
@@ -42,7 +42,7 @@ from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, rows_per_batch
 from headrace.pipeline.roles.stages import LOCAL_BOUND, build_stages, chain
 from headrace.queues.agent_manager_queue import AgentManagerQueue
-from headrace.queues.ends import Inlet
+from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.messages import Assignment, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.actor.actor import Actor, ActorPort
@@ -52,7 +52,8 @@ from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.environments.policy_mapping import PolicyMappings, no_behavior
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.environments.stage import EnvironmentStage
+from headrace.stages.environments.remote_policy import DecisionClient
+from headrace.stages.environments.stage import Audience, EnvironmentStage
 from headrace.stages.loop import run_source
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.restarts import RestartBudget
@@ -62,6 +63,49 @@ BRAINS = "brains"
 """Of the seed of their random numbers."""
 AGENT_ID_RANGE = 2**40
 """Agent ids of one actor's environments; replica r has those from r × this on."""
+
+
+class ActorPart:
+    """The actor's side of one part of a run (`pipeline/common/run_parts.py`). What it does not override does nothing.
+
+    Args:
+        host: the actor host.
+        request: for its environments.
+
+    Attributes:
+        oracle: decides in place of policies in the actor.
+        audience: sees all that is played.
+        make_group: makes the environments.
+        make_policy: makes the acting policies.
+        person: makes the brain of a person who plays.
+    """
+
+    outlets: ClassVar[tuple[str, ...]] = ()
+    """The kinds of queues from the actor that are the part's; a queue's kind is its name before the first slash."""
+    inlets: ClassVar[tuple[str, ...]] = ()
+    """The kinds of queues to the actor that are the part's."""
+    oracle: DecisionClient | None = None
+    audience: Audience | None = None
+    make_group: Callable[[], EnvironmentGroup] | None = None
+    make_policy: Callable[[BehaviorSpec], ActingPolicy] | None = None
+    person: Any = None
+
+    def __init__(self, host: Host, request: EnvironmentRequest) -> None:
+        self.host = host
+        self.request = request
+
+    def receive(self, message: ControlMessage) -> None:
+        """Receive a message of main, after the actor."""
+
+    def open_outlet(self, outlet: Outlet[Any]) -> None:
+        """Take the producing end of one of `outlets`."""
+
+    def follow(self, inlet: Inlet[Any]) -> Coroutine[Any, Any, None]:
+        """Listen to one of `inlets` until it ends."""
+        raise NotImplementedError
+
+    def before_report(self) -> None:
+        """The host is about to report to main."""
 
 
 class ActorHost(Host):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.config import RunConfig
 from headrace.config.environment import KeyMapSettings
 from headrace.pipeline.control.messages import PictureTaken
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.exhibition.keys import buttons
+from headrace.stages.exhibition.film import FilmedGroup
+from headrace.stages.exhibition.keys import buttons, keys_of
 from headrace.stages.exhibition.projector import Shown, Standings
 from headrace.stages.games.scene import Display
 
@@ -38,14 +40,22 @@ def picture_taken(number: int, shown: Shown, standings: Standings, recorded: int
     return PictureTaken(values, picture.image)
 
 
+def keys_for(config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec) -> KeyMapSettings:
+    """Return the keys by which a person plays for a behaviour id: the YAML's, else the game's own."""
+    assert config.environment is not None, "it is shown"
+    display = None if film is None else film.display
+    return keys_of(spec, config.environment.keys, {} if display is None else display.keys)
+
+
 def described_side(
-    spec: BehaviorSpec, display: Display | None, keys: KeyMapSettings, choices: Sequence[str], seat: bool = True
+    config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec, choices: Sequence[str], seat: bool = True
 ) -> dict[str, Any]:
     """Describe a behaviour id: who may play for it, by which keys, and whether a person may."""
     name = spec.name if spec.name == spec.behavior_id else f"{spec.name}, team {spec.team}"
-    if display is not None:
-        name = display.sides.get(spec.behavior_id, name)
-    return {"id": spec.behavior_id, "name": name, "choices": list(choices), "keys": buttons(keys), "seat": seat}
+    if film is not None and film.display is not None:
+        name = film.display.sides.get(spec.behavior_id, name)
+    keys = buttons(keys_for(config, film, spec))
+    return {"id": spec.behavior_id, "name": name, "choices": list(choices), "keys": keys, "seat": seat}
 
 
 def described_show(

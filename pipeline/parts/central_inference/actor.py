@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.pipeline.policies.inference import make_inference_policy
-from headrace.pipeline.roles.actor_part import ActorPart
+from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.ends import Inlet, ItemSource, Outlet
 from headrace.queues.errors import QueueClosed

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.config.environment import KeyMapSettings
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd
@@ -20,12 +19,11 @@ from headrace.pipeline.control.messages import DirectShow, KeysHeld, OpenEdge, S
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.parts.exhibition.run_players import RunPlayers
 from headrace.pipeline.policies.demo_files import SUFFIX, write_demos
-from headrace.pipeline.roles.announcing import described_show, described_side, picture_taken
+from headrace.pipeline.roles.announcing import described_show, described_side, keys_for, picture_taken
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.ends import Inlet
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import ActionBatch, PolicyUpdate
-from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_writer import next_stream_path
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
@@ -34,7 +32,6 @@ from headrace.stages.errors import StageError, describe_error
 from headrace.stages.exhibition import Cast, Casting, Show
 from headrace.stages.exhibition.demonstration import EDGE, Demonstration
 from headrace.stages.exhibition.film import FilmedGroup
-from headrace.stages.exhibition.keys import keys_of
 from headrace.stages.exhibition.making import make_shown_group
 from headrace.stages.exhibition.projector import Shown
 
@@ -72,7 +69,7 @@ class ExhibitionHost(Host):
         parameters.receive(final_parameters(config.environment_parameters))
         connect_parameters(group, parameters)
         parameters.reseed(self.plan.seed)
-        self._cast = cast = Cast(self._players, self._keys, time.monotonic)
+        self._cast = cast = Cast(self._players, lambda spec: keys_for(self.config, film, spec), time.monotonic)
         self._show = show = Show(group, film, cast, self._put, self._played, time.monotonic)
         try:
             self._direct(self._wish)
@@ -133,17 +130,12 @@ class ExhibitionHost(Host):
         assert film is not None
         assert cast is not None
         sides = [
-            described_side(spec, film.display, self._keys(spec), self._players.choices(spec))
+            described_side(self.config, film, spec, self._players.choices(spec))
             for spec in group.behavior_specs.values()
         ]
         return described_show(sides, film.display, self._saved, cast.trouble)
 
     # Who plays. ------------------------------------------------------------------------------------------------------
-
-    def _keys(self, spec: BehaviorSpec) -> KeyMapSettings:
-        assert self.config.environment is not None, "it is shown"
-        display = None if self._film is None else self._film.display
-        return keys_of(spec, self.config.environment.keys, {} if display is None else display.keys)
 
     def _direct(self, wish: DirectShow) -> None:
         show, cast = self._show, self._cast

@@ -9,16 +9,14 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.brains import PLAYER, brains_of_team
-from headrace.config.environment import KeyMapSettings
 from headrace.pipeline.control.messages import ControlMessage, DirectShow, KeysHeld, ShowAnnounced
-from headrace.pipeline.roles.actor_part import ActorPart
-from headrace.pipeline.roles.announcing import described_show, described_side, picture_taken
+from headrace.pipeline.roles.actor import ActorPart
+from headrace.pipeline.roles.announcing import described_show, described_side, keys_for, picture_taken
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.exhibition.film import FilmedGroup
-from headrace.stages.exhibition.keys import keys_of
 from headrace.stages.exhibition.making import make_shown_group
 from headrace.stages.exhibition.own_game import KEY, PAUSED, OwnGame, Seats
 from headrace.stages.exhibition.projector import Shown
@@ -31,7 +29,7 @@ class HostedGame(ActorPart):
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
-        self.seats = Seats(self._is_seat, self._keys, time.monotonic)
+        self.seats = Seats(self._is_seat, lambda spec: keys_for(self._config, self._film, spec), time.monotonic)
         self.person, self.make_group = self.seats.sit, self.make
         self._control = host.control
         self._game: OwnGame | None = None
@@ -70,11 +68,6 @@ class HostedGame(ActorPart):
         brains = () if settings is None else brains_of_team(settings.brain, spec.team)
         return any(brain.use == PLAYER for brain in brains)
 
-    def _keys(self, spec: BehaviorSpec) -> KeyMapSettings:
-        assert self._config.environment is not None, "it is shown"
-        display = None if self._film is None else self._film.display
-        return keys_of(spec, self._config.environment.keys, {} if display is None else display.keys)
-
     async def _show(self, shown: Shown) -> None:
         assert self._game is not None, "it shows this"
         if len(self._announced.get("sides", ())) < len(self._game.behavior_specs):
@@ -93,15 +86,14 @@ class HostedGame(ActorPart):
         """Say what there is to play, whenever it has changed."""
         assert self._game is not None, "it is played"
         assert self._film is not None, "it is shown"
-        display = self._film.display
         sides = [
-            described_side(spec, display, self._keys(spec), (), self._is_seat(spec))
+            described_side(self._config, self._film, spec, (), self._is_seat(spec))
             for spec in self._game.behavior_specs.values()
         ]
         names = {side["id"]: side["name"] for side in sides}
         whose = " and ".join(names[each] for each in self._waits.split(", ") if each in names)
         waits = f"The run waits until somebody plays for {whose}." if whose else ""
-        values = described_show(sides, display, waits=waits)
+        values = described_show(sides, self._film.display, waits=waits)
         if values != self._announced:
             self._announced = values
             self._control.send(ShowAnnounced(values))

@@ -6,7 +6,7 @@ from functools import partial
 
 from headrace.config import RunConfig
 from headrace.pipeline.control.messages import Scored
-from headrace.pipeline.roles.actor_part import ActorPart
+from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.evaluation.scores import ScoreKeeper

@@ -16,8 +16,7 @@ from headrace.config.host_kinds import HOST_KINDS, HostKind
 from headrace.pipeline.control.channel import LocalControl, local_pair
 from headrace.pipeline.control.messages import Grant, OpenEdge, Stop
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
-from headrace.pipeline.main.broadcast import Broadcaster
-from headrace.pipeline.main.launcher import Launcher
+from headrace.pipeline.main.launcher import Broadcaster, Launcher
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.run_folder.folder import RunFolder
