@@ -1,16 +1,145 @@
-"""The state of one behaviour in main."""
+"""One behaviour in main: its state, and the stages on its way: ghost stage, custom stages, publisher."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from headrace.config import BehaviorSettings
+from headrace.config import BehaviorSettings, RunConfig
+from headrace.pipeline.common.graph import Route, main_stage_name, placements_after
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.trajectory_path import TrajectoryPath
+from headrace.pipeline.main.self_play import SelfPlay
+from headrace.pipeline.roles.stages import PlacedStage, Runner, StageHost, build_stage, chain
 from headrace.pipeline.run_folder.training_status import ExportEntry
+from headrace.queues.ends import Inlet, ItemSource, Outlet
+from headrace.queues.errors import QueueClosed
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import describe_error, is_failure
+from headrace.stages.ghost.stage import GhostStage
+from headrace.stages.loop import SAVING, StageFailure, StageRunner, describe_item
+from headrace.stages.publisher import PolicyPublisher
 from headrace.stages.trainer.report import TrainerReport
+
+log = logging.getLogger(__name__)
+
+
+class TrajectoryPath:
+    """The path of one behaviour's trajectories and policies through main.
+
+    Args:
+        route: the behaviour's way.
+        config: the run's configuration.
+        stages: contexts, hooks and saved states of stages in main.
+        publisher: where policies go.
+        self_play: the run's self-play, if this behaviour takes part in it.
+        on_policy: called with each policy of the trainer, and with None behind the last one.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        config: RunConfig,
+        stages: StageHost,
+        publisher: PolicyPublisher,
+        self_play: SelfPlay | None = None,
+        on_policy: Callable[[PolicyUpdate | None], None] = lambda policy: None,
+    ) -> None:
+        self._route = route
+        self._config = config
+        self._main = stages
+        self._publisher = publisher
+        self._self_play = self_play
+        self._on_policy = on_policy
+        if self_play is not None:
+            self_play.add(route.behavior)
+        self.students: dict[str, Outlet[Any]] = {}
+        """Inlets of trainers that imitate this behaviour, by their own: what goes to its trainer goes to them too."""
+        self._stages = self._build()
+        self._failed_saving: set[str] = set()
+        """Stages that failed as their state was asked for. Not again: one that hung would hang again."""
+
+    @property
+    def elo(self) -> float | None:
+        """Rating of the newest policy, with self-play."""
+        return self._self_play.controller.elo(self._route.behavior) if self._self_play is not None else None
+
+    def add_behavior(self, behavior_id: str) -> None:
+        """A team has appeared."""
+        if self._self_play is not None:
+            self._self_play.add_behavior(behavior_id)
+
+    def on_report(self, report: TrainerReport) -> None:
+        """The trainer has reported."""
+        if self._self_play is not None:
+            self._self_play.on_report(report)
+
+    def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
+        """Make what carries trajectories from the actors' queue to the learner's."""
+        last: Any = _Copies(outlet, self.students) if self.students else outlet
+        if not self._stages:
+            return [carry(inlet, last)]
+        return [self._noting(runner) for runner in chain(self._stages, self._main, inlet, last)]
+
+    def policies(self, updates: Inlet[Any]) -> list[Runner]:
+        """Make what carries policies from the trainer to the publisher."""
+        behavior = self._route.behavior
+        seen, publish = _Seen(updates, self._on_policy), _Into(self._publisher)
+        if self._self_play is None:
+            return [carry(seen, publish)]
+        name = main_stage_name("ghost-policies", behavior)
+        return [StageRunner(self._self_play.policy_stage(), seen, publish, self._main.context(name)).run()]
+
+    def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
+        """Hand each stage's state to `save`, without waiting for a barrier.
+
+        This is done when something has failed, maybe one of these stages: one whose state can't be had any more is
+        saved without, for what the trainers have learned is worth more.
+        """
+        for placed in self._stages:
+            name = placed.name
+            if name in self._failed_saving:
+                save(name, None)
+                continue
+            try:
+                if self._self_play is not None and isinstance(placed.stage, GhostStage):
+                    self._self_play.save_now(self._route.behavior, save)
+                else:
+                    save(name, placed.stage.state_dict())
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
+                log.warning(
+                    "stage %s can't be saved (%s): a resumed run starts it afresh",
+                    name,
+                    describe_error(error),
+                )
+                save(name, None)
+
+    async def _noting(self, runner: Runner) -> None:
+        try:
+            await runner
+        except StageFailure as failure:
+            if failure.doing.startswith(SAVING):
+                self._failed_saving.add(failure.stage)
+            raise
+
+    def _build(self) -> list[PlacedStage]:
+        """Make the stages, in order."""
+        behavior = self._route.behavior
+        stages = []
+        for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
+            if after == "ghost" and self._self_play is not None:
+                name, stage = main_stage_name("ghost", behavior), self._self_play.trajectory_stage()
+                stages.append(PlacedStage(name, stage, hooks=self._self_play.hooks(name, behavior)))
+            for placement in placements_after(self._config, after, in_main=True):
+                if placement.name in names:
+                    name = main_stage_name(placement.name, behavior)
+                    stages.append(PlacedStage(name, build_stage(placement, self._config)))
+        return stages
 
 
 @dataclass
@@ -73,3 +202,88 @@ class BehaviorState:
     def _schedule(self, step: int) -> None:
         interval = self.settings.checkpoint_interval
         self.next_checkpoint = step + interval - step % interval
+
+
+class _Copies:
+    """Several sinks as one: all get every item, and the slowest sets the pace.
+
+    Students get theirs under their own name: a recording of their inlet has to find its way to them again. The team
+    stays, as each numbers its trajectories for itself.
+    """
+
+    def __init__(self, trainer: Outlet[Any], students: Mapping[str, Outlet[Any]]) -> None:
+        self._trainer = trainer
+        self._students = students
+
+    async def put(self, item: Any) -> None:
+        await self._trainer.put(item)
+        for name, sink in self._students.items():
+            await sink.put(_under(name, item) if isinstance(item, TrajectoryBatch) else item)
+
+    def close(self) -> None:
+        for sink in (self._trainer, *self._students.values()):
+            sink.close()
+
+
+def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
+    """Return trajectories under another behaviour's name."""
+    return replace(item, behavior_id=name + item.behavior_id.removeprefix(item.behavior))
+
+
+class _Seen:
+    """An inlet of policies that are shown to somebody else, too."""
+
+    def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate | None], None]) -> None:
+        self._inlet = inlet
+        self._show = show
+
+    async def __aiter__(self) -> AsyncIterator[PolicyUpdate]:
+        async for policy in self._inlet:
+            self._show(policy)
+            yield policy
+            del policy
+
+    def close(self) -> None:
+        self._inlet.close()
+        self._show(None)
+
+
+class _Into:
+    """The publisher as a sink: publishing never waits, so no queue has to stand before it."""
+
+    def __init__(self, publisher: PolicyPublisher) -> None:
+        self._publisher = publisher
+
+    async def put(self, item: Any) -> None:
+        try:
+            for _ in self._publisher.process(item):
+                pass
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            raise StageFailure("publisher", f"on {describe_item(item)}", error) from error
+
+    def close(self) -> None:
+        """Other behaviours' policies still come."""
+
+
+async def drain(inlet: Any) -> None:
+    """Take trajectories that nobody learns from."""
+    try:
+        async for item in inlet:
+            del item
+    finally:
+        inlet.close()
+
+
+async def carry(inlet: Any, outlet: Any) -> None:
+    """Put what comes from one queue into another, until either ends."""
+    try:
+        async for item in inlet:
+            await outlet.put(item)
+            del item
+    except QueueClosed:
+        pass  # whoever took them is gone, and main hears of that otherwise
+    finally:
+        inlet.close()
+        outlet.close()

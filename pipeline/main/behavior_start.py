@@ -17,11 +17,10 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.hosts.child_process import dismiss_early
-from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath, drain
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunParts
 from headrace.pipeline.main.self_play import SelfPlay
-from headrace.pipeline.main.trajectory_path import TrajectoryPath, drain
 from headrace.pipeline.policies.inference import CountingStage, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.roles.stages import LOCAL_BOUND, Runner, StageHost

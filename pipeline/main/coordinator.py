@@ -2,7 +2,7 @@
 
 It decides nothing about learning. What every run has lies in modules beside it: `launcher` starts and joins hosts, and
 sends to actors, `behavior_start` starts a behaviour when it is first seen, `pipeline/flow/` gives credits,
-`checkpointing` gathers checkpoints, `shutdown` ends the run, `trajectory_path` holds the stages that live in main,
+`checkpointing` gathers checkpoints, `shutdown` ends the run, `behavior` holds the stages that live in main,
 `host_watch` starts actors and sees to hosts that end or are silent. What only some runs have is a part
 (`common/run_parts.py`). Here all of it is wired, and each message is dispatched: what causes what, and when.
 """
@@ -108,15 +108,7 @@ class Coordinator:
         self.early_end = EarlyEnd(plan, self.shutdown)
         self.controls = RunControls(self, self.checkpointing, self._begin_checkpoint)
         self._hosts = HostWatch(self)
-        self._silence = SilenceWatch(
-            self.supervisor,
-            self.running,
-            self.tasks.group,
-            stages,
-            self.shutdown.fail,
-            self.parts.of_role,
-            self._hosts.may_replace,
-        )
+        self._silence = SilenceWatch(self, stages, self._hosts.may_replace)
 
     async def __aenter__(self) -> Self:
         await self.tasks.group.__aenter__()

@@ -26,9 +26,8 @@ from headrace.pipeline.main.behavior_start import BehaviorStarter
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.launcher import ActorSlot
-from headrace.pipeline.main.run_part import Run, RunPart, RunParts
-from headrace.pipeline.main.running_hosts import RunningHosts
-from headrace.pipeline.main.supervision import Role, Silence, Supervisor
+from headrace.pipeline.main.run_part import Run, RunParts
+from headrace.pipeline.main.supervision import Role, Silence
 from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
@@ -281,64 +280,47 @@ class SilenceWatch:
     Who holds main's event loop is named elsewhere (`headrace.pipeline.common.loop_watch`), as nothing here runs then.
 
     Args:
-        supervisor: knows who has been silent for too long.
-        running: the hosts.
-        tasks: the group that owns the tasks in which silent hosts are asked.
+        run: the run.
         stages: main's own stages.
-        fail: ends the run.
-        part_of: returns the part of the run that sees to hosts of a role; None if main does.
         may_replace: says of a host whether another one takes its place.
     """
 
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        running: RunningHosts,
-        tasks: asyncio.TaskGroup,
-        stages: StageHost,
-        fail: Callable[[HostFailed], None],
-        part_of: Callable[[str], RunPart | None],
-        may_replace: Callable[[HostHandle], bool],
-    ) -> None:
-        self._supervisor = supervisor
-        self._running = running
-        self._tasks = tasks
+    def __init__(self, run: WatchedRun, stages: StageHost, may_replace: Callable[[HostHandle], bool]) -> None:
+        self._run = run
         self._stages = stages
-        self._fail = fail
-        self._part_of = part_of
         self._may_replace = may_replace
-        supervisor.started(MAIN, "main", time.monotonic())
+        run.supervisor.started(MAIN, "main", time.monotonic())
 
     def started(self, host: HostHandle) -> None:
         """Watch over a host from now on."""
         role = host_role(host.plan.role)
         # What runs in main's event loop can't be ended alone when it holds that.
         limits: Role = role.limits if host.may_hang else "main"
-        self._supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
+        self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
 
     def look(self, now_s: float) -> None:
         """Look who is silent; to be called about once a second."""
-        self._supervisor.alive(MAIN, now_s, self._stages.silent_s())
-        for silence in self._supervisor.silent(now_s):
-            host = self._running.get(silence.host)
+        self._run.supervisor.alive(MAIN, now_s, self._stages.silent_s())
+        for silence in self._run.supervisor.silent(now_s):
+            host = self._run.running.get(silence.host)
             if host is None:
                 self._judge_main(silence)
             else:
-                self._tasks.create_task(self._judge(host, silence))
+                self._run.tasks.group.create_task(self._judge(host, silence))
 
     async def _judge(self, host: HostHandle, silence: Silence) -> None:
         words = f"{_words(silence)}: {await host.describe()}"
-        if not self._running.current(host) or self._running.has_ended(silence.host):
+        if not self._run.running.current(host) or self._run.running.has_ended(silence.host):
             return
         if not silence.ends:
             log.warning("%s", words)
             return
-        if (part := self._part_of(host.plan.role)) is not None:
+        if (part := self._run.parts.of_role(host.plan.role)) is not None:
             part.host_failed(words)
         elif host.may_hang and self._may_replace(host):
             log.warning("%s\nKilling it.", words)
         else:
-            self._fail(HostFailed(f"{words}\nIt was ended.", "", silence.host))
+            self._run.shutdown.fail(HostFailed(f"{words}\nIt was ended.", "", silence.host))
         host.kill()
 
     def _judge_main(self, silence: Silence) -> None:
@@ -347,7 +329,7 @@ class SilenceWatch:
         if not silence.ends:
             log.warning("%s", words)
         elif activity is not None and activity.task is not None:
-            self._fail(HostFailed(f"{words}\nIt was ended.", "", activity.stage))
+            self._run.shutdown.fail(HostFailed(f"{words}\nIt was ended.", "", activity.stage))
             activity.task.cancel()
 
 

@@ -52,16 +52,16 @@ def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
     hosts = config.pipeline.hosts
     kept = _kept(config)
     cores = usable_cores()
-    said: list[str] = []
-    config = _with_kinds(config, kept, cores, said)
+    remarks: list[str] = []
+    config = _with_kinds(config, kept, cores, remarks)
     if config.env_settings.is_auto("num_envs") or _is_auto_section(config):
-        config = _with_instances(config, kept, cores, said)
+        config = _with_instances(config, kept, cores, remarks)
     if hosts.actors.is_auto("replicas"):
-        config = _with_actors(config, kept, cores, said)
-    return config, f"Chosen for this machine: {'; '.join(said)}." if said else ""
+        config = _with_actors(config, kept, cores, remarks)
+    return config, f"Chosen for this machine: {'; '.join(remarks)}." if remarks else ""
 
 
-def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, said: list[str]) -> RunConfig:
+def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
     chosen = []
     for which in ("actors", "learners"):
         if getattr(config.pipeline.hosts, which).is_auto("kind"):
@@ -71,35 +71,35 @@ def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, said: li
     kinds = {getattr(config.pipeline.hosts, which).kind for which in chosen}
     if kinds:
         where = "in main's process" if kinds == {"inline"} else "in processes of their own"
-        said.append(f"{' and '.join(chosen)} {where} ({_cores(cores)})")
+        remarks.append(f"{' and '.join(chosen)} {where} ({_cores(cores)})")
     return config
 
 
-def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, said: list[str]) -> RunConfig:
+def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
     """Choose `num_envs`."""
     section = config.environment
     if _has_player(config):
         return _with_num_envs(config, 1)
     if (before := _instances(kept)) is not None:
-        said.append(f"num_envs {before}, as before")
+        remarks.append(f"num_envs {before}, as before")
         return _with_num_envs(config, before)
     if section is None or config.environment_kind.apart:
         number = min(max(1, cores - 1), MOST_PROGRAMS)
-        said.append(f"num_envs {number}, as there are {_cores(cores)}, one of them for learning")
+        remarks.append(f"num_envs {number}, as there are {_cores(cores)}, one of them for learning")
         return _with_num_envs(config, number)
     most = _most_instances(config)
     counts = [2**power for power in range(most.bit_length()) if 2**power <= most]
     took = _measured(config, counts, GROWTH)
     if not took:
-        said.append("num_envs 1, as the time of the environment's steps could not be measured")
+        remarks.append("num_envs 1, as the time of the environment's steps could not be measured")
         return _with_num_envs(config, 1)
     best = max(count / (TICK_S + seconds) for count, seconds in took.items())
     number = next(count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best)
-    said.append(f"num_envs {number}, which step in {took[number]:.2g} s ({_others(took, number)})")
+    remarks.append(f"num_envs {number}, which step in {took[number]:.2g} s ({_others(took, number)})")
     return _with_num_envs(config, number)
 
 
-def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, said: list[str]) -> RunConfig:
+def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
     """Choose how many actors share the instances."""
     section = config.environment
     if section is None or section.num_envs == 1 or not _may_share(config):
@@ -108,7 +108,7 @@ def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, said: l
     share = _instances(kept)
     if isinstance(before, int) and share is not None and before * share == section.num_envs:
         if before > 1:
-            said.append(f"{before} actors with {share} environments each, as before")
+            remarks.append(f"{before} actors with {share} environments each, as before")
         return _shared(config, before)
     learners = max(1, sum(settings.learns for settings in config.behaviors.values()))
     free = cores - min(learners, max(1, cores // 2))
@@ -124,9 +124,9 @@ def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, said: l
     least = min(tick.values())
     actors = next(number for number, seconds in tick.items() if seconds <= 1.1 * least)
     if tick[1] < WORTH * tick[actors]:
-        said.append(f"1 actor for {whole} environments, whose steps take {full:.2g} s: more would hardly be faster")
+        remarks.append(f"1 actor for {whole} environments, whose steps take {full:.2g} s: more would hardly be faster")
         return config
-    said.append(
+    remarks.append(
         f"{actors} actors with {whole // actors} of the {whole} environments each, as a step of all takes {full:.2g} s "
         f"and there are {_cores(cores)}"
     )

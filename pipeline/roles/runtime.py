@@ -9,7 +9,8 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from headrace.pipeline.common.process import read_usage
 from headrace.pipeline.control.channel import ControlEnd
@@ -41,6 +42,9 @@ class Host(ABC):
         checkpoint: the checkpoint that it resumes from; None in a fresh run.
         stages: contexts, hooks and parts of checkpoints of its stages.
     """
+
+    named_in_failures: ClassVar[bool] = False
+    """True if main is told of a failure with the host's name before it, as nothing else in it says which it was."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self.plan = plan
@@ -109,8 +113,8 @@ class Host(ABC):
         )
 
     def _describe(self, failure: BaseException) -> HostFailed:
-        """Describe its failure to main."""
-        return describe_failure(self.plan.name, failure)
+        found = describe_failure(self.plan.name, failure)
+        return replace(found, message=f"{self.plan.name}: {found.message}") if self.named_in_failures else found
 
     async def _report_periodically(self) -> None:
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from headrace.pipeline.common.graph import INFERENCE, actor_names
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import DecideFor, HostFailed, OpenEdge, PolicyKept, Stop
+from headrace.pipeline.control.messages import DecideFor, OpenEdge, PolicyKept, Stop
 from headrace.pipeline.hosts.failures import contained
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.inference import policy_maker
@@ -45,6 +45,8 @@ class _Deciding:
 
 class InferenceHost(Host):
     """Runs the one decider of a run."""
+
+    named_in_failures = True  # a policy that fails says whose it is, and not where it lies
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
@@ -80,11 +82,6 @@ class InferenceHost(Host):
                     await self._following.put((message.name, await self.open_inlet(message)))
                 case Stop():
                     self._stopped.set()
-
-    def _describe(self, failure: BaseException) -> HostFailed:
-        """Describe its failure to main, by its name: a policy that fails says whose it is, and not where it lies."""
-        found = super()._describe(failure)
-        return replace(found, message=f"{self.plan.name}: {found.message}")
 
     async def _follow(self) -> None:
         async with asyncio.TaskGroup() as tasks:

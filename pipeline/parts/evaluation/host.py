@@ -54,7 +54,7 @@ class EvaluationHost(Host):
         parameters.receive(final_parameters(config.environment_parameters))
         request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas, self.plan.folder)
         stage = EvaluationStage(
-            lambda: _told(make_group(request), parameters),
+            lambda: _connected(make_group(request), parameters),
             policy_maker(config, self.plan.folder),
             make_opponents(config, self),
             every=settings.every,
@@ -150,7 +150,7 @@ class EvaluationHost(Host):
         self._export(policy, spec, "opponent")
 
 
-def _told(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:
+def _connected(group: EnvironmentGroup, parameters: EpisodeParameters) -> EnvironmentGroup:
     connect_parameters(group, parameters)
     return group
 

@@ -257,34 +257,27 @@ class Followers:
             host.close()
 
 
+@dataclass(frozen=True)
 class _SharedInlet:
     """An inlet whose items go to followers, too, before they are learned from.
 
     A batch that is too large for the way there is taken in pieces, by the learner as well: all learn in the same steps.
     """
 
-    def __init__(
-        self,
-        inlet: ItemSource[Any],
-        followers: list[Outlet[Any]],
-        slab_bytes: int,
-        patience_s: float | None,
-        learns: Callable[[], bool],
-    ) -> None:
-        self._inlet = inlet
-        self._followers = followers
-        self._slab_bytes = slab_bytes
-        self._patience_s = patience_s
-        self._learns = learns
+    inlet: ItemSource[Any]
+    followers: list[Outlet[Any]]
+    slab_bytes: int
+    patience_s: float | None
+    learns: Callable[[], bool]
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        async for item in self._inlet:
+        async for item in self.inlet:
             if isinstance(item, Barrier):  # checkpoints are the learner's
                 yield item
                 continue
             new = isinstance(item, TrajectoryBatch)  # of which none is learned from at the end
-            for piece in pieces(item, self._slab_bytes) if new else (item,):
-                if self._learns() or not new:
+            for piece in pieces(item, self.slab_bytes) if new else (item,):
+                if self.learns() or not new:
                     await self._put(piece)
                 yield piece
             del item, piece
@@ -294,8 +287,8 @@ class _SharedInlet:
 
     async def _put(self, piece: Any) -> None:
         try:
-            async with asyncio.timeout(self._patience_s):
-                for follower in self._followers:
+            async with asyncio.timeout(self.patience_s):
+                for follower in self.followers:
                     await follower.put(piece)
                 await asyncio.sleep(0)  # what is on its way sets out now: learning holds the event loop
         except (TimeoutError, QueueClosed) as error:

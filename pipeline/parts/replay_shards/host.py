@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +11,7 @@ from headrace.config import SACHyperparameters
 from headrace.pipeline.common.graph import REPLAY_SHARD, TRAINER, learner_name, part_name, saved_shards
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import HostFailed, OpenEdge, PartFailed
+from headrace.pipeline.control.messages import OpenEdge, PartFailed
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
@@ -27,6 +26,8 @@ from headrace.stages.trainer.sac.sharded_replay import ReplayShard, deal, shard_
 
 class ReplayShardHost(Host):
     """Runs one shard."""
+
+    named_in_failures = True  # its stage is in all shards
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
@@ -56,11 +57,6 @@ class ReplayShardHost(Host):
                     self._outlet.set_result(await self.open_outlet(message))
                 else:
                     self._inlet.set_result(await self.open_inlet(message))
-
-    def _describe(self, failure: BaseException) -> HostFailed:
-        """Describe its failure to main, by the shard's name: its stage is in all of them."""
-        found = super()._describe(failure)
-        return replace(found, message=f"{self.plan.name}: {found.message}")
 
     def _restore(self) -> None:
         """Go on with the rows of a checkpoint: this shard's, or its share where there were others."""

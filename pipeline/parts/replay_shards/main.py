@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from headrace.pipeline.common.graph import shard_names
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.behavior import BehaviorState, carry
 from headrace.pipeline.main.run_part import RunPart
-from headrace.pipeline.main.trajectory_path import carry
 from headrace.pipeline.roles.stages import Runner
 
 

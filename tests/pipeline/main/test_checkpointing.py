@@ -14,10 +14,9 @@ from headrace.pipeline.control.channel import local_pair
 from headrace.pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, Stop
 from headrace.pipeline.hosts.inline import InlineHost, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
-from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.trajectory_path import TrajectoryPath
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.roles.stages import StageHost

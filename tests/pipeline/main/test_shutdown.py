@@ -12,13 +12,12 @@ from fakes import counting_spec
 
 from headrace.config import RunConfig
 from headrace.pipeline.control.messages import HostFailed
-from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.launcher import Broadcaster, Launcher
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.shutdown import Shutdown
-from headrace.pipeline.main.trajectory_path import TrajectoryPath
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.roles.stages import StageHost

@@ -57,9 +57,14 @@ class Watched:
         supervisor = Supervisor(EnvSettings(), SupervisionSettings.model_validate(LIMITS))
         self.stages = StageHost(MAIN, folder, 1, None, StatisticsCollector(1), None, lambda message: None)
         self._begun = self._now = time.monotonic()
-        self.watch = SilenceWatch(
-            supervisor, self.running, tasks, self.stages, self.failures.append, self.part_of, self.replaced
+        run: Any = SimpleNamespace(
+            supervisor=supervisor,
+            running=self.running,
+            tasks=SimpleNamespace(group=tasks),
+            shutdown=SimpleNamespace(fail=self.failures.append),
+            parts=SimpleNamespace(of_role=self.part_of),
         )
+        self.watch = SilenceWatch(run, self.stages, self.replaced)
 
     def part_of(self, role: str) -> Any:
         return SimpleNamespace(host_failed=self.blamed.append) if role == "evaluation" else None

@@ -13,7 +13,7 @@ from stream_samples import trajectories
 from headrace.config import RunConfig
 from headrace.pipeline.common.graph import route
 from headrace.pipeline.control.messages import CreditsReturned
-from headrace.pipeline.main.trajectory_path import TrajectoryPath, drain
+from headrace.pipeline.main.behavior import TrajectoryPath, drain
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
 from headrace.queues.agent_manager_queue import AgentManagerQueue
