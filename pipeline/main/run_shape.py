@@ -20,7 +20,7 @@ from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import decides_centrally, offline_demonstrations, placements_after
 from headrace.pipeline.common.process import usable_cores
-from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
+from headrace.pipeline.main.environment_trial import NoAnswer, call_in_subprocess
 from headrace.pipeline.roles.sizes import kind_of_trainer
 from headrace.pipeline.run_folder.folder import CONFIGURATION
 from headrace.stages.environments.factory import no_screen

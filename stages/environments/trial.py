@@ -1,7 +1,7 @@
 """Environments that are made and stepped before training: a trial with remarks for people, timing, and their specs.
 
 Rooms of kinds yield remarks from a function that `config/environment_kinds.py` names as their `trial`. Trials and
-timing run in a process of their own (`pipeline/main/subprocess_call.py`), since they make and step environments.
+timing run in a process of their own (`pipeline/main/environment_trial.py`), since they make and step environments.
 """
 
 from __future__ import annotations
