@@ -63,9 +63,14 @@ def test_anything_else_is_refused_with_what_there_is(listen):
 
 
 def test_a_port_found_is_free_at_all_addresses(held):
-    port, hosts = find_port("localhost", 0)
-    assert port > 0
-    listen_on(hosts, port, held)
+    for last in (False, False, True):
+        port, hosts = find_port("localhost", 0)
+        assert port > 0
+        try:
+            listen_on(hosts, port, held)
+            break
+        except OSError:  # another process took it meanwhile; not three times
+            assert not last
     assert find_port("localhost", 0)[0] != port
 
 

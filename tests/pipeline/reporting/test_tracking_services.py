@@ -77,11 +77,15 @@ def wandb_history(run_folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", "/nonexistent")
+    yield
+    import wandb
+
+    wandb.teardown()  # ends the process that it starts beside this one
 
 
 @pytest.mark.lengthy
