@@ -23,6 +23,7 @@ def test_every_row_says_what_is_done_there_what_here_and_where_it_is_seen():
         assert LINK.search(row[3]), row
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("path", sorted({path for path, _ in LINK.findall(PAGE)}))
 def test_what_is_linked_to_is_there_with_the_tests_that_are_named(path):
     file = DOCS / path

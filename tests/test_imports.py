@@ -103,6 +103,7 @@ def below(name: str) -> str:
     return rest if top(rest) in PARTS else name
 
 
+@pytest.mark.lengthy
 def test_every_layer_is_looked_at():
     assert {top(path.replace("/", ".")) for path, _ in modules()} == set(LAYERS)
 
@@ -144,6 +145,7 @@ def test_nothing_that_can_unpickle_is_imported():
     assert not found, "files and messages are data: reading them must not be able to run code"
 
 
+@pytest.mark.lengthy
 def test_neither_numpy_nor_torch_may_unpickle():
     found = []
     for path, tree in modules():

@@ -151,6 +151,7 @@ def test_a_missing_dependency_is_named_with_what_to_do(checkout, tmp_path):
     assert "-m pip install -c constraints.txt -e ." in done.stderr
 
 
+@pytest.mark.lengthy
 def test_a_missing_dependency_that_is_imported_late_is_named_too(checkout, tmp_path):
     without = (
         "import runpy, sys; sys.modules['msgpack'] = None; sys.argv = sys.argv[1:]; "
@@ -186,6 +187,7 @@ def wheel(linkless: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(linkless, tmp_path_factory.mktemp("wheel"), "wheel")
 
 
+@pytest.mark.lengthy
 def test_a_wheel_holds_one_package_its_types_and_the_examples(wheel, checkout):
     below = {part: f"headrace/{part}" for part in PARTS} | {"headrace": "headrace"}
     wanted = {

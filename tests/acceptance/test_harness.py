@@ -53,12 +53,14 @@ def test_training_tells_the_returns_of_all_episodes(tmp_path):
     assert np.mean(returns[-100:]) == pytest.approx(behavior.recent_return, abs=1e-5)
 
 
+@pytest.mark.lengthy
 def test_one_seed_gives_one_outcome(tmp_path):
     first, second, other = (try_case(tiny(), tmp_path / name, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
 
     assert first.returns == second.returns != other.returns
 
 
+@pytest.mark.lengthy
 def test_a_control_is_accepted_for_failing(tmp_path):
     learned, control = (try_case(tiny(fails=fails), tmp_path / str(fails), 0) for fails in (False, True))
 

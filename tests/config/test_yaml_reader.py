@@ -61,6 +61,7 @@ def test_a_scalar_means_what_it_looks_like(text: str, value: object):
     assert (result, type(result)) == (value, type(value))
 
 
+@pytest.mark.lengthy
 @settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_float_that_python_writes_is_read_back(number: float):
@@ -190,6 +191,7 @@ MERGES = "m0: &m0 {x: 1}\n" + "".join(f"m{i}: &m{i} {{<<: [{', '.join([f'*m{i - 
 LADDER = "a0: &a0 1\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 60))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [

@@ -57,6 +57,7 @@ def hostile(canary: Path) -> bytes:
     return b"cposix\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR."
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("reader", READERS, ids=[reader.name for reader in READERS])
 def test_changed_bytes_are_read_or_refused(reader: Reader, canary, tmp_path):
     fuzz(reader, canary, tmp_path)

@@ -105,6 +105,7 @@ def test_older_addons_serve_as_well(opened):
     assert env.step([[0, 0, 0]])[4] == [{}] * 3
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -148,6 +149,7 @@ def test_a_game_that_ends_before_it_connects_is_named(opened):
         opened(fault="start", status=4)
 
 
+@pytest.mark.lengthy
 def test_a_game_that_does_not_connect_is_ended(opened, monkeypatch):
     monkeypatch.setattr(GodotEnv, "DEFAULT_TIMEOUT", 1)
     with pytest.raises(GodotEnvError, match="no game has connected to port .* within 1 s.*Sync node"):

@@ -22,6 +22,7 @@ def test_a_game_that_keeps_the_protocol_passes(capfd):
     assert "FAIL" not in said
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -46,6 +47,7 @@ def test_what_can_not_be_learned_from_is_noted(capfd):
     assert "note Agent: all rewards were 0" in said
 
 
+@pytest.mark.lengthy
 def test_it_plays_until_the_game_ends(capfd):
     assert main(["play", *PROGRAM, "--fault=end", "--fault_at=1500"]) == 0
     said = capfd.readouterr().out

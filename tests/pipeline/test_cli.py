@@ -76,6 +76,7 @@ def command(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
@@ -148,6 +149,7 @@ def test_environment_parameters_are_shown(tmp_path, capsys):
     ]
 
 
+@pytest.mark.lengthy
 def test_validation_trains_nothing_and_writes_nothing(good, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([str(good), "--validate"]) == 0
@@ -165,6 +167,7 @@ def test_every_mistake_is_reported_with_file_and_line(tmp_path, capsys):
     assert shown.out == ""
 
 
+@pytest.mark.lengthy
 def test_a_mistake_stops_a_run_before_it_starts(tmp_path):
     path = tmp_path / "bad.yaml"
     path.write_text(THREE_MISTAKES, encoding="utf-8")
@@ -287,6 +290,7 @@ def test_old_lessons_may_come_beside_an_old_file(tmp_path, capsys):
     assert "environment parameter size: lessons Lesson1" in capsys.readouterr().out
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("asked", ["--validate", "--convert"])
 def test_a_reader_that_has_had_enough_is_no_failure(asked, good, tmp_path):
     read, write = os.pipe()

@@ -40,6 +40,7 @@ async def test_a_producer_that_is_killed_breaks_its_link_and_what_it_had_put_is_
             assert number_of(first) == 0  # its memory stays
 
 
+@pytest.mark.lengthy
 async def test_a_new_producer_takes_over_the_link_of_one_that_was_killed():
     theirs, ours = make_link(LinkSpec(2, SLAB, spare=2))
     receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
@@ -108,6 +109,7 @@ def test_a_successor_skips_what_a_dead_receiver_has_half_read(cut):
         assert links.read_item(found[1][1], LinkSpec(1, SLAB)) == (0, {"kind": "new"})
 
 
+@pytest.mark.lengthy
 async def test_a_sender_whose_receiver_is_killed_gets_queue_closed():
     ours, theirs = make_link(LinkSpec(1, SLAB, spare=1))
     sender: SharedSender[Message] = await SharedSender.open("Ball", ours)
@@ -213,6 +215,7 @@ async def test_an_item_whose_header_is_no_message_raises_and_gives_its_slab_back
     theirs.close()
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs a list of open descriptors")
 @virtual_time
 async def test_nothing_stays_open_when_both_ends_are_closed():

@@ -44,6 +44,7 @@ sock.sendall(game.stdout.encode() or b"nothing")
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform == "win32", reason="there nothing is inherited")
 def test_what_a_child_starts_inherits_nothing_of_it_however_it_is_started():
     ours, theirs = socket.socketpair()
@@ -58,6 +59,7 @@ def test_what_a_child_starts_inherits_nothing_of_it_however_it_is_started():
         thing.close()
 
 
+@pytest.mark.lengthy
 @pytest.mark.usefixtures("kind")
 def test_a_child_shares_the_memory_and_the_socket_that_it_was_given():
     ours, theirs = socket.socketpair()

@@ -140,6 +140,7 @@ def messages(draw: Callable[..., Any]) -> Message:
     )
 
 
+@pytest.mark.lengthy
 @examples(60)
 @given(sent=st.lists(messages(), max_size=4), times=st.lists(st.floats(), min_size=4, max_size=4))
 def test_any_messages_come_back_equal_to_the_bit(tmp_path_factory, sent, times):
@@ -157,6 +158,7 @@ def test_any_messages_come_back_equal_to_the_bit(tmp_path_factory, sent, times):
 # --- cut files
 
 
+@pytest.mark.lengthy
 def test_a_cut_at_any_byte_of_the_last_two_frames_replays_the_whole_frames_before_it(recording, tmp_path):
     data, whole, starts = recording.read_bytes(), list(StreamReader(recording)), boundaries(recording)
     assert max(b - a for a, b in pairwise(starts)) < 2048

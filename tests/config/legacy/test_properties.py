@@ -114,6 +114,7 @@ ANYTHING = st.recursive(
 FILES = st.dictionaries(WORDS, st.dictionaries(WORDS, ANYTHING, max_size=5) | ANYTHING, min_size=1, max_size=4)
 
 
+@pytest.mark.lengthy
 @examples(60)
 @given(FILES)
 def test_whatever_stands_in_a_file_it_is_converted_or_its_mistakes_are_reported(data: dict[str, Any]):

@@ -46,6 +46,7 @@ BEGINNING = """
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="nothing is forked here")
 @pytest.mark.parametrize("code", [COMMAND, HOST], ids=["main", "host"])
 def test_what_a_process_of_ours_has_started_ends_when_it_is_terminated(code):

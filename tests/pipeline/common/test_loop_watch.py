@@ -47,6 +47,7 @@ def limits(warn_s=0.5, end_s=None):
     return MainSilence(warn_s=warn_s, end_s=end_s)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("hold", [computes, sleeps, ignores_exceptions])
 def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own(caplog, hold):
     async def run():
@@ -62,6 +63,7 @@ def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own
         assert f"in {hold.__name__}" in record.message
 
 
+@pytest.mark.lengthy
 def test_what_is_no_stage_is_named_by_whose_code_it_is_and_interrupted_too(caplog):
     async def run():
         with LoopWatch(limits(0.2, 0.5)):
@@ -72,6 +74,7 @@ def test_what_is_no_stage_is_named_by_whose_code_it_is_and_interrupted_too(caplo
     assert f"pipeline.supervision.main.warn_s): sleeps of {__file__}\n" in caplog.messages[0]
 
 
+@pytest.mark.lengthy
 def test_elsewhere_than_in_the_main_thread_python_code_is_interrupted():
     raised = []
 
@@ -91,6 +94,7 @@ def test_elsewhere_than_in_the_main_thread_python_code_is_interrupted():
     assert len(raised) == 1
 
 
+@pytest.mark.lengthy
 def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
     monkeypatch.setattr("headrace.pipeline.common.loop_watch.YIELD_S", 1.0)
     given_up = []
@@ -116,6 +120,7 @@ def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
     assert "in waits_in_c" in given_up[0]
 
 
+@pytest.mark.lengthy
 def test_an_event_loop_that_gets_on_is_left_alone(caplog):
     async def run():
         with LoopWatch(limits(warn_s=1.5, end_s=1.5)):

@@ -365,6 +365,7 @@ EVENTS = st.tuples(st.sampled_from(["step", "ask", "wait", "return"]), st.intege
 MOVES = ["adopt", "make", "make", "make", "ask", "wait", "arrive", "arrive", "report"]
 
 
+@pytest.mark.lengthy
 @given(st.integers(1, 6), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_no_step_is_learned_from_too_late_in_whichever_order_steps_and_words_arrive(rows, lag, random):
     """Three actors, of which one is slow, and a trainer: what they say comes at once, but they say it whenever they like."""

@@ -155,6 +155,7 @@ def imported(modules: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.lengthy
 def test_an_actor_imports_neither_torch_nor_old_files_nor_reports():
     assert not imported("headrace.pipeline.roles.actor") & {*UNUSED, "torch"}
 

@@ -248,6 +248,7 @@ async def test_control_messages_keep_their_order_both_ways(opened: OpenHosts):
         assert told == [*range(300)]
 
 
+@pytest.mark.lengthy
 async def test_it_gives_signs_of_life_and_says_how_its_queues_are(opened: OpenHosts):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
@@ -364,6 +365,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.lengthy
 async def test_hosts_that_have_come_and_gone_leave_no_descriptor_and_no_task(opened: OpenHosts):
     async def come_and_go() -> None:
         async with opened() as hosts:

@@ -78,6 +78,7 @@ def test_a_host_that_computes_says_in_which_line(start):
     assert "in computes" in answer
 
 
+@pytest.mark.lengthy
 def test_a_host_in_a_call_that_holds_the_lock_says_so(start):
     _, lifeline = start("holds_the_lock")
     answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
@@ -85,6 +86,7 @@ def test_a_host_in_a_call_that_holds_the_lock_says_so(start):
     assert "in holds_the_lock" in answer
 
 
+@pytest.mark.lengthy
 def test_a_stopped_host_is_said_to_be_stopped_and_answers_once_it_continues(start):
     host, lifeline = start("computes")
     host.send_signal(signal.SIGSTOP)

@@ -93,6 +93,7 @@ def test_an_environment_that_ends_or_hangs_is_one_message_with_its_place(name, w
         os.kill(int((path.parent / "child").read_text(encoding="utf-8")), 0)
 
 
+@pytest.mark.lengthy
 def test_what_an_environment_prints_is_not_shown(path, capfd):
     assert main([str(path), "--validate"]) == 0
     out, err = capfd.readouterr()

@@ -168,6 +168,7 @@ def test_a_configuration_of_another_version_in_the_folder_is_not_followed(machin
     assert shape(found) == ("inline", "inline", "inline", 1)
 
 
+@pytest.mark.lengthy
 def test_a_real_environment_is_measured_in_a_process_of_its_own(monkeypatch):
     monkeypatch.setattr(run_shape, "usable_cores", lambda: 2)
     monkeypatch.setattr(run_shape, "MOST_INSTANCES", 2)

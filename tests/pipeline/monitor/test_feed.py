@@ -69,6 +69,7 @@ async def test_fifty_viewers_cost_one_serialisation(feed, monkeypatch):
     assert [each["n"] for each in written if "n" in each] == [1, 2]
 
 
+@pytest.mark.lengthy
 async def test_a_viewer_that_stops_reading_skips_states_and_is_left_at_last(feed, monkeypatch):
     monkeypatch.setattr(api_module, "PATIENCE_S", 0.5)
     with socket.create_connection(("127.0.0.1", feed.site.port)) as silent:

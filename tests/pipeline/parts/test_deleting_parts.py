@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[3]
 TABLE = Path("pipeline", "common", "run_parts.py")
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("part", RUN_PARTS)
 def test_only_the_table_names_a_part(part):
     room = f"pipeline.parts.{part}."

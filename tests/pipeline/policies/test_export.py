@@ -169,6 +169,7 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
     assert names(tmp_path) == sorted([*others, "Ball-900.pt", "Ball-1000.pt"])
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("stop", [False, True])
 def test_whatever_goes_wrong_every_export_that_is_there_is_whole(tmp_path, stop):
     recorder = Recorder()
@@ -279,6 +280,7 @@ def test_tensors_that_are_views_of_a_few_bytes_are_not_spread_out(tmp_path, wher
         read_export(path)
 
 
+@pytest.mark.lengthy
 def test_an_archive_that_unpacks_to_more_than_the_file_is_refused(tmp_path):
     packed = tmp_path / "bomb.pt"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -215,6 +215,7 @@ def test_spaces_that_are_not_the_policys_are_told_with_the_file(tmp_path, spaces
         load_policy(saved(tmp_path, replace(spec, spaces={**spec.spaces, **spaces_said})))
 
 
+@pytest.mark.lengthy
 def test_for_an_onnx_file_neither_torch_nor_an_environment_library_is_imported(tmp_path):
     file = saved(tmp_path, spec_of(spaces.Dict(at=BOX, gear=spaces.Discrete(3))), ".onnx")
     script = (

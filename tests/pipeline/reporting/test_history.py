@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from headrace.pipeline.reporting.history import MOST_CURVES, MOST_POINTS, Curve, History, HistoryWriter, read_events
 from headrace.pipeline.reporting.statistics import Summary
 from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
@@ -24,6 +26,7 @@ def test_a_long_curve_keeps_its_ends_its_mean_and_its_bound():
     assert plain["steps"] == sorted(plain["steps"])
 
 
+@pytest.mark.lengthy
 def test_eight_hours_of_points_are_a_few_megabytes():
     history = History()
     for step in range(8 * 3600 // 5):

@@ -75,6 +75,7 @@ def test_curves_of_several_runs_are_compared_at_the_steps_that_all_have():
     assert values.tolist() == [[0.5, 1, 1.5, 2], [10, 10, 10, 10]]
 
 
+@pytest.mark.lengthy
 def test_more_panels_make_a_larger_picture(tmp_path: Path):
     one = draw_runs([read_run(run_folder(tmp_path, "a"))])
     five = draw_runs([read_run(run_folder(tmp_path, "b", statistics={f"Losses/{name}": 1.0 for name in "wxyz"}))])

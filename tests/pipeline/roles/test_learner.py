@@ -8,6 +8,7 @@ import sys
 import pytest
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "of_actors",
     [

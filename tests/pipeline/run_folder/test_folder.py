@@ -161,6 +161,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.lengthy
 def test_the_lock_of_a_killed_process_is_taken_over_that_of_a_living_one_is_not(tmp_path):
     root = Path(headrace.pipeline.run_folder.folder.__file__).parents[2]
     child = subprocess.Popen(

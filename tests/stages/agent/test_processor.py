@@ -556,6 +556,7 @@ def test_finish_emits_every_completed_step() -> None:
     assert batch.lengths.tolist() == [3]
 
 
+@pytest.mark.lengthy
 def test_memory_stays_flat_however_many_agents_come_and_go() -> None:
     processor = make(256)  # so a page that is lost weighs 10 KB, more than the interpreter's own caches
 

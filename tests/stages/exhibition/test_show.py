@@ -116,6 +116,7 @@ async def test_who_goes_lets_all_keys_go_and_then_the_sides_own_player_plays_on(
     assert any(action != [[1, 0]] for action in after)
 
 
+@pytest.mark.lengthy
 async def test_points_and_games_are_counted_and_looked_at():
     stand = volley(most=3000)
     stand.cast.give(RIGHT, Casting("scripted"))
@@ -141,6 +142,7 @@ async def test_who_takes_over_begins_a_new_game_from_nil():
     assert stand.film.now().score[LEFT] < 3
 
 
+@pytest.mark.lengthy
 async def test_at_a_board_the_game_waits_for_a_person():
     stand = Stand({"kind": "builtin", "id": "ConnectFour"}, 60, {"ConnectFour": {}})
     first = "ConnectFour?team=0"

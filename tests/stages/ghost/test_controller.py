@@ -319,6 +319,7 @@ def test_a_team_of_which_one_behaviour_is_done_goes_on():
     assert controller.receive_report("Striker", True).assignment.learning_team == 1
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("swaps", "update"), [(4, 1), (4, 250), (1, 13), (7, 13)])
 def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formula_is_made_for(swaps, update):
     """ML-Agents: swap_steps = (num_agents / num_opponent_agents) × team_change / x."""

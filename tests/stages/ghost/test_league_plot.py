@@ -38,6 +38,7 @@ def test_a_league_without_games_has_a_picture_too():
     assert pixels(image, WON) == pixels(image, LOST) == 0
 
 
+@pytest.mark.lengthy
 def test_of_a_long_league_neighbours_are_put_together():
     image = picture([entry(at, at, won=1, lost=at % 2) for at in range(2000)], snapshots=2000)
     assert max(image.shape) < 1000

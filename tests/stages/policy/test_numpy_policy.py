@@ -246,6 +246,7 @@ def test_a_design_that_needs_torch_is_refused():
         NumpyPolicy(design_for(ActionSpec(2), memory={}))
 
 
+@pytest.mark.lengthy
 def test_acting_needs_no_torch():
     code = """
 import sys, headrace.stages.policy, headrace.stages.trainer, headrace.pipeline.policies.export, headrace.pipeline.roles.actor

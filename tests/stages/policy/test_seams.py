@@ -74,6 +74,7 @@ def test_an_image_encoder_is_known_to_the_settings_as_long_as_it_is_in_the_table
         NetworkSettings.model_validate({"vis_encode_type": "thin"})
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("kind", ["ppo", "sac"])
 def test_a_kind_of_observation_is_one_entry(kind, clips, tmp_path):
     spec = BehaviorSpec("Test", (CLIP, VECTOR, IMAGE, ObservationSpec("things", (4, 3))), CONTINUOUS)

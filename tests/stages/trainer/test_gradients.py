@@ -46,6 +46,7 @@ def rows(count, value, other=None, width=1):
     return Rows(torch.full((count, 2), float(value)), None if other is None else torch.full((2,), float(other)), width)
 
 
+@pytest.mark.lengthy
 def test_the_first_steps_count_and_the_rest_is_replayed_with_inputs_of_its_own():
     graphs = RecordedGraphs()
     counter = Counter(graphs)

@@ -124,6 +124,7 @@ async def test_a_side_is_played_by_the_policy_that_was_asked_for(tmp_path, playe
     await host.end()
 
 
+@pytest.mark.lengthy
 async def test_a_persons_keys_move_the_agent_and_are_recorded(tmp_path):
     host = Hosted(tmp_path)
     parts = {LEFT: ("newest", True), RIGHT: ("scripted", False)}
@@ -149,6 +150,7 @@ async def test_a_persons_keys_move_the_agent_and_are_recorded(tmp_path):
         assert (found.choices == [0, 0]).all()
 
 
+@pytest.mark.lengthy
 async def test_what_happens_while_nothing_is_heard_of_the_person_is_not_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(keys, "LATE_S", 0.0)
     host = Hosted(tmp_path)
@@ -160,6 +162,7 @@ async def test_what_happens_while_nothing_is_heard_of_the_person_is_not_recorded
     await host.end()
 
 
+@pytest.mark.lengthy
 async def test_a_recording_in_which_nobody_has_played_leaves_nothing(tmp_path):
     host = Hosted(tmp_path)
     await host.until(lambda: host.pictures)

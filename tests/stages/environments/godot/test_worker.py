@@ -61,6 +61,7 @@ async def test_a_name_beyond_ascii_arrives(tmp_path):
     await worker.close()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("fault", "kind", "problem"),
     [

@@ -178,6 +178,7 @@ def transitions_alone(env, seed, count):
     return made
 
 
+@pytest.mark.lengthy
 @examples(60)
 @given(
     mode=st.sampled_from(MODES),
@@ -198,6 +199,7 @@ def test_the_transitions_are_those_of_single_environments(mode, num_envs, longes
         assert len(made[i]) == 20 or (mode is AutoresetMode.NEXT_STEP and len(made[i]) >= 10)
 
 
+@pytest.mark.lengthy
 @examples(60)
 @given(
     mode=st.sampled_from(MODES),
@@ -674,6 +676,7 @@ def test_instance_i_is_seeded_with_the_seed_plus_i():
     group.close()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("options", [{}, {"vectorization_mode": "sync"}])
 def test_a_picture_of_one_instance_is_to_be_had(options):
     group = real("CartPole-v1", 2, render_mode="rgb_array", **options)

@@ -38,6 +38,7 @@ async def test_a_game_plays_in_both_formats(tmp_path, form, game):
     assert "WRONG" not in log
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
@@ -79,6 +80,7 @@ async def test_a_game_is_told_why_it_is_refused(tmp_path):
         assert is_gone(worker)
 
 
+@pytest.mark.lengthy
 async def test_a_program_that_ends_or_is_silent_before_its_hello_is_named(tmp_path):
     with pytest.raises(ProgramBroken, match=r"return code 5 before it had told of its agents"):
         await worker_of(tmp_path, "--fault=start").start()

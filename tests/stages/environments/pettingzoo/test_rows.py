@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
@@ -70,6 +71,7 @@ def test_every_life_is_one_episode_with_all_its_rewards(scripts):
                 np.testing.assert_allclose(returns[life], pay * (last - first), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.lengthy
 @examples(40)
 @given(st.integers(1, 4), st.integers(2, 3), st.integers(1, 9), st.sampled_from([0.0, 0.25]), st.integers(0, 99))
 def test_games_by_turns_pay_out_what_their_moves_earned(instances, players, target, tax, seed):

@@ -230,6 +230,7 @@ def test_dict_and_tuple_are_taken_apart_in_the_spaces_own_order():
     assert [spec.name for spec in specs_of(unsorted)] == ["b", "a"]
 
 
+@pytest.mark.lengthy
 @given(seed=st.integers(0, 1000), k=st.integers(1, 4))
 def test_every_part_gets_its_own_values(seed, k):
     ROBOT.seed(seed)

@@ -268,6 +268,7 @@ async def test_what_is_no_greeting_is_refused_and_does_no_harm():
         await waiting
 
 
+@pytest.mark.lengthy
 async def test_a_strangers_message_above_the_limit_is_refused_and_does_no_harm():
     async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -280,6 +281,7 @@ async def test_a_strangers_message_above_the_limit_is_refused_and_does_no_harm()
         await waiting
 
 
+@pytest.mark.lengthy
 async def test_a_message_above_the_limit_of_the_one_who_owns_the_port_is_told_from_a_lost_connection():
     async with connected() as (server, call):
         waiting = call(b"agents")

@@ -274,6 +274,7 @@ async def test_a_hanging_unity_is_given_up_and_killed(make):
     assert not alive(pid)
 
 
+@pytest.mark.lengthy
 async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
     worker = make("--misbehave", "never-asks")
     await worker.start()
@@ -282,6 +283,7 @@ async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
         await worker.reset()
 
 
+@pytest.mark.lengthy
 async def test_a_unity_that_never_connects_has_a_message_of_its_own_and_is_killed(make, tmp_path):
     worker = make("--misbehave", "never-connects")
     worker.timeout_s = 1.0
@@ -382,6 +384,7 @@ def greeting(version: str = "1.5.0") -> bytes:
     return bytes(message.SerializeToString())
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("version", "words"),
     [
@@ -404,6 +407,7 @@ async def failure(starting: Awaitable[None]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.lengthy
 async def test_strangers_who_were_there_first_and_hang_do_not_keep_the_build_out(make, free_port, tmp_path):
     worker = make(executable=build_that_waits(tmp_path), port=free_port)
     async with (
@@ -441,6 +445,7 @@ async def test_an_address_that_this_machine_does_not_have_is_refused_with_the_re
         await make(listen="192.0.2.250").start()
 
 
+@pytest.mark.lengthy
 async def test_a_unity_is_found_whatever_is_listened_on(make, tmp_path):
     for listen in ("localhost", "all", "127.0.0.1", "::1"):
         async with started(make(listen=listen)) as worker:
@@ -474,6 +479,7 @@ async def test_a_missing_executable_is_refused_and_its_port_released(make, tmp_p
         pass
 
 
+@pytest.mark.lengthy
 async def test_a_cancelled_start_leaves_no_process_and_no_port(make):
     worker = make("--misbehave", "never-connects")
     with pytest.raises(TimeoutError):

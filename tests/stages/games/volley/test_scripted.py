@@ -22,6 +22,7 @@ def test_the_scripted_player_beats_random_play_in_95_of_100_games():
     assert tally.win_rate >= 0.95
 
 
+@pytest.mark.lengthy
 def test_the_scripted_player_beats_the_untrained_policy_in_90_of_100_games():
     trainer_module = pytest.importorskip("headrace.stages.trainer.ppo")
     spec = VolleyGroup(1).behavior_specs["Volley?team=0"]
@@ -34,6 +35,7 @@ def test_the_scripted_player_beats_the_untrained_policy_in_90_of_100_games():
     assert tally.win_rate >= 0.90
 
 
+@pytest.mark.lengthy
 def test_the_scripted_player_is_its_own_equal():
     tally = play_volley(ScriptedPlayer(), ScriptedPlayer(), GAMES, seed=4)
 

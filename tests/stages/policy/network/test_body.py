@@ -86,6 +86,7 @@ def test_no_rows_give_no_rows(observations):
     assert body(made)(drawn(made, 0))[0].shape == (0, 16)
 
 
+@pytest.mark.lengthy
 def test_vectors_alone_go_through_hidden_layers_as_they_are():
     made = design(VECTOR, SECOND, num_layers=2, activation="tanh")
     network, inputs = body(made), drawn(made, 3)

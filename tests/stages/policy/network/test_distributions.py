@@ -14,6 +14,7 @@ from headrace.stages.policy.network.distributions import (
 from headrace.stages.policy.sampling import sample_squashed
 
 
+@pytest.mark.lengthy
 def test_gaussian_log_probabilities_match_numbers_worked_out_by_hand():
     mu = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
     log_sigma = torch.tensor([0.0, log(2.0)])

@@ -203,6 +203,7 @@ def test_actions_of_several_agents_are_drawn_apart():
     assert len(np.unique(found[:, 0])) == 6
 
 
+@pytest.mark.lengthy
 def test_it_uses_nothing_that_unitys_runtimes_have_trouble_with():
     used = set()
     for design in (*DESIGNS.values(), *RECURRENT.values()):

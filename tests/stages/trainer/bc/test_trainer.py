@@ -53,6 +53,7 @@ def test_what_it_learned_is_what_its_policy_does(make_trainer, make_batch):
     assert (decision.actions.discrete == fresh.rows["discrete_actions"]).mean() > 0.9
 
 
+@pytest.mark.lengthy
 def test_shuffled_actions_are_foretold_worse_than_those_that_belong_to_what_was_seen(
     make_trainer, make_batch, statistics
 ):

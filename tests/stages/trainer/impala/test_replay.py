@@ -81,6 +81,7 @@ def test_what_is_drawn_was_added_and_a_fifo_holds_the_newest(counts, capacity, s
             assert sorted(found) == list(stream.unrolls)[-capacity:]
 
 
+@pytest.mark.lengthy
 def test_a_reservoir_keeps_every_unroll_of_the_run_with_the_same_probability():
     capacity, total, runs = 5, 20, 600
     often = np.zeros(total)

@@ -176,6 +176,7 @@ def test_in_single_precision_they_agree_to_five_digits(trainer, case):
         torch.testing.assert_close(by_hand, by_autograd, rtol=1e-5, atol=1e-5 * max(1.0, scale))
 
 
+@pytest.mark.lengthy
 @trainers
 @given(case=CASES)
 def test_in_bfloat16_they_agree_within_its_rounding(trainer, case):

@@ -41,6 +41,7 @@ def judged(critic, teams):
     return values, baselines
 
 
+@pytest.mark.lengthy
 def test_an_absent_mate_has_no_influence_whichever_it_is(critic):
     vectors, actions = normal(1, 4, 3), normal(2, 4, P)
     members, present = [[0, 1, 2], [1, 0, 3]], [[True, True, False], [True, False, False]]

@@ -115,6 +115,7 @@ ENDS = st.lists(
 )
 
 
+@pytest.mark.lengthy
 @given(ENDS, st.integers(0, 2**16))
 def test_targets_are_those_of_loops_over_what_happened(ends, seed):
     members, shared = story(ends, seed)

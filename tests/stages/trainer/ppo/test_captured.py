@@ -63,6 +63,7 @@ def assert_same(one, other):
     torch.testing.assert_close(one.adam.second_moment, other.adam.second_moment, rtol=1e-4, atol=1e-9)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "hyper",
     [{}, {"max_grad_norm": None}, {"ratio_per_dimension": True}, {"images": True}],

@@ -87,6 +87,7 @@ def both_ways(case, dtype, steps=2, bf16=False):
     return list(zip(*found, strict=True))
 
 
+@pytest.mark.lengthy
 @given(case=CASES)
 @settings(max_examples=60)
 def test_in_double_precision_they_agree_to_a_billionth(case):
@@ -109,6 +110,7 @@ def test_in_single_precision_they_agree_to_five_digits(case):
         torch.testing.assert_close(by_hand, by_autograd, rtol=1e-5, atol=1e-5 * scale)
 
 
+@pytest.mark.lengthy
 @given(case=CASES)
 @settings(max_examples=20)
 def test_in_bfloat16_they_agree_within_its_rounding(case):

@@ -47,6 +47,7 @@ def assert_same(one, other):
         assert adam.steps == other._update._adams[name].steps, name
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "given",
     [{}, {"actions": MASKED}, {"entropy_coefficient": "fixed"}, {"observed": (VECTOR, IMAGE)}],
