@@ -111,6 +111,7 @@ def test_every_layer_is_looked_at():
 OUTSIDE = {"tests", "benchmarks", "examples"}
 
 
+@pytest.mark.lengthy
 def test_imports_point_one_way():
     upward, judged = [], 0
     for path, tree in modules():

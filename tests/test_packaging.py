@@ -94,6 +94,7 @@ def linkless(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("kind", ["checkout", "linkless"])
 def test_the_checkouts_command_uses_the_checkouts_packages_from_anywhere(kind, request, tmp_path):
     """So it works with nothing installed but the dependencies, whatever else is installed."""
@@ -292,6 +293,7 @@ def test_constraints_are_exact_versions_and_nothing_else():
     assert not stray, "no local versions, addresses or paths: the file has to serve on every machine"
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_everything_that_gets_installed_is_pinned(extra):
     pinned = pins()

@@ -134,12 +134,14 @@ MIRRORED = {"ActionSpec", "BehaviorSpec", "ObservationSpec"}
 """Classes of `stages/environments/unity/specs.py` that scripts know from ML-Agents by these names."""
 
 
+@pytest.mark.lengthy
 def test_no_function_is_too_long():
     functions = ((path, node) for path, tree in modules() for node in ast.walk(tree) if isinstance(node, FUNCTIONS))
     found = [f"{path}:{node.lineno}: {node.name}" for path, node in functions if lines_of(node) > LONGEST]
     assert not found
 
 
+@pytest.mark.lengthy
 def test_no_two_classes_have_one_name():
     names = Counter(node.name for _, tree in modules() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert {name for name, count in names.items() if count > 1} <= MIRRORED

@@ -41,6 +41,7 @@ def test_a_run_with_too_few_episodes_does_not_pass():
     assert not passes([1] * 9, 0.9, num_envs=2)
 
 
+@pytest.mark.lengthy
 def test_training_tells_the_returns_of_all_episodes(tmp_path):
     plain = configuration(tiny(num_envs=2), tmp_path)
     result, returns = train(plain, tmp_path, seed=3)

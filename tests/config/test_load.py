@@ -700,6 +700,7 @@ def test_the_cartpole_example_is_the_task_that_others_are_measured_by():
     assert config.environment.num_envs * settings.time_horizon == ppo.buffer_size
 
 
+@pytest.mark.lengthy
 def test_importing_and_loading_takes_nothing_heavy():
     code = (
         "import sys; from headrace.config import load_config; load_config(sys.argv[1]); "

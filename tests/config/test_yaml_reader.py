@@ -141,6 +141,7 @@ def test_of_equal_keys_the_first_is_kept_so_that_the_rest_can_be_checked():
     assert read_text("a: 1\na: 2\nb: 3", "test.yaml").data == {"a": 1, "b": 3}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [

@@ -208,6 +208,7 @@ def test_a_wrong_command_exits_with_status_2_and_says_how_it_is_used(arguments, 
     assert capsys.readouterr().err.startswith("usage: run-pipeline")
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

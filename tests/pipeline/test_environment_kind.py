@@ -130,6 +130,7 @@ def plain(**section):
     }
 
 
+@pytest.mark.lengthy
 def test_a_run_trains_on_environments_of_the_new_kind(tmp_path):
     result = run_here(plain(), tmp_path, "lamps")
 

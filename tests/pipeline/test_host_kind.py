@@ -20,6 +20,7 @@ class CountedHosts(InlineHosts):
         return await super().start(plan, feed, replaces)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("actors", "learners", "started"),
     [

@@ -298,6 +298,7 @@ def test_there_are_more_than_forty_of_them():
     assert len(MISTAKES) > 40
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_message_with_place_and_remedy(name, folder, capsys):
     text, options, (place, wrong, remedy) = MISTAKES[name]

@@ -25,6 +25,7 @@ from headrace.queues.slabs import LinkSpec
 virtual_time = pytest.mark.virtual_time
 
 
+@pytest.mark.lengthy
 async def test_a_producer_that_is_killed_breaks_its_link_and_what_it_had_put_is_drained():
     theirs, ours = make_link(LinkSpec(3, SLAB))
     receiver: SharedReceiver[Message] = await SharedReceiver.open("Ball", [ours])
@@ -65,6 +66,7 @@ async def test_a_new_producer_takes_over_the_link_of_one_that_was_killed():
     assert number_of(kept) == 0
 
 
+@pytest.mark.lengthy
 async def test_a_new_receiver_takes_the_place_of_one_that_was_killed():
     ours, theirs = make_link(LinkSpec(2, SLAB, spare=2))
     sender: SharedSender[Message] = await SharedSender.open("Ball", ours)
@@ -202,6 +204,7 @@ async def test_a_link_on_which_nonsense_comes_is_closed_and_named(
     theirs.close()
 
 
+@pytest.mark.lengthy
 @virtual_time
 async def test_an_item_whose_header_is_no_message_raises_and_gives_its_slab_back():
     theirs, ours = make_link(LinkSpec(2, SLAB))

@@ -199,6 +199,7 @@ def test_a_cut_at_any_byte_before_the_first_message_is_a_stream_error(recording,
 # --- damaged files
 
 
+@pytest.mark.lengthy
 def test_a_flipped_bit_in_any_byte_gives_a_clean_prefix_or_a_stream_error(tmp_path):
     path = record(tmp_path / "a.stream", [trajectories(0), Barrier(1)])
     data, whole = bytearray(path.read_bytes()), list(StreamReader(path))

@@ -99,6 +99,7 @@ def test_big_endian_and_strided_arrays_come_back_equal(tmp_path):
     assert frame.message.rows["unknown"].tolist() == [1, 2, 3]
 
 
+@pytest.mark.lengthy
 def test_a_killed_writer_loses_no_message_that_it_had_written(tmp_path):
     script = (
         "import sys; from stream_samples import *\n"

@@ -146,6 +146,7 @@ def test_neighbours_come_before_installed_packages_of_their_name(tmp_path, monke
     assert load_attribute("my_stages:whose", folder, "stage") == "neighbour"
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("then", "now"),
     [

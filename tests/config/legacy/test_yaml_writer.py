@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.lengthy
 @settings(deadline=None)
 @given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4))
 def test_what_is_written_is_read_again_here_and_elsewhere(data: dict[str, Any]):

@@ -16,6 +16,7 @@ MESSAGE = msgpack.packb(
 START = struct.pack("<II", 0, len(MESSAGE)) + MESSAGE
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform == "win32", reason="there it is told through a pipe")
 @pytest.mark.parametrize(
     "received", [b"", START[:1], START[:8], START[:-1]], ids=["nothing", "a byte", "no message", "all but a byte"]

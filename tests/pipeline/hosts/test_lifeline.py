@@ -64,6 +64,7 @@ def start():
         host.stdout.close()
 
 
+@pytest.mark.lengthy
 def test_a_host_whose_main_is_gone_ends_at_once_with_all_that_it_has_started(start):
     host, lifeline = start("computes")
     lifeline.close()
@@ -71,6 +72,7 @@ def test_a_host_whose_main_is_gone_ends_at_once_with_all_that_it_has_started(sta
     assert host.stdout.read() == ""  # the child, which had the same pipe, is gone as well
 
 
+@pytest.mark.lengthy
 def test_a_host_that_computes_says_in_which_line(start):
     _, lifeline = start("computes")
     answer = asyncio.run(lifeline.ask())
@@ -96,6 +98,7 @@ def test_a_stopped_host_is_said_to_be_stopped_and_answers_once_it_continues(star
     assert "in computes" in asyncio.run(lifeline.ask())
 
 
+@pytest.mark.lengthy
 def test_a_host_that_has_just_ended_is_said_to_have_ended(start):
     host, lifeline = start("computes")
     os.killpg(host.pid, signal.SIGKILL)

@@ -105,6 +105,7 @@ def test_a_mistake_in_the_file_leaves_no_process(written, started, capsys):
     assert started["learner-CartPole"].process.returncode == -9
 
 
+@pytest.mark.lengthy
 def test_a_child_whose_parent_ends_before_its_start_message_ends_too():
     child = prestart.spawn("nobody", [], host_mark("nobody"))
     child.socket.close()

@@ -73,6 +73,7 @@ APART = Scenario(
 )
 
 
+@pytest.mark.lengthy
 def test_a_lost_learner_goes_on_from_the_newest_checkpoint_and_its_actors_go_on_as_other_sources(caplog):
     async def kill(flow: Flow) -> None:
         while flow.coordinator.checkpointing.newest < 1:
@@ -88,6 +89,7 @@ def test_a_lost_learner_goes_on_from_the_newest_checkpoint_and_its_actors_go_on_
     assert flow.coordinator.checkpointing.newest > 2
 
 
+@pytest.mark.lengthy
 def test_a_learner_that_is_lost_before_the_first_checkpoint_begins_again(caplog):
     async def kill(flow: Flow) -> None:
         await until_updated(flow, 2)
@@ -175,6 +177,7 @@ def test_a_behaviour_that_is_first_seen_as_the_run_ends_keeps_no_host_from_endin
         assert flow.trainers["Walker"].step >= 24
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_checkpoints_are_made_at_their_intervals(deterministic):
     scenario = Scenario(

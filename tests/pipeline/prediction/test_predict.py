@@ -67,6 +67,7 @@ def assert_same(one, other):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6, strict=True)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("network", [{}, MEMORY], ids=["", "memory"])
 @pytest.mark.parametrize("suffix", [".pt", ".onnx"])
 @pytest.mark.parametrize(("observed", "done"), CASES)

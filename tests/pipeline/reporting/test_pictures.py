@@ -122,6 +122,7 @@ def test_without_matplotlib_no_picture_is_tried_and_the_option_names_the_extra(t
 # The option. ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 def test_one_run_is_drawn_into_its_folder_and_several_into_the_working_directory(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run_folder(tmp_path / "results", "a")

@@ -170,6 +170,7 @@ def test_a_behaviour_that_goes_back_goes_on_with_one_curve(tmp_path):
     assert points(tmp_path / "Other", REWARD) == [(3000, 1.0)]
 
 
+@pytest.mark.lengthy
 def test_writing_imports_neither_torch_nor_an_installed_tensorflow_and_warns_of_nothing(tmp_path):
     (tmp_path / "modules" / "tensorflow").mkdir(parents=True)
     (tmp_path / "modules" / "tensorflow" / "__init__.py").write_text("raise SystemExit('was imported')")

@@ -105,6 +105,7 @@ def test_wandb_gets_each_statistic_over_the_behaviours_step_and_a_resumed_run_go
     assert len(ids) == 1
 
 
+@pytest.mark.lengthy
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("given", [{"mode": "online"}, {}])
 def test_wandb_without_a_login_is_refused_with_the_ways_out(given, tmp_path: Path):

@@ -93,6 +93,7 @@ def operations(tmp_path_factory):
     return len(recorder.done)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("half", [False, True])
 def test_wherever_the_process_ends_a_whole_checkpoint_is_there_and_the_next_run_goes_on(tmp_path, operations, half):
     assert operations > 20 * CHECKPOINTS
@@ -118,6 +119,7 @@ def test_wherever_the_process_ends_a_whole_checkpoint_is_there_and_the_next_run_
         assert {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} == {MANIFEST, *kept}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("half", [False, True])
 def test_whichever_operation_the_disk_refuses_a_whole_checkpoint_is_there_then_and_ever_after(
     tmp_path, operations, half

@@ -252,6 +252,7 @@ def create_with_each_operation_failing(folder: Path, before):
             return
 
 
+@pytest.mark.lengthy
 def test_whichever_operation_fails_the_run_can_be_started_afterwards(tmp_path):
     failures = []
     for failed, results in create_with_each_operation_failing(tmp_path, before=lambda results: None):
@@ -260,6 +261,7 @@ def test_whichever_operation_fails_the_run_can_be_started_afterwards(tmp_path):
     assert set(failures) >= {"mkdir", "open", "write", "fsync", "close", "replace", "listdir"}
 
 
+@pytest.mark.lengthy
 def test_whichever_operation_fails_a_run_that_was_to_be_put_aside_is_kept(tmp_path):
     failures = 0
     for _, results in create_with_each_operation_failing(tmp_path, before=make_run):

@@ -146,6 +146,7 @@ def script(url):
     return f"const URL = {json.dumps(url)}, ROW = {json.dumps(ROW)};\n{TALK}"
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(NODE is None, reason="needs Node")
 async def test_the_javascript_client_talks_with_a_server_in_node(tmp_path):
     file = tmp_path / "talk.mjs"

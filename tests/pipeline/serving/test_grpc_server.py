@@ -173,6 +173,7 @@ async def test_when_it_ends_it_says_so(tmp_path):
         await asyncio.gather(*answers, return_exceptions=True)
 
 
+@pytest.mark.lengthy
 async def test_calls_that_have_arrived_when_it_ends_are_told_so_however_many_wait(tmp_path):
     write_model(tmp_path)
     async with serving(tmp_path) as service:

@@ -288,6 +288,7 @@ def test_an_option_that_a_built_in_game_does_not_know_is_reported():
         group_of(EnvironmentSettings(kind="builtin", id="Volley", options={"wheels": 3}), "B", 1)
 
 
+@pytest.mark.lengthy
 def test_gymnasium_is_not_imported_before_an_environment_is_made():
     code = (
         "import sys, headrace.stages.environments.factory\n"

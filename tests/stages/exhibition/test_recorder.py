@@ -64,6 +64,7 @@ def play(group, until):
     return result
 
 
+@pytest.mark.lengthy
 def test_each_episode_has_a_film_from_its_first_picture_to_its_last(films, tmp_path):
     group = GameRecorder(request({"kind": "gymnasium", "id": "CartPole-v1"}), tmp_path, "run", 2).make()
     play(group, 3)

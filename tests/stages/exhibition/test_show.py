@@ -86,6 +86,7 @@ async def test_a_game_is_shown_at_its_own_pace_and_decided_as_often_as_in_traini
     assert stand.group.num_envs == 1
 
 
+@pytest.mark.lengthy
 async def test_at_a_higher_pace_pictures_are_left_out():
     stand = volley()
     stand.show.pace(4.0, paused=False)
@@ -104,6 +105,7 @@ async def test_a_persons_game_begins_with_a_countdown_and_the_keys_move_the_agen
     assert all(actions[LEFT].discrete.tolist() == [[2, 0]] for _, actions in stand.played)
 
 
+@pytest.mark.lengthy
 async def test_who_goes_lets_all_keys_go_and_then_the_sides_own_player_plays_on():
     stand = volley(most=700)
     stand.cast.give(LEFT, Casting("scripted", person=True))

@@ -50,6 +50,7 @@ def test_a_scene_does_not_stay_in_the_next_one_but_the_backdrop_does():
     assert [pixel(second, -1, 1), pixel(second, 1, 1)] == [WHITE, BLUE]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("game", [VolleyGroup, PursuitGroup, ConnectFourGroup])
 def test_every_built_in_game_is_drawn_in_an_even_number_of_pixels(game):
     group = game(1)

@@ -41,6 +41,7 @@ def test_by_the_uniform_rule_each_is_as_likely():
     assert found == pytest.approx({3: 1 / 3, 4: 1 / 3, 7: 1 / 3}, abs=0.02)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
 def test_by_the_prioritised_rule_shares_are_powers_of_how_probably_the_learner_loses(power):
     candidates = [candidate(0, wins=8), candidate(1), candidate(2, losses=8)]  # beaten with 0.9, 0.5, 0.1

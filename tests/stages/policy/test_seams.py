@@ -61,6 +61,7 @@ def trains_acts_and_is_exported(kind, spec, tmp_path, **network):
     np.testing.assert_allclose(played, acted.actions.continuous, atol=1e-5)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("kind", ["ppo", "sac"])
 def test_an_image_encoder_is_one_entry(kind, thin, tmp_path):
     spec = BehaviorSpec("Test", (VECTOR, IMAGE), CONTINUOUS)

@@ -41,6 +41,7 @@ def learned(trainer, seeds):
     return flat_weights(trainer)
 
 
+@pytest.mark.lengthy
 @CASES
 def test_each_precision_gives_the_same_weights_again_and_both_nearly_the_same(
     kind, observation, hyperparameters, autograd

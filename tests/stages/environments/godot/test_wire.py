@@ -18,6 +18,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.lengthy
 @given(st.dictionaries(st.text(), PLAIN))
 def test_json_is_read_as_it_is(content):
     message = {**content, "type": "step"}

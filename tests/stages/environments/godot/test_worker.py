@@ -89,6 +89,7 @@ async def test_a_crash_of_one_that_draws_no_pictures_is_told_with_the_cure(tmp_p
     await worker.close()
 
 
+@pytest.mark.lengthy
 async def test_a_game_that_hangs_is_killed_after_the_time_limit(tmp_path):
     worker = worker_of(tmp_path, "--fault=hang", "--fault_at=1", timeout_s=5)
     await worker.start()
@@ -128,6 +129,7 @@ async def test_what_goes_wrong_at_the_start_is_named(tmp_path, arguments, proble
     assert is_gone(worker)
 
 
+@pytest.mark.lengthy
 async def test_a_build_that_never_calls_is_killed(tmp_path):
     worker = worker_of(tmp_path, "--fault=mute", timeout_s=0.3)
     with pytest.raises(ProgramBroken, match=r"hasn't connected within 0.3 s.*Sync node.*--port"):

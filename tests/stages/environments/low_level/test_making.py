@@ -88,6 +88,7 @@ def test_mistakes_say_what_was_expected():
         make("MADE")
 
 
+@pytest.mark.lengthy
 def test_our_own_unity_environment_goes_round(tmp_path):
     arguments = ["--agents", "2", "--branches", "3", "--mask", "--stats"]
     made = make("through_unity", 2, options={"folder": str(tmp_path), "arguments": arguments}, replica=1, seed=49)

@@ -18,6 +18,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.lengthy
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=20), st.sampled_from(["json", "msgpack"]))
 def test_a_message_comes_back_and_tells_its_format(content, form):
     message = {**content, "type": "state"}

@@ -110,6 +110,7 @@ async def test_the_end_of_its_connection_is_the_end_of_such_a_game():
         await starting
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("sent", "words"),
     [

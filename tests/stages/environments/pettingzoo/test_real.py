@@ -62,6 +62,7 @@ def test_connect_four_is_found_as_a_module_and_in_the_registry(env_id):
     group.close()
 
 
+@pytest.mark.lengthy
 def test_connect_four_is_the_same_game_as_the_built_in_one():
     pytest.importorskip("pygame")
     theirs = group_of("classic/connect_four-v3", 4, observations={"observation": {"kind": "vector"}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
@@ -65,6 +66,7 @@ messages = st.lists(
 )
 
 
+@pytest.mark.lengthy
 @examples(80)
 @given(messages)
 def test_it_counts_as_a_plain_table_would(told):

@@ -88,6 +88,7 @@ def assert_same(found, expected):
     assert (found.action_masks is None) == (expected.action_masks is None)
 
 
+@pytest.mark.lengthy
 @examples(40)
 @given(spec=specs(), pairs=st.integers(1, 12), seed=st.integers(0, 1000))
 def test_what_is_written_comes_back_exactly(tmp_path_factory, spec, pairs, seed):

@@ -97,6 +97,7 @@ async def test_the_connection_is_logged_in_the_words_that_others_look_for(make, 
     assert "Connected to Unity environment with package version 3.0.0 and communication version 1.5.0" in caplog.text
 
 
+@pytest.mark.lengthy
 async def test_agents_receive_actions_and_carry_them_out(make, tmp_path):
     async with started(make("--agents", "3", "--echo")) as worker:
         await play(worker, steps=50)
@@ -105,6 +106,7 @@ async def test_agents_receive_actions_and_carry_them_out(make, tmp_path):
     assert report["episodes"]["Simple?team=0"] == pytest.approx([1.02] * 30)
 
 
+@pytest.mark.lengthy
 async def test_actions_reach_their_own_agents_among_many_that_end_at_different_times(make, tmp_path):
     async with started(make("--scene", "many", "--echo")) as worker:
         await play(worker, steps=110)
@@ -112,6 +114,7 @@ async def test_actions_reach_their_own_agents_among_many_that_end_at_different_t
     assert (report["returncode"], report["agent_steps"]) == (0, 110 * 64)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -132,6 +135,7 @@ async def test_every_scene_can_be_played(make, tmp_path, arguments):
     assert report["measures"]
 
 
+@pytest.mark.lengthy
 async def test_a_message_may_hold_nothing_but_endings(make, tmp_path):
     async with started(make("--scene", "crowd")) as worker:
         await play(worker, steps=100)
@@ -148,6 +152,7 @@ async def test_reset_begins_anew_without_endings(make, tmp_path):
     assert reports(tmp_path)[0]["resets"] == 2
 
 
+@pytest.mark.lengthy
 async def test_side_channels_ride_on_every_order_and_every_answer(make, tmp_path):
     class Recorder:
         def __init__(self) -> None:
@@ -169,6 +174,7 @@ async def test_side_channels_ride_on_every_order_and_every_answer(make, tmp_path
     assert b"Client/Average" in recorder.heard
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("scene", "action", "complaint"),
     [
@@ -194,6 +200,7 @@ async def test_the_stand_in_refuses_what_its_agents_cannot_do(make, scene, actio
     assert complaint in str(caught.value)
 
 
+@pytest.mark.lengthy
 async def test_the_stand_in_refuses_forbidden_choices(make):
     worker = make("--branches", "40", "--mask")
     await worker.start()
@@ -214,6 +221,7 @@ async def test_the_stand_in_refuses_actions_in_another_order(make):
         await worker.step(actions)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("actions", "complaint"),
     [
@@ -264,6 +272,7 @@ async def test_a_unity_that_dies_before_it_connects_is_noticed(make, tmp_path):
         await make(executable=Executable(script)).start()
 
 
+@pytest.mark.lengthy
 async def test_a_hanging_unity_is_given_up_and_killed(make):
     worker = make("--misbehave", "hang")
     await worker.start()
@@ -300,6 +309,7 @@ async def test_another_version_is_refused_and_the_executable_killed(make, versio
     assert not alive(worker.pid)
 
 
+@pytest.mark.lengthy
 async def test_a_missing_base_capability_is_warned_of(make, caplog):
     async with started(make("--lacks", "baseRLCapabilities")) as worker:
         await worker.reset()
@@ -321,6 +331,7 @@ async def test_nonsense_is_refused_as_such(make, kind, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.lengthy
 async def test_large_messages_are_taken(make, tmp_path):
     async with started(make("--misbehave", "huge-message", "--huge-mib", "9")) as worker:
         await play(worker, steps=10)
@@ -354,6 +365,7 @@ async def test_fifty_cameras_of_512_pixels_in_full_precision_fit_into_the_defaul
 STOP = UnityMessageProto(header={"status": CLOSE}).SerializeToString()
 
 
+@pytest.mark.lengthy
 async def test_strangers_who_speak_the_protocol_neither_end_nor_disturb_a_training(make, tmp_path, caplog):
     worker = make("--agents", "3", "--echo")
     async with started(worker), grpc.aio.insecure_channel(f"localhost:{worker.port}") as stranger:
@@ -453,6 +465,7 @@ async def test_a_unity_is_found_whatever_is_listened_on(make, tmp_path):
     assert len(reports(tmp_path)) == 4
 
 
+@pytest.mark.lengthy
 async def test_trouble_may_be_had_only_once(make, tmp_path):
     arguments = ("--misbehave", "exit-mid-step", "--once", str(tmp_path / "had"))
     first = make(*arguments)
@@ -518,6 +531,7 @@ async def test_a_unity_that_quits_between_two_calls_without_a_goodbye_has_closed
     await worker.close()
 
 
+@pytest.mark.lengthy
 async def test_a_unity_that_exits_while_its_call_waits_has_broken_whatever_its_return_code(make):
     worker = make("--misbehave", "quit-in-call")
     await worker.start()
@@ -535,6 +549,7 @@ async def test_a_unity_that_exits_before_it_has_connected_has_broken_whatever_it
         await worker.start()
 
 
+@pytest.mark.lengthy
 async def test_close_kills_what_does_not_end(make, caplog):
     worker = make("--misbehave", "never-ends")
     await worker.start()

@@ -59,6 +59,7 @@ def test_options_out_of_range_are_named(options, named):
         VolleyGroup(**options)
 
 
+@pytest.mark.lengthy
 def test_the_same_seed_and_actions_give_the_same_games():
     runs = [list(random_game(VolleyGroup(16, points_to_win=2), seed, 150)) for seed in (5, 5, 6)]
 
@@ -91,6 +92,7 @@ def test_a_reset_without_a_seed_goes_on_with_other_serves():
     assert (first != second).any()
 
 
+@pytest.mark.lengthy
 def test_rows_are_endings_first_then_one_decision_per_court():
     n, endings = 32, 0
     group = VolleyGroup(n, points_to_win=2, time_limit_s=6.0)

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -66,6 +67,7 @@ def still(courts, ticks=1, move=(0, 0), jump=(False, False)):
     return [int(advance(courts, moves, jumps)[0]) for _ in range(ticks)]
 
 
+@pytest.mark.lengthy
 @examples(60)
 @given(situations())
 def test_a_mirrored_court_stays_the_mirror_image_to_the_last_bit(situation):
@@ -89,6 +91,7 @@ def test_both_sides_of_a_mirrored_court_see_what_the_other_saw(situation):
     np.testing.assert_array_equal(observe(mirrored(courts)), observe(courts)[::-1])
 
 
+@pytest.mark.lengthy
 @examples(60)
 @given(situations())
 def test_nothing_leaves_the_court_from_any_situation(situation):

@@ -130,6 +130,7 @@ def test_zeros_for_everything_give_finite_actions_that_there_are(design):
             assert ((found[name] >= 0) & (found[name] < design.spec.actions.discrete_branches)).all()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("kind", ["continuous_actions", "deterministic_continuous_actions"])
 @pytest.mark.parametrize("design", RECURRENT.values(), ids=RECURRENT)

@@ -155,6 +155,7 @@ def both_ways(trainer: str, case, bf16: bool = False) -> dict[str, tuple[torch.T
     return dict(zip(("losses", "log-ratios", "gradients"), zip(*found, strict=True), strict=True))
 
 
+@pytest.mark.lengthy
 @trainers
 @given(case=CASES)
 def test_in_double_precision_they_agree_to_a_billionth(trainer, case):
@@ -168,6 +169,7 @@ def test_in_double_precision_they_agree_to_a_billionth(trainer, case):
         torch.testing.assert_close(by_hand, by_autograd, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.lengthy
 @trainers
 @given(case=CASES)
 def test_in_single_precision_they_agree_to_five_digits(trainer, case):

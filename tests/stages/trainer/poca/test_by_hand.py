@@ -37,6 +37,7 @@ def learned(trainer, updates=5):
     return all_weights(trainer)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE, HYBRID], ids=["continuous", "discrete", "hybrid"])
 @pytest.mark.parametrize(
     "hyperparameters",

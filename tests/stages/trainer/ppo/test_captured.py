@@ -81,6 +81,7 @@ def test_replayed_steps_learn_what_steps_without_graphs_do_with_all_that_is_sche
         assert dict(one.measures) == pytest.approx(dict(other.measures), rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", ["learning_rate", "beta", "epsilon"])
 def test_no_scheduled_number_is_frozen_in_a_graph(name):
     """A run whose schedule goes on from where it was captured differs from one that stays there."""
@@ -117,6 +118,7 @@ def test_target_kl_ends_the_epochs_of_a_captured_update_as_of_any_other():
     assert_same(captured, eager)
 
 
+@pytest.mark.lengthy
 def test_a_captured_update_goes_on_from_a_saved_state_of_either_kind_in_place():
     eager, captured = made(), made(RecordedGraphs())
     for update in (eager, captured):

@@ -130,6 +130,7 @@ def test_weights_of_another_network_are_refused_by_name():
     np.testing.assert_array_equal(flat_weights(small), before)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("memory", [{}, MEMORY], ids=["feed-forward", "memory"])
 def test_signals_and_cloning_go_on_from_their_state_bit_by_bit(tmp_path, memory):
     spec = BehaviorSpec("Test", (VECTOR,), HYBRID)

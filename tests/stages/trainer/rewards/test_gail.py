@@ -162,6 +162,7 @@ def test_rewards_have_no_noise_of_the_bottleneck(make_spec, make_signal, make_tr
     np.testing.assert_allclose(signal.rewards(transitions), -np.log(1.0 - d), rtol=1e-4)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("use_vail", [False, True])
 def test_it_learns_to_tell_two_easy_distributions(
     make_spec, make_signal, make_transitions, make_demonstrations, use_vail
@@ -185,6 +186,7 @@ def test_it_learns_to_tell_two_easy_distributions(
     assert signal.rewards(like_expert).mean() > 2 * signal.rewards(own()).mean()
 
 
+@pytest.mark.lengthy
 def test_it_tells_actions_where_observations_are_the_same(
     make_spec, make_signal, make_transitions, make_demonstrations
 ):

@@ -66,6 +66,7 @@ def test_replayed_steps_learn_what_steps_without_graphs_do_as_the_learning_rate_
     assert_same(captured, eager)
 
 
+@pytest.mark.lengthy
 def test_a_captured_update_goes_on_from_a_state_of_either_kind_in_place(monkeypatch):
     eager, captured, other = (made(each, monkeypatch) for each in (None, RecordedGraphs(), RecordedGraphs()))
     learn(eager, 3)
