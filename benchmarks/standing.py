@@ -44,8 +44,14 @@ class Progress:
         checkpoint = _newest(run_folder)
         if checkpoint is None:
             return cls(-1, 0, 0)
-        lessons = checkpoint.progress["curricula"]["lessons"].values()
+        lessons = _lessons(checkpoint).values()
         return cls(checkpoint.number, max(checkpoint.steps.values()), max(lessons, default=0))
+
+
+def _lessons(checkpoint: Checkpoint) -> Mapping[str, int]:
+    """The lessons of a run; none if it has no curricula."""
+    lessons: Mapping[str, int] = checkpoint.progress.get("curricula", {"lessons": {}})["lessons"]
+    return lessons
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class Standing:
             records.get(-1, {"rating": 0.0})["rating"],
             sum(record["wins"] + record["draws"] + record["losses"] for record in records.values()),
             {number: record["step"] for number, record in records.items() if number >= 0},
-            checkpoint.progress["curricula"]["lessons"],
+            _lessons(checkpoint),
             listed,
             tuple(step_in_name(path) for path in exports_by_step(run_folder / behavior, behavior)),
             _replayed(checkpoint),
