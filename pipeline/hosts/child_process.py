@@ -9,6 +9,7 @@ interpreter, the same wherever and whenever it was started.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
 import threading
@@ -23,9 +24,12 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.graph import actor_names, learner_name, offline_demonstrations
 from headrace.pipeline.common.process import usable_cores
+from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
 from headrace.pipeline.hosts.process_cleanup import end_group, new_mark, watch_host
 from headrace.queues.platform import Segment, hand_over
+
+log = logging.getLogger(__name__)
 
 _early: dict[str, ChildProcess] = {}
 """Children that are nobody yet, by the name of the host that each is meant for; a run takes its own by name, and of two
@@ -119,18 +123,19 @@ class ChildProcess:
         with suppress(ProcessLookupError):  # it was quicker
             self._process.kill()
 
-    def dismiss(self) -> None:
-        """End it, as nobody needs it."""
+    def dismiss(self) -> int:
+        """End it, as nobody needs it; returns its exit status, negative for a signal."""
         self._start_socket.close()
         self.kill()
-        self._process.wait()
+        return self._process.wait()
 
 
 def take_child(name: str) -> ChildProcess:
     """Return the child that was started for a host, or else a new one."""
     child = _early.pop(name, None)
-    if child is not None and not child.alive:  # it was killed while it waited
-        child.dismiss()
+    if child is not None and not child.alive:
+        how = how_it_ended(child.dismiss())
+        log.warning("The process of %s %s. Starting it again; it had not begun.", name, how)
         child = None
     return child or ChildProcess(name)
 

@@ -1,4 +1,4 @@
-"""Failures of hosts: what a host's work raises, as the message that tells main."""
+"""Failures of hosts: what a host's work raises, as the message that tells main, and how processes end, in words."""
 
 from __future__ import annotations
 
@@ -58,3 +58,8 @@ def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error]
+
+
+def how_it_ended(status: int) -> str:
+    """Say how a process ended, given its exit status, negative for a signal."""
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -21,6 +21,7 @@ from headrace.pipeline.control.messages import (
     Stop,
 )
 from headrace.pipeline.flow.control import FlowControl
+from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior_start import BehaviorStarter
 from headrace.pipeline.main.checkpointing import Checkpointing
@@ -174,8 +175,7 @@ class HostWatch:
 
 
 def _how_it_ended(status: int) -> str:
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return how if status else f"{how} without having been told to"
+    return how_it_ended(status) + ("" if status else " without having been told to")
 
 
 # Hosts that are started, and others in the place of lost ones.

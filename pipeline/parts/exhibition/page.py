@@ -21,6 +21,7 @@ from headrace.pipeline.control.messages import (
     ShowAnnounced,
     Stop,
 )
+from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.process import ProcessHost, ProcessHosts
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
@@ -125,9 +126,7 @@ class Exhibition(ShownGame):
                 host.close()
         if failure or not status or self._ending:
             return failure
-        return (
-            f"its process was killed by signal {-status}" if status < 0 else f"its process ended with status {status}"
-        )
+        return f"its process {how_it_ended(status)}"
 
     async def _listen(self, host: ProcessHost) -> str:
         failure, self._hung, self._ending = "", "", False

@@ -22,7 +22,7 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import shard_names
 from headrace.pipeline.control.messages import FollowerReady, HostFailed, HostFinished, LogLine
-from headrace.pipeline.hosts.failures import root_cause
+from headrace.pipeline.hosts.failures import how_it_ended, root_cause
 from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan
 from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.queues.errors import QueueClosed
@@ -364,7 +364,7 @@ async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
         return _End(f"{name} failed: {failure.message}", failed=True)
     if finished:
         return _End(f"{name} has ended", in_order=True)
-    return _End(f"{name} was killed by signal {-status}" if status < 0 else f"{name} ended with status {status}")
+    return _End(f"{name} {how_it_ended(status)}")
 
 
 def is_loss(error: BaseException | None) -> bool:

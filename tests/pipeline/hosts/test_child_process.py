@@ -25,6 +25,7 @@ class Idle:
 
     def dismiss(self):
         self.dismissed = True
+        return -9
 
 
 @pytest.fixture
@@ -87,10 +88,11 @@ def test_a_child_is_taken_once_and_what_is_left_is_dismissed_at_the_end(made):
     ]
 
 
-def test_one_that_was_killed_while_it_waited_is_replaced(made):
+def test_one_that_was_killed_while_it_waited_is_replaced_and_that_is_said(made, caplog):
     with started_early(config()):
         made[0].alive = False
         assert take_child("learner-CartPole") is made[-1]
+    assert "The process of learner-CartPole was killed by signal 9. Starting it again; it had not begun." in caplog.text
     assert [child.dismissed for child in made] == [True, True, False]
 
 
