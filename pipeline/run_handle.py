@@ -98,7 +98,7 @@ def join_callbacks(
             checkpointing = coordinator.checkpointing
             tell(CheckpointWritten(checkpointing.newest, checkpointing.folder, steps))
 
-        coordinator.checkpoint_written = written
+        coordinator.checkpointing.written = written
 
 
 class _SummaryCalls(StatisticsWriter):

@@ -17,13 +17,14 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.hosts.child_process import dismiss_early
+from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath, drain
 from headrace.pipeline.main.launcher import ActorSlot
-from headrace.pipeline.main.run_part import Run, RunParts
+from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.main.self_play import SelfPlay
 from headrace.pipeline.policies.inference import CountingStage, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
-from headrace.pipeline.roles.stages import LOCAL_BOUND, Runner, StageHost
+from headrace.pipeline.roles.stages import LOCAL_BOUND, Runner
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
@@ -39,8 +40,6 @@ class BehaviorStarter:
 
     Args:
         run: the run.
-        stages: contexts, hooks and saved states of stages in main.
-        parts: get each trainer's policies.
         report: gets what brains that do not learn have played, as a trainer's report.
 
     Attributes:
@@ -50,7 +49,7 @@ class BehaviorStarter:
         newest: copies of the newest policies by behaviour name, for those who watch the page of the run.
     """
 
-    def __init__(self, run: Run, stages: StageHost, parts: RunParts, report: Callable[[TrainerReport], None]) -> None:
+    def __init__(self, run: Run, report: Callable[[TrainerReport], None]) -> None:
         plan = run.plan
         self.behaviors: dict[str, BehaviorState] = {}
         self.self_play: SelfPlay | None = None
@@ -61,24 +60,38 @@ class BehaviorStarter:
         self._plan = plan
         self._launcher = run.launcher
         self._broadcaster = run.broadcaster
-        self._stages = stages
+        self._stages = run.stages
         self._reporter = run.reporter
-        self._run = run.tasks.run
-        self._parts = parts
+        self._run = run
+        self._start = run.tasks.run
         self._report = report
         self._announced: set[int] = set()
         self._bystanders: set[str] = set()
         self._unlearned: set[str] = set()
 
-    async def agents_seen(self, slot: ActorSlot, spec: BehaviorSpec) -> None:
+    async def agents_seen(self, host: HostHandle, spec: BehaviorSpec) -> None:
         """An actor has agents of a behaviour id that it had none of before.
 
         Raises:
             ConfigError: if the configuration does not fit the behaviour.
             RunError: if its policy can't be played, or it can't imitate whom it should.
         """
-        self._broadcaster.publisher.add_behavior(spec.behavior_id)
+        slot = self._launcher.slot_of(host)
+        if slot is None:
+            return
+        if self._run.shutdown.begun:
+            await self._drain_unlearned(spec.name)
+            return
+        log.info("Connected new brain: %s", spec.behavior_id)
+        await self._open_for(slot, spec)
+        if self._run.shutdown.begun:  # while its learner was started: nobody else will tell this learner to end
+            self._run.shutdown.learner_started()
+
+    async def _open_for(self, slot: ActorSlot, spec: BehaviorSpec) -> None:
         learns = self._plan.config.behavior_settings(spec.name).learns
+        if spec.name not in self.behaviors and (self._plan.playing or not learns):
+            self._run.flow.ledger.open_unbounded(spec.name)  # nobody learns from its steps
+        self._broadcaster.publisher.add_behavior(spec.behavior_id)
         if learns and not self._plan.route(spec.name).self_play:
             self._bystanders.add(spec.behavior_id)
         if spec.name not in self.behaviors:
@@ -94,7 +107,7 @@ class BehaviorStarter:
         if not learns:
             self.brain_league.add_behavior(spec.behavior_id, state.settings.brain)
         elif not self._plan.playing:
-            for part in self._parts:
+            for part in self._run.parts:
                 await part.learns(spec.name)
         self._announced.add(slot.source)
 
@@ -102,11 +115,11 @@ class BehaviorStarter:
         """The reports of self-play's league, and of that of brains that play each other."""
         return self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
 
-    async def drain_unlearned(self, name: str) -> None:
+    async def _drain_unlearned(self, name: str) -> None:
         """Drain a behaviour that is first seen as the run ends: actors wait for its queue before their last barrier."""
         if name not in self.behaviors and name not in self._unlearned:
             self._unlearned.add(name)
-            self._run(drain(await self._launcher.gather(name)))
+            self._start(drain(await self._launcher.gather(name)))
 
     def heartbeat(self, slot: ActorSlot) -> None:
         """Note an actor's sign of life; an actor announces all behaviour ids that it begins with before its first one.
@@ -181,7 +194,7 @@ class BehaviorStarter:
             self.behaviors[behavior].sent = policy.version
             if self._plan.config.monitor is not None:
                 self.newest[behavior] = policy.copy()
-        self._parts.tell(lambda part: part.policy_came(behavior, policy))
+        self._run.parts.tell(lambda part: part.policy_came(behavior, policy))
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
         """A behaviour that imitates another one may have agents of its own, from whose steps nobody learns."""
@@ -194,7 +207,7 @@ class BehaviorStarter:
                 f"{name} can't imitate {teacher}: {teacher} has {state.spec.seen} and {state.spec.actions}, "
                 f"{name} has {spec.seen} and {spec.actions}"
             )
-        self._run(drain(await self._launcher.gather(name)))
+        self._start(drain(await self._launcher.gather(name)))
 
     async def _play(self, state: BehaviorState) -> None:
         """Start what stands in a trainer's place: its newest policy, and a stage that counts what is played with it."""
@@ -205,8 +218,8 @@ class BehaviorStarter:
         nowhere: Any = NoOutlet()
         inlet = await self._launcher.gather(state.behavior)
         context = self._stages.context(f"inference-{state.behavior}")
-        self._run(StageRunner(stage, inlet, nowhere, context).run())
-        self._run(self._publish_later(policy))
+        self._start(StageRunner(stage, inlet, nowhere, context).run())
+        self._start(self._publish_later(policy))
 
     async def _count(self, state: BehaviorState) -> None:
         """Start what counts the steps of brains that do not learn, and passes them on where they are broadcast."""
@@ -220,7 +233,7 @@ class BehaviorStarter:
             self._run_all(state.path.trajectories(counted, outlet))
             outlet = counted
         context = self._stages.context(f"counting-{name}")
-        self._run(StageRunner(counting, inlet, outlet, context).run())
+        self._start(StageRunner(counting, inlet, outlet, context).run())
 
     def _count_play(self, report: TrainerReport) -> None:
         self.behaviors[report.behavior].receive_report(report)
@@ -232,7 +245,7 @@ class BehaviorStarter:
 
     def _run_all(self, runners: list[Runner]) -> None:
         for runner in runners:
-            self._run(runner)
+            self._start(runner)
 
 
 def _deciders(settings: BehaviorSettings) -> str:

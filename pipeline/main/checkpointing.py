@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.pipeline.common.graph import MAIN, learner_name, saved_shards
-from headrace.pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, SaveNow, Stop
+from headrace.pipeline.control.messages import BeginCheckpoint, Exported, PartFailed, PartSaved, SaveNow, Stop
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
-from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.main.behavior_start import BehaviorStarter
+from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.policies.onnx_export import copy_final_model
-from headrace.pipeline.reporting.timers import Timers
-from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
@@ -28,37 +27,31 @@ from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportE
 log = logging.getLogger(__name__)
 
 
+class SavedRun(Run, Protocol):
+    """What is used here of a run, beside what its parts use."""
+
+    starter: BehaviorStarter
+    checkpointing: Checkpointing
+
+
 class Checkpointing:
     """The checkpoints and status files of a run.
 
     Args:
-        plan: the run.
-        behaviors: the behaviours that are trained, by name.
-        timers: what `timers.json` is written from.
-        progress: what main itself goes on from after a resume.
-        lessons: the present lesson of each curriculum, by the environment parameter's name.
-        stages: the stages in main.
+        run: the run.
+
+    Attributes:
         ended: called when a checkpoint has ended: None if it is whole, else why it could not be written.
+        written: called when it is whole, after that.
     """
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        behaviors: Mapping[str, BehaviorState],
-        timers: Timers,
-        progress: Callable[[], Mapping[str, Any]],
-        lessons: Callable[[], Mapping[str, int]],
-        stages: StageHost,
-        ended: Callable[[str | None], None],
-    ) -> None:
-        self._plan = plan
+    def __init__(self, run: SavedRun) -> None:
+        self.ended: Callable[[str | None], object] = lambda problem: None
+        self.written: Callable[[], object] = lambda: None
+        self._run = run
+        self._plan = plan = run.plan
         self._folder = plan.folder
-        self._behaviors = behaviors
-        self._timers = timers
-        self._progress = progress
-        self._lessons = lessons
-        self._stages = stages
-        self._ended = ended
+        self._behaviors = run.behaviors
         self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
         self._signs: object = None
         self._files = FileGuard(log)
@@ -86,12 +79,16 @@ class Checkpointing:
         """True while a checkpoint is under way."""
         return self._assembler.busy
 
-    def begin(self, sources: Iterable[HostHandle], then_stop: bool = False) -> None:
+    def begin(self, then_stop: bool = False) -> None:
         """Let the sources put a barrier into their streams, and stop behind it if asked to."""
+        if self._plan.deterministic:
+            self._run.flow.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
+        if self._run.starter.self_play is not None:
+            self._run.starter.self_play.begin_checkpoint()
         number = self._announce(self._expected())
         for state in self._behaviors.values():
             state.checkpoint_begun()
-        for host in sources:
+        for host in self._run.broadcaster.sources():
             host.control.send(BeginCheckpoint(number))
             if then_stop:
                 host.control.send(Stop())
@@ -128,7 +125,7 @@ class Checkpointing:
         for state in self._behaviors.values():
             if state.learner is not None:
                 state.learner.control.send(SaveNow(number))
-            state.path.save_now(lambda stage, saved: self._stages.save_part(stage, number, saved))
+            state.path.save_now(lambda stage, saved: self._run.stages.save_part(stage, number, saved))
         self._commit_if_whole()
 
     def host_ended(self, name: str) -> None:
@@ -172,6 +169,13 @@ class Checkpointing:
         if number is not None and self._assembler.give_up(number):
             self._failed(number, f"its hosts have ended, and there is no word of {', '.join(missing)}")
 
+    def exported(self, message: Exported) -> None:
+        """A trainer has exported its policy."""
+        file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
+        entry = ExportEntry(message.step, file, message.reward, time.time(), beside).within(self._folder.path)
+        self._behaviors[message.behavior].add_export(entry)
+        log.info("Exported %s", entry.file_path)
+
     def write_status(self, final: bool) -> None:
         """Write `training_status.json` and `timers.json`."""
         behaviors = dict(self._before) | {
@@ -179,10 +183,11 @@ class Checkpointing:
             for name, state in self._behaviors.items()
         }
         with self._files.writing(self._folder.training_status, "its list of exported policies is behind"):
-            self._folder.write_training_status(TrainingStatus(behaviors, self._lessons()))
+            lessons = self._run.parts.merged(lambda part: part.lessons())
+            self._folder.write_training_status(TrainingStatus(behaviors, lessons))
         with self._files.writing(self._folder.timers, "its timers are behind"):
             self._folder.files.make_folder(self._folder.timers.parent)
-            self._timers.write(self._folder.timers)
+            self._run.timers.write(self._folder.timers)
 
     def _last(self, name: str, state: BehaviorState) -> ExportEntry | None:
         if not state.exports:
@@ -223,9 +228,24 @@ class Checkpointing:
             for state in self._behaviors.values():
                 state.checkpoint_begun()
         if self._unseen():  # they start from this one: that which was resumed from may be removed by now
-            self._stages.checkpoint = newest_checkpoint(self.folder)
+            self._run.stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is whole", number)
         self._ended(None)
+
+    def _progress(self) -> dict[str, Any]:
+        """Return main's own state."""
+        return {
+            "elapsed_s": self._run.reporter.elapsed_s,
+            "seed": self._plan.seed,
+            **self._run.parts.merged(lambda part: part.progress()),
+            "brains": self._run.starter.brain_league.state_dict(),
+        }
+
+    def _ended(self, problem: str | None) -> None:
+        self.ended(problem)
+        self._run.flow.resume()
+        if problem is None:
+            self.written()
 
     def _unseen(self) -> dict[str, int]:
         """Return the steps of behaviours of the resumed run that its environments have not shown again yet."""

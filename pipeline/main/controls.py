@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from headrace.config import BehaviorSettings
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.trainers import declared_kind
 from headrace.pipeline.control.messages import Hold, LearnerReady, SetHyperparameter
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.checkpointing import Checkpointing
-from headrace.pipeline.main.run_part import Run
+from headrace.pipeline.main.checkpointing import SavedRun
 
 log = logging.getLogger(__name__)
 
@@ -27,19 +26,15 @@ class RunControls:
     commands, checkpoints and the end among them. So nobody is silent, and what is on its way is learned from.
 
     Args:
-        run: the run.
-        checkpointing: its checkpoints.
-        begin_checkpoint: begins one.
+        run: the run, with its checkpoints.
 
     Attributes:
         paused: true while the sources are held.
     """
 
-    def __init__(self, run: Run, checkpointing: Checkpointing, begin_checkpoint: Callable[[], None]) -> None:
+    def __init__(self, run: SavedRun) -> None:
         self.paused = False
         self._run = run
-        self._checkpointing = checkpointing
-        self._begin_checkpoint = begin_checkpoint
         self._changed: dict[str, dict[str, float]] = {}
 
     def pause(self, paused: bool = True) -> None:
@@ -70,10 +65,10 @@ class RunControls:
             raise NotNow("policies are played, not trained: there is nothing to save")
         if not any(state.ready or not state.settings.learns for state in self._run.behaviors.values()):
             raise NotNow("no trainer is ready yet")
-        if self._checkpointing.busy:
+        if self._run.checkpointing.busy:
             raise NotNow("a checkpoint is under way")
         log.info("A checkpoint is saved, as asked.")
-        self._begin_checkpoint()
+        self._run.checkpointing.begin()
 
     def hyperparameters(self, behavior: str) -> Mapping[str, float]:
         """Return what may change of a behaviour, with the values at the start of the schedules."""

@@ -3,8 +3,8 @@
 It decides nothing about learning. What every run has lies in modules beside it: `launcher` starts and joins hosts, and
 sends to actors, `behavior_start` starts a behaviour when it is first seen, `pipeline/flow/` gives credits,
 `checkpointing` gathers checkpoints, `shutdown` ends the run, `behavior` holds the stages that live in main,
-`host_watch` starts actors and sees to hosts that end or are silent. What only some runs have is a part
-(`common/run_parts.py`). Here all of it is wired, and each message is dispatched: what causes what, and when.
+`host_watch` starts actors, listens to hosts, and sees to those that end or are silent. What only some runs have is a
+part (`common/run_parts.py`). Here all of it is wired, and each message is dispatched: what causes what, and when.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextvars import Context
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from headrace.pipeline.common.graph import MAIN, actor_names
-from headrace.pipeline.common.process import ProcessUsage
+from headrace.pipeline.common.graph import MAIN
 from headrace.pipeline.control import messages as control
 from headrace.pipeline.flow.control import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle
@@ -26,7 +24,7 @@ from headrace.pipeline.main.behavior_start import BehaviorStarter
 from headrace.pipeline.main.checkpointing import Checkpointing
 from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.guarded import GuardedTasks
-from headrace.pipeline.main.host_watch import HostWatch, SilenceWatch
+from headrace.pipeline.main.host_watch import HostWatch
 from headrace.pipeline.main.launcher import Broadcaster, Launcher
 from headrace.pipeline.main.run_part import RunParts
 from headrace.pipeline.main.run_plan import RunPlan
@@ -40,11 +38,8 @@ from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.reporting.writers import open_writers
 from headrace.pipeline.roles.runtime import plain_statistics
 from headrace.pipeline.roles.stages import StageHost
-from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.trainer.report import TrainerReport
-
-log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 """Seconds between two looks at the clock: progress, heartbeats, overdue checkpoints."""
@@ -59,56 +54,41 @@ class Coordinator:
         progress: the live table.
 
     Attributes:
-        plan, tasks, launcher, running, broadcaster, supervisor, reporter, statistics, behaviors: see `Run`.
-        parts: what only some runs have.
         starter: starts behaviours, and knows the run's self-play.
         shutdown: the run's end, and what failed.
         checkpointing: its checkpoints.
-        flow: flow control.
         controls: what users may do to it.
         early_end: ends it before it is done.
-        timers: how long main's work takes.
-        checkpoint_written: called when a checkpoint is whole.
+        plan, tasks, stages and so on: see `headrace.pipeline.main.run_part.Run`.
     """
 
+    shutdown: Shutdown
+    _hosts: HostWatch
+
     def __init__(self, plan: RunPlan, console: bool, progress: Progress) -> None:
-        self.checkpoint_written: Callable[[], None] = lambda: None
         self.plan = plan
-        self.tasks = GuardedTasks(self._fail)
+        self.tasks = GuardedTasks(lambda failure: self.shutdown.fail(failure))
         self.parts = RunParts(self)
         self.statistics = StatisticsCollector(plan.seed)
-        self.timers = timers = Timers()
-        training, supervision = not plan.playing, plan.config.pipeline.supervision
-        writers = open_writers(plan.config, plan.folder.path, timers, plan.resumes) if training else []
+        self.timers = Timers()
+        training = not plan.playing
+        writers = open_writers(plan.config, plan.folder.path, self.timers, plan.resumes) if training else []
         self.reporter = Reporter(self.statistics, writers, progress, plan.elapsed_before_s, training, console)
-        self.running = RunningHosts(plan.config, self.tasks.group, self._listen_later)
+        self.running = RunningHosts(plan.config, self.tasks.group, lambda host: self._hosts.listen_to(host))
         self.launcher = Launcher(plan, self.running, self.parts.learner_started)
         self.broadcaster = Broadcaster(self.launcher)
         replayed, grant = bool(plan.replay_edge), self.broadcaster.grant
         self.flow = FlowControl(plan.config, replayed, grant, lambda: self.parts.tell(lambda part: part.at_rest()))
-        self.supervisor = Supervisor(plan.config.env_settings, supervision)
+        self.supervisor = Supervisor(plan.config.env_settings, plan.config.pipeline.supervision)
         folder, receive = plan.folder.path, self._on_message_of_stage
-        stages = StageHost(MAIN, folder, plan.seed, None, self.statistics, plan.resumed, receive)
-        self.starter = BehaviorStarter(self, stages, self.parts, self._on_trainer_report)
-        self.behaviors = behaviors = self.starter.behaviors
-        self.checkpointing = Checkpointing(
-            plan, behaviors, timers, self._progress, self._lessons, stages, self._checkpoint_ended
-        )
-        self.shutdown = Shutdown(
-            behaviors,
-            self.running,
-            self.broadcaster,
-            actor_names(plan.config),
-            self.checkpointing,
-            (lambda: self._begin_checkpoint(then_stop=True)) if training else None,
-            self.checkpointing.save_now,
-            supervision.grace_s,
-            plan.deterministic,
-        )
+        self.stages = StageHost(MAIN, folder, plan.seed, None, self.statistics, plan.resumed, receive)
+        self.starter = BehaviorStarter(self, self._on_trainer_report)
+        self.behaviors = self.starter.behaviors
+        self.checkpointing = Checkpointing(self)
+        self.shutdown = Shutdown(self)
         self.early_end = EarlyEnd(plan, self.shutdown)
-        self.controls = RunControls(self, self.checkpointing, self._begin_checkpoint)
+        self.controls = RunControls(self)
         self._hosts = HostWatch(self)
-        self._silence = SilenceWatch(self, stages, self._hosts.may_replace)
 
     async def __aenter__(self) -> Self:
         await self.tasks.group.__aenter__()
@@ -131,26 +111,6 @@ class Coordinator:
         """End a host that is not to blame itself, so that another one may take its place."""
         self._hosts.end(host, why)
 
-    def _listen_later(self, host: HostHandle) -> None:
-        self._silence.started(host)
-        apart = Context()  # what it takes is no part of the time of whatever started it
-        self.tasks.group.create_task(self._hosts.listen(host), name=f"listening to {host.plan.name}", context=apart)
-
-    def _fail(self, failure: control.HostFailed) -> None:
-        self.shutdown.fail(failure)
-
-    def _progress(self) -> dict[str, Any]:
-        """Return main's state for checkpoints."""
-        return {
-            "elapsed_s": self.reporter.elapsed_s,
-            "seed": self.plan.seed,
-            **self.parts.merged(lambda part: part.progress()),
-            "brains": self.starter.brain_league.state_dict(),
-        }
-
-    def _lessons(self) -> dict[str, int]:
-        return self.parts.merged(lambda part: part.lessons())
-
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
         with self.reporter.showing():
@@ -159,8 +119,7 @@ class Coordinator:
                 self.tasks.start(self.early_end.watch(stop)),
             ]
             try:
-                if not await self._hosts.actors.start(actor_names(self.plan.config)):
-                    self.fewer_hosts()
+                await self._hosts.start()
                 await self.running.wait_all()
             finally:
                 for task in background:
@@ -172,11 +131,6 @@ class Coordinator:
             self.reporter.finish()
             self.checkpointing.write_status(final=True)
 
-    def fewer_hosts(self) -> None:
-        """Some host has ended for good: those of parts may have nothing left to do."""
-        at_once = bool(self.early_end.ended_by) or self.shutdown.failure is not None
-        self.parts.tell(lambda part: part.fewer_hosts(at_once))
-
     # Messages of hosts. ----------------------------------------------------------------------------------------------
 
     async def on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
@@ -187,27 +141,15 @@ class Coordinator:
             case control.CreditRequest():
                 self.flow.requested(message)
             case control.StatisticsReport():
-                self.supervisor.alive(host.plan.name, time.monotonic(), message.silent_s)
-                self.reporter.add_statistics(message.statistics, message.queues, host.plan.name)
-                self.timers.add_work(message.timings)
-                if message.memory:
-                    usage = ProcessUsage(time.monotonic(), message.cpu_s, message.memory)
-                    self.running.note_usage(host.plan.name, usage)
-                slot = self.launcher.slot_of(host)
-                if slot is not None:
-                    self.starter.heartbeat(slot)
+                self._hosts.alive(host, message)
             case control.CreditsReturned() | control.PartSaved() | control.PartFailed():
                 self._on_message_of_stage(message)
             case control.BehaviorSeen():
-                await self._on_behavior_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
+                await self.starter.agents_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
             case control.LearnerReady():
-                self._hosts.lost_learners.goes_on(host, message)
-                self.controls.learner_ready(message)
-                state = self.behaviors[message.behavior]
-                state.ready = state.was_ready = True
-                self.flow.learner_ready(message)
+                self._hosts.learners.ready(host, message)
             case control.Exported():
-                self._on_export(message)
+                self.checkpointing.exported(message)
             case control.LogLine():
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             case control.EpochEnded():
@@ -218,21 +160,6 @@ class Coordinator:
                 self._hosts.failed(host, message)
             case _:
                 self.parts.receive(host, message)
-
-    async def _on_behavior_seen(self, host: HostHandle, spec: BehaviorSpec) -> None:
-        slot = self.launcher.slot_of(host)
-        if slot is None:
-            return
-        if self.shutdown.begun:
-            await self.starter.drain_unlearned(spec.name)
-            return
-        log.info("Connected new brain: %s", spec.behavior_id)
-        learns = self.plan.config.behavior_settings(spec.name).learns and not self.plan.playing
-        if not learns and spec.name not in self.behaviors:
-            self.flow.ledger.open_unbounded(spec.name)  # nobody learns from its steps
-        await self.starter.agents_seen(slot, spec)
-        if self.shutdown.begun:  # while its learner was started: nobody else will tell this learner to end
-            self.shutdown.learner_started()
 
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.behaviors
@@ -246,38 +173,17 @@ class Coordinator:
         if all(other.done for other in learners or behaviors.values()):
             self.shutdown.finish()
         elif checkpoint_due and state.settings.learns and not self.checkpointing.busy and not self.shutdown.begun:
-            self._begin_checkpoint()
+            self.checkpointing.begin()
         if state.settings.learns:
             self.flow.trainer_reported(report)
         self.parts.tell(lambda part: part.summarised(report))
         self.reporter.record_report(report)
-
-    def _on_export(self, message: control.Exported) -> None:
-        file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
-        entry = ExportEntry(message.step, file, message.reward, time.time(), beside).within(self.plan.folder.path)
-        self.behaviors[message.behavior].add_export(entry)
-        log.info("Exported %s", entry.file_path)
 
     def _on_message_of_stage(self, message: control.ControlMessage) -> None:
         if isinstance(message, control.CreditsReturned):
             self.flow.returned(message)
         elif isinstance(message, control.PartSaved | control.PartFailed):
             self.checkpointing.receive(message)
-
-    # Checkpoints. --------------------------------------------------------------------------------------------------
-
-    def _begin_checkpoint(self, then_stop: bool = False) -> None:
-        if self.plan.deterministic:
-            self.flow.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
-        if self.starter.self_play is not None:
-            self.starter.self_play.begin_checkpoint()
-        self.checkpointing.begin(self.broadcaster.sources(), then_stop)
-
-    def _checkpoint_ended(self, problem: str | None) -> None:
-        self.shutdown.checkpoint_ended(problem)
-        self.flow.resume()
-        if problem is None:
-            self.checkpoint_written()
 
     # The clock. ----------------------------------------------------------------------------------------------------
 
@@ -294,4 +200,4 @@ class Coordinator:
             if on_progress is not None and self.shutdown.failure is None:  # which may be its own
                 with self.tasks.failing():
                     on_progress(self.reporter.snapshot())
-            self._silence.look(now)
+            self._hosts.silence.look(now)

@@ -7,10 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context
 from typing import Protocol
 
-from headrace.pipeline.common.graph import MAIN, learner_name
+from headrace.pipeline.common.graph import MAIN, actor_names, learner_name
 from headrace.pipeline.common.loop_watch import describe_holder
+from headrace.pipeline.common.process import ProcessUsage
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.messages import (
     ControlMessage,
@@ -18,19 +20,17 @@ from headrace.pipeline.control.messages import (
     HostFinished,
     LearnerReady,
     LearnerReplaced,
+    StatisticsReport,
     Stop,
 )
-from headrace.pipeline.flow.control import FlowControl
 from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.behavior_start import BehaviorStarter
-from headrace.pipeline.main.checkpointing import Checkpointing
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.checkpointing import SavedRun
 from headrace.pipeline.main.controls import RunControls
 from headrace.pipeline.main.launcher import ActorSlot
-from headrace.pipeline.main.run_part import Run, RunParts
+from headrace.pipeline.main.shutdown import EarlyEnd, Shutdown
 from headrace.pipeline.main.supervision import Role, Silence
-from headrace.pipeline.reporting.timers import Timers
-from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 log = logging.getLogger(__name__)
@@ -39,21 +39,15 @@ CAUSE_S = 5.0
 """Seconds in which the cause shows why a host has ended in order before the run did: as a rule another host's end."""
 
 
-class WatchedRun(Run, Protocol):
+class WatchedRun(SavedRun, Protocol):
     """What is used here of a run, beside what its parts use."""
 
-    parts: RunParts
-    starter: BehaviorStarter
-    checkpointing: Checkpointing
-    flow: FlowControl
+    shutdown: Shutdown
+    early_end: EarlyEnd
     controls: RunControls
-    timers: Timers
 
     async def on_message(self, host: HostHandle, message: ControlMessage) -> None:
         """A host has sent a message."""
-
-    def fewer_hosts(self) -> None:
-        """Some host has ended for good."""
 
 
 class HostWatch:
@@ -63,19 +57,43 @@ class HostWatch:
         run: the run.
 
     Attributes:
-        actors: starts them.
-        lost_learners: replaces them.
+        learners: what becomes of learners.
+        silence: looks who is silent.
     """
 
     def __init__(self, run: WatchedRun) -> None:
-        self.actors = Actors(run)
-        self.lost_learners = LostLearners(run)
+        self.learners = Learners(run)
+        self.silence = SilenceWatch(run, self.may_replace)
+        self._actors = Actors(run)
         self._run = run
         self._reasons: dict[str, str] = {}
         """By name: why a host was ended that is not to blame itself."""
 
-    async def listen(self, host: HostHandle) -> None:
-        """Listen to a host until its end, and see to what its end means."""
+    async def start(self) -> None:
+        """Start the parts' own hosts and all actors."""
+        if not await self._actors.start(actor_names(self._run.plan.config)):
+            self._fewer_hosts()
+
+    def listen_to(self, host: HostHandle) -> None:
+        """A host was started: listen to it until its end, and see to what its end means."""
+        self.silence.started(host)
+        apart = Context()  # what it takes is no part of the time of whatever started it
+        listening = self._listen(host)
+        self._run.tasks.group.create_task(listening, name=f"listening to {host.plan.name}", context=apart)
+
+    def alive(self, host: HostHandle, report: StatisticsReport) -> None:
+        """A host says what it does, and by that, that it is alive."""
+        name, now_s = host.plan.name, time.monotonic()
+        self._run.supervisor.alive(name, now_s, report.silent_s)
+        self._run.reporter.add_statistics(report.statistics, report.queues, name)
+        self._run.timers.add_work(report.timings)
+        if report.memory:
+            self._run.running.note_usage(name, ProcessUsage(now_s, report.cpu_s, report.memory))
+        slot = self._run.launcher.slot_of(host)
+        if slot is not None:
+            self._run.starter.heartbeat(slot)
+
+    async def _listen(self, host: HostHandle) -> None:
         said_goodbye = False
         with self._run.tasks.failing():
             async for message in host.control.receive():
@@ -89,7 +107,7 @@ class HostWatch:
                     await self._run.on_message(host, message)
             status = await host.wait()
             if self._run.running.current(host) and await self._ended(host, status, said_goodbye):
-                self._run.fewer_hosts()
+                self._fewer_hosts()
             return
         if self._run.running.current(host):  # also if its replacement could not be started
             host.settle()
@@ -112,6 +130,11 @@ class HostWatch:
         """End a host that is not to blame itself, so that another one may take its place."""
         self._reasons[host.plan.name] = why
         host.kill()
+
+    def _fewer_hosts(self) -> None:
+        """Some host has ended for good: those of parts may have nothing left to do."""
+        at_once = bool(self._run.early_end.ended_by) or self._run.shutdown.failure is not None
+        self._run.parts.tell(lambda part: part.fewer_hosts(at_once))
 
     async def _ended(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
         """See to the end of a host; True if there is none in its place.
@@ -160,9 +183,9 @@ class HostWatch:
         lost = "its half-made trajectories are lost" if slot is not None else "the actors wait for it"
         log.warning("The process of %s %s. Starting it again; %s.", name, how, lost)
         if slot is not None:
-            await self.actors.restart(slot)
+            await self._actors.restart(slot)
         else:
-            await self.lost_learners.replace(host)
+            await self.learners.replace(host)
             if self._run.shutdown.begun:  # all others were told before this one was there
                 self._run.shutdown.learner_started()
         return True
@@ -224,8 +247,8 @@ class Actors:
             slot.handle.control.send(Stop())
 
 
-class LostLearners:
-    """Replaces learners from the newest checkpoint, and takes back in main what they had learned since; actors go on.
+class Learners:
+    """Replaces lost ones from the newest checkpoint, and takes back in main what they had learned since; actors go on.
 
     A learner is lost when its process ends without a word, or is killed because it was silent. One that fails by an
     exception says so and ends the run: it would fail again.
@@ -254,20 +277,25 @@ class LostLearners:
             self._run.flow.ledger.add_source(source)
             slot.handle.control.send(LearnerReplaced(name, source))
 
-    def goes_on(self, host: HostHandle, message: LearnerReady) -> None:
+    def ready(self, host: HostHandle, message: LearnerReady) -> None:
         """A learner is ready; if it replaces a lost one, all else goes back to its step."""
-        lost_at = self._lost.pop(message.behavior, None)
-        if lost_at is None:
-            return
         state = self._run.behaviors[message.behavior]
-        state.start_at(message.step)
-        self._run.reporter.rewind(message.behavior, message.step)
+        lost_at = self._lost.pop(message.behavior, None)
+        if lost_at is not None:
+            self._go_back(host, state, message.step, lost_at)
+        self._run.controls.learner_ready(message)
+        state.ready = state.was_ready = True
+        self._run.flow.learner_ready(message)
+
+    def _go_back(self, host: HostHandle, state: BehaviorState, step: int, lost_at: int) -> None:
+        state.start_at(step)
+        self._run.reporter.rewind(state.behavior, step)
         self._run.checkpointing.repeat_for_learner(host)
         log.warning(
             "%s goes on from %s; its actors were not restarted. %d steps of learning are lost.",
             host.plan.name,
-            f"step {message.step}, its last checkpoint" if host.plan.resume else "the start, as there is no checkpoint",
-            max(0, lost_at - message.step),
+            f"step {step}, its last checkpoint" if host.plan.resume else "the start, as there is no checkpoint",
+            max(0, lost_at - step),
         )
 
 
@@ -281,13 +309,11 @@ class SilenceWatch:
 
     Args:
         run: the run.
-        stages: main's own stages.
         may_replace: says of a host whether another one takes its place.
     """
 
-    def __init__(self, run: WatchedRun, stages: StageHost, may_replace: Callable[[HostHandle], bool]) -> None:
+    def __init__(self, run: WatchedRun, may_replace: Callable[[HostHandle], bool]) -> None:
         self._run = run
-        self._stages = stages
         self._may_replace = may_replace
         run.supervisor.started(MAIN, "main", time.monotonic())
 
@@ -300,7 +326,7 @@ class SilenceWatch:
 
     def look(self, now_s: float) -> None:
         """Look who is silent; to be called about once a second."""
-        self._run.supervisor.alive(MAIN, now_s, self._stages.silent_s())
+        self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
         for silence in self._run.supervisor.silent(now_s):
             host = self._run.running.get(silence.host)
             if host is None:
@@ -324,7 +350,7 @@ class SilenceWatch:
         host.kill()
 
     def _judge_main(self, silence: Silence) -> None:
-        activity = self._stages.most_silent()
+        activity = self._run.stages.most_silent()
         words = f"{_words(silence)}: {describe_holder(None, threading.get_ident())}"
         if not silence.ends:
             log.warning("%s", words)

@@ -7,21 +7,41 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from headrace.pipeline.common.run_parts import RUN_PARTS, wanted_sides
 from headrace.pipeline.control.messages import ControlMessage
+from headrace.pipeline.flow.control import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.guarded import GuardedTasks
 from headrace.pipeline.main.launcher import ActorSlot, Broadcaster, Launcher
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
-from headrace.pipeline.main.shutdown import Shutdown
 from headrace.pipeline.main.supervision import Supervisor
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
-from headrace.pipeline.roles.stages import Runner
+from headrace.pipeline.reporting.timers import Timers
+from headrace.pipeline.roles.stages import Runner, StageHost
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.trainer.report import TrainerReport
 
 T = TypeVar("T")
+
+
+class Ending(Protocol):
+    """What is used of `headrace.pipeline.main.shutdown.Shutdown` before there is one."""
+
+    begun: bool
+
+    @property
+    def learners_ended(self) -> bool:
+        """True if the run is ending and no trainer will send a policy any more."""
+
+    def finish(self) -> None:
+        """End the run in order."""
+
+    def learner_started(self) -> None:
+        """A learner was started, maybe after the run's end had begun."""
+
+    def moved(self) -> None:
+        """There is a sign of progress."""
 
 
 class Run(Protocol):
@@ -32,10 +52,21 @@ class Run(Protocol):
     launcher: Launcher
     running: RunningHosts
     broadcaster: Broadcaster
+    flow: FlowControl
     supervisor: Supervisor
-    shutdown: Shutdown
     reporter: Reporter
     statistics: StatisticsCollector
+    timers: Timers
+    stages: StageHost
+    """Main's own."""
+
+    @property
+    def shutdown(self) -> Ending:
+        """Its end."""
+
+    @property
+    def parts(self) -> RunParts:
+        """What only some runs have."""
 
     @property
     def behaviors(self) -> Mapping[str, BehaviorState]:

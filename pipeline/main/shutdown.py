@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
-from headrace.pipeline.common.graph import learner_name
+from headrace.pipeline.common.graph import actor_names, learner_name
 from headrace.pipeline.control.messages import HostFailed, LearnNoMore, Stop
 from headrace.pipeline.main.behavior import BehaviorState
-from headrace.pipeline.main.checkpointing import Checkpointing
-from headrace.pipeline.main.launcher import Broadcaster
+from headrace.pipeline.main.checkpointing import SavedRun
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.running_hosts import RunningHosts
 
 log = logging.getLogger(__name__)
 
@@ -36,44 +34,25 @@ class Shutdown:
     """Ends the run once, at the first cause.
 
     Args:
-        behaviors: the open behaviours, by name.
-        running: the hosts.
-        broadcaster: reaches the sources.
-        sources: names of all sources that the run has, or will have once they have been started.
-        checkpointing: the run's checkpoints.
-        last_checkpoint: begins the checkpoint behind which the sources stop; None where nothing is saved.
-        save_trainers: saves without barriers what the checkpoint under way, or a new one, still lacks.
-        grace_s: `pipeline.supervision.grace_s`.
-        deterministic: true if sources follow commands only where they stand still, so that they may take longer.
+        run: the run, with its checkpoints.
 
     Attributes:
         begun: true if the run is ending.
         failure: what went wrong first; None if nothing did.
     """
 
-    def __init__(
-        self,
-        behaviors: Mapping[str, BehaviorState],
-        running: RunningHosts,
-        broadcaster: Broadcaster,
-        sources: Iterable[str],
-        checkpointing: Checkpointing,
-        last_checkpoint: Callable[[], None] | None,
-        save_trainers: Callable[[], None],
-        grace_s: float,
-        deterministic: bool = False,
-    ) -> None:
+    def __init__(self, run: SavedRun) -> None:
         self.begun = False
         self.failure: HostFailed | None = None
-        self._behaviors = behaviors
-        self._running = running
-        self._broadcaster = broadcaster
-        self._sources = frozenset(sources)
-        self._checkpointing = checkpointing
-        self._last_checkpoint = last_checkpoint
-        self._save_trainers = save_trainers
-        self._grace_s = grace_s
-        self._sources_s = grace_s if deterministic else grace_s * SOURCES_SHARE
+        self._playing = run.plan.playing
+        self._behaviors, self._running, self._broadcaster = run.behaviors, run.running, run.broadcaster
+        self._checkpointing = run.checkpointing
+        self._checkpointing.ended = self.checkpoint_ended
+        self._sources = frozenset(actor_names(run.plan.config))
+        """Names of all that the run has, or will have once they have been started."""
+        self._grace_s = grace_s = run.plan.config.pipeline.supervision.grace_s
+        # In a deterministic run sources follow commands only where they stand still.
+        self._sources_s = grace_s if run.plan.deterministic else grace_s * SOURCES_SHARE
         self._owing: set[str] = set()
         """Sources that were told to stop and have not said that they do."""
         self._exhausted: set[str] = set()
@@ -103,10 +82,10 @@ class Shutdown:
         if not self._behaviors:
             self._running.dismiss_all(self._sources_s)
             return
-        if self._last_checkpoint is None:
+        if self._playing:
             self._broadcaster.send_to_sources(Stop())
         else:
-            self._last_checkpoint()
+            self._checkpointing.begin(then_stop=True)
 
     def fail(self, failure: HostFailed) -> None:
         """Something failed: save what can be saved, and end."""
@@ -114,15 +93,15 @@ class Shutdown:
             log.debug("a further failure: %s", failure.message)
             return
         self.failure = failure
-        does = "ends" if self._last_checkpoint is None else "saves what it can"
+        does = "ends" if self._playing else "saves what it can"
         log.error("%s has failed. The run %s, and says at its end what was wrong.", failure.stage, does)
         log.debug("%s", failure.traceback)
         self._begin()
         if self._trainers_are_sound(failure.stage):
             self._without_barriers = True
-            self._save_trainers()
+            self._checkpointing.save_now()
         elif len(self._behaviors) > 1:
-            self._save_trainers()  # no checkpoint comes of it, but those that are sound export their policies
+            self._checkpointing.save_now()  # no checkpoint comes of it, but those that are sound export their policies
         self._broadcaster.send_to_sources(Stop())
         self._release_learners()
 
@@ -166,7 +145,7 @@ class Shutdown:
     def learner_started(self) -> None:
         """A learner whose start had begun before the end was not there to be asked for anything."""
         if self._checkpointing.busy and self._without_barriers:
-            self._save_trainers()
+            self._checkpointing.save_now()
         self._release_learners()
 
     def moved(self) -> None:
@@ -208,7 +187,7 @@ class Shutdown:
         if left:
             text = "%s did not stop within %.0f s: the last checkpoint is saved without waiting any longer."
             log.warning(text, left, self._sources_s)
-        self._save_trainers()
+        self._checkpointing.save_now()
 
     def _release_learners(self) -> None:
         """Let learners end with their inlets, as soon as no checkpoint needs them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import write_part
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.training_status import ExportEntry
+from headrace.stages.ghost import BrainLeague
 from headrace.stages.publisher import PolicyPublisher
 from headrace.stages.trainer.report import TrainerReport
 
@@ -40,9 +42,20 @@ class Made:
         self.ball = BehaviorState("Ball", counting_spec("Ball"), config.behavior_settings("Ball"), path)
         self.ball.start_at(0)
         self.ended: list[str | None] = []
-        self.checkpointing = Checkpointing(
-            self.plan, {"Ball": self.ball}, Timers(), dict, dict, stages, self.ended.append
+        self.sources: list[Any] = []
+        run: Any = SimpleNamespace(
+            plan=self.plan,
+            behaviors={"Ball": self.ball},
+            timers=Timers(),
+            stages=stages,
+            parts=SimpleNamespace(merged=lambda take: {}),
+            starter=SimpleNamespace(self_play=None, brain_league=BrainLeague()),
+            broadcaster=SimpleNamespace(sources=lambda: self.sources),
+            reporter=SimpleNamespace(elapsed_s=0.0),
+            flow=SimpleNamespace(resume=lambda: None),
         )
+        self.checkpointing = Checkpointing(run)
+        self.checkpointing.ended = self.ended.append
 
     def part(self, number: int) -> PartSaved:
         return write_part(self.plan.folder.checkpoints, number, TRAINER, {"weights": [1.0]})
@@ -57,7 +70,8 @@ def made(tmp_path: Path) -> Iterator[Made]:
 async def test_sources_are_sent_the_barrier_and_stop_behind_it(made):
     control, theirs = local_pair("actor-0")
     host: Any = InlineHost(HostPlan("actor", "actor-0", {}, None, "", 0), 1, control, LocalEdges(), None)
-    made.checkpointing.begin([host], then_stop=True)
+    made.sources.append(host)
+    made.checkpointing.begin(then_stop=True)
     made.checkpointing.repeat_announcement(host)
     control.close()
     assert [message async for message in theirs.receive()] == [BeginCheckpoint(0), Stop(), BeginCheckpoint(0)]
@@ -69,7 +83,7 @@ def reported(step: int) -> TrainerReport:
 
 def test_a_checkpoint_is_whole_with_its_last_part_and_the_next_is_due_at_the_next_multiple_of_the_interval(made):
     assert [made.ball.receive_report(reported(step)) for step in (99, 130)] == [False, True]
-    made.checkpointing.begin([])
+    made.checkpointing.begin()
     assert made.ball.next_checkpoint == 200
     assert not made.ball.receive_report(reported(199))
     made.checkpointing.receive(made.part(0))
@@ -80,7 +94,7 @@ def test_a_checkpoint_is_whole_with_its_last_part_and_the_next_is_due_at_the_nex
 
 def test_a_checkpoint_that_becomes_due_while_another_is_under_way_is_not_passed_over(made):
     made.ball.receive_report(reported(130))
-    made.checkpointing.begin([])
+    made.checkpointing.begin()
     assert made.ball.receive_report(reported(210))
     made.checkpointing.receive(made.part(0))
     assert made.ball.receive_report(reported(220)), "the one of step 200 is still due"
@@ -89,7 +103,7 @@ def test_a_checkpoint_that_becomes_due_while_another_is_under_way_is_not_passed_
 def test_the_list_of_exports_is_written_before_the_manifest_so_that_it_is_never_behind(made):
     made.ball.add_export(ExportEntry(130, "Ball-130.onnx", None, 0.0))
     (made.plan.folder.checkpoints / "000000" / "something").mkdir(parents=True)  # nothing can take its place
-    made.checkpointing.begin([])
+    made.checkpointing.begin()
     made.checkpointing.receive(made.part(0))
     assert made.checkpointing.newest == -1
     (listed,) = made.plan.folder.read_training_status().behaviors["Ball"].checkpoints
@@ -98,22 +112,22 @@ def test_the_list_of_exports_is_written_before_the_manifest_so_that_it_is_never_
 
 def test_a_part_that_failed_ends_the_checkpoint_and_the_one_before_it_stays(made, caplog):
     for number in (0, 1):
-        made.checkpointing.begin([])
+        made.checkpointing.begin()
         made.checkpointing.receive(made.part(0) if number == 0 else PartFailed(1, TRAINER, "no space left"))
     assert (made.checkpointing.newest, made.ended) == (0, [None, f"{TRAINER}: no space left"])
     assert "Checkpoint 1 could not be written, the one before it stays" in caplog.text
 
 
 def test_a_part_of_an_older_checkpoint_changes_nothing(made):
-    made.checkpointing.begin([])
-    made.checkpointing.begin([])
+    made.checkpointing.begin()
+    made.checkpointing.begin()
     made.checkpointing.receive(made.part(0))
     made.checkpointing.receive(PartFailed(0, TRAINER, "no space left"))
     assert (made.checkpointing.busy, made.ended) == (True, [])
 
 
 def test_a_part_that_is_missing_when_all_hosts_have_ended_is_named(made):
-    made.checkpointing.begin([])
+    made.checkpointing.begin()
     made.checkpointing.close()
     assert made.ended == [f"its hosts have ended, and there is no word of {TRAINER}"]
 
@@ -123,7 +137,7 @@ async def test_a_replacement_does_not_write_again_what_the_dead_actor_has_saved(
     host: Any = InlineHost(HostPlan("actor", "actor-0", {}, None, "", 0), 1, control, LocalEdges(), None)
     with RunFolder.create(tmp_path, "run") as folder:
         made = Made(folder, stages=[{"use": "any:Stage", "name": "filter"}])
-        made.checkpointing.begin([])
+        made.checkpointing.begin()
         made.checkpointing.repeat_announcement(host)
         made.checkpointing.receive(write_part(folder.checkpoints, 0, "filter@actor-0", {}))
         made.checkpointing.repeat_announcement(host)
@@ -134,18 +148,18 @@ async def test_a_replacement_does_not_write_again_what_the_dead_actor_has_saved(
 def test_the_part_of_a_stage_is_left_out_when_its_host_has_ended_and_that_of_a_trainer_is_not(tmp_path, caplog):
     with RunFolder.create(tmp_path, "run") as folder:
         made = Made(folder, stages=[{"use": "any:Stage", "name": "filter"}])
-        made.checkpointing.begin([])
+        made.checkpointing.begin()
         made.checkpointing.receive(made.part(0))
         made.checkpointing.host_ended("actor-0")
         assert (made.checkpointing.newest, made.ended) == (0, [None])
         assert "The checkpoint lacks filter@actor-0" in caplog.text
-        made.checkpointing.begin([])
+        made.checkpointing.begin()
         made.checkpointing.host_ended("learner-Ball")
         assert made.ended[1:] == [f"learner-Ball has ended, and there is no word of {TRAINER}"]
 
 
 def test_time_runs_from_the_last_sign_of_progress(made):
-    made.checkpointing.begin([])
+    made.checkpointing.begin()
     limit_s = made.plan.config.pipeline.supervision.learners.end_s
     file = made.plan.folder.checkpoints / "growing.bin"
     for now_s in (1.0, limit_s, 2 * limit_s):

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes import counting_spec
@@ -19,18 +21,39 @@ from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.running_hosts import RunningHosts
 from headrace.pipeline.main.shutdown import Shutdown
 from headrace.pipeline.reporting.statistics import StatisticsCollector
-from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.virtual_time
 
 
+class Asked(Checkpointing):
+    """Checkpoints that are noted and not made."""
+
+    def __init__(self, run: Any, asked: list[str]) -> None:
+        super().__init__(run)
+        self._asked = asked
+
+    def begin(self, then_stop: bool = False) -> None:
+        assert then_stop
+        self._asked.append("last checkpoint")
+
+    def save_now(self) -> None:
+        self._asked.append("save now")
+
+
 class Ending:
     """The end of a run with one behaviour, whose learner never was there, and how often what was asked for."""
 
     def __init__(self, folder: RunFolder, tasks: asyncio.TaskGroup) -> None:
-        config = RunConfig.from_plain({"behaviors": {"Ball": {}}})
+        environment = {"kind": "builtin", "id": "Volley", "behavior": "Ball"}
+        config = RunConfig.from_plain(
+            {
+                "behaviors": {"Ball": {}},
+                "environment": environment,
+                "pipeline": {"hosts": {"actors": {"replicas": 2}}},
+            }
+        )
         plan = RunPlan(config, folder, 0, None)
         stages = StageHost("main", folder.path, 0, None, StatisticsCollector(0), None, lambda message: None)
         self.running = RunningHosts(config, tasks, lambda host: None)
@@ -38,17 +61,12 @@ class Ending:
         path = TrajectoryPath(plan.route("Ball"), config, stages, broadcaster.publisher)
         ball = BehaviorState("Ball", counting_spec("Ball"), config.behavior_settings("Ball"), path)
         self.asked: list[str] = []
-        self.behaviors = behaviors = {"Ball": ball}
-        self.shutdown = Shutdown(
-            behaviors,
-            self.running,
-            broadcaster,
-            ["actor-0", "actor-1"],
-            Checkpointing(plan, behaviors, Timers(), dict, dict, stages, lambda problem: None),
-            lambda: self.asked.append("last checkpoint"),
-            lambda: self.asked.append("save now"),
-            grace_s=60.0,
+        self.behaviors = {"Ball": ball}
+        run: Any = SimpleNamespace(
+            plan=plan, behaviors=self.behaviors, running=self.running, broadcaster=broadcaster, stages=stages
         )
+        run.checkpointing = Asked(run, self.asked)
+        self.shutdown = Shutdown(run)
 
 
 @asynccontextmanager

@@ -63,8 +63,9 @@ class Watched:
             tasks=SimpleNamespace(group=tasks),
             shutdown=SimpleNamespace(fail=self.failures.append),
             parts=SimpleNamespace(of_role=self.part_of),
+            stages=self.stages,
         )
-        self.watch = SilenceWatch(run, self.stages, self.replaced)
+        self.watch = SilenceWatch(run, self.replaced)
 
     def part_of(self, role: str) -> Any:
         return SimpleNamespace(host_failed=self.blamed.append) if role == "evaluation" else None
