@@ -60,6 +60,8 @@ class EnvironmentKind:
     """Of such a kind: what is waited for without `env_path`, for messages."""
     editor_port: int | None = None
     """The only port that it calls; None: `env_settings.base_port`."""
+    not_shown: str = ""
+    """Why it can neither be filmed nor shown on the live page, and what to do instead; empty if it can."""
     holds_actions: bool = False
     """True if the environment itself holds each action for `action_repeat` steps."""
 
@@ -110,6 +112,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         example="factory: my_module:make_environment",
         keys=("options",),
         engine_settings=_UNITY_ENGINE,
+        not_shown="environments of kind mlagents have no pictures to be shown",
     ),
     unity=EnvironmentKind(
         meaning="what `env_settings` says, as without this section",
@@ -123,6 +126,8 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         apart=True,
         editor="the Unity Editor",
         editor_port=5004,
+        not_shown="Unity shows its games itself: start the build with its window (without --no-graphics) to watch, and "
+        "play in the Editor with the behavior type 'Heuristic Only'",
     ),
     godot=EnvironmentKind(
         meaning="a game made with Godot, with the addon of Godot RL Agents; `env_settings` says which build",
@@ -137,6 +142,8 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         defaults={"env_settings": {"base_port": 11008}, "engine_settings": {"time_scale": 1.0, "no_graphics": True}},
         apart=True,
         editor="Godot's editor",
+        not_shown="Godot shows its games itself: start the build with its window (engine_settings: {no_graphics: "
+        "false}), or play in its editor",
         holds_actions=True,
     ),
     open_protocol=EnvironmentKind(
@@ -150,6 +157,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         defaults={"env_settings": {"base_port": 12008}},
         apart=True,
         editor="the game",
+        not_shown="games of the open protocol show themselves: watch the game in its own window",
     ),
 )
 """By `environment.kind`."""

@@ -271,12 +271,30 @@ def _arrays(masks: Any) -> Any:
     return tuple(map(np.asarray, masks)) if isinstance(masks, tuple) else np.asarray(masks)
 
 
+_ATARI = (160, 3)
+"""The last two axes of Atari's screen, which is 210 or 250 high."""
+_STACKED = (
+    "; it is a single frame: as Atari is vectorised by itself, policies see stacked grey ones, which "
+    "FrameStackObservation(AtariPreprocessing(gymnasium.make(…, frameskip=1, repeat_action_probability=0.0)), 4, "
+    "padding_type='zero') gives, of gymnasium.wrappers (docs/predict.md)"
+)
+
+
+def _is_one_frame(space: OwnSpace, shape: tuple[int, ...]) -> bool:
+    """Return True if a policy that sees stacked frames of bytes is asked with Atari's screen, or with one of them."""
+    if not isinstance(space, BoxSpace) or len(space.shape) != 3 or space.dtype != np.uint8 or space.shape[2] <= 4:
+        return False
+    return shape[-2:] in (_ATARI, space.shape[1:])
+
+
 def _unfit(space: OwnSpace, value: Any, where: str) -> PredictError:
     hint = ""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
         hint = "; env.reset() returns (observation, info): give the observation alone"
     elif hasattr(value, "detach"):
         hint = "; of a tensor, give obs.detach().cpu().numpy()"
+    elif _is_one_frame(space, tuple(getattr(value, "shape", ()))):
+        hint = _STACKED
     batch = "" if isinstance(space, ComposedSpace) else ", or a batch of such"
     return PredictError(f"obs{where}: expected one of {space}{batch}, got {_kind(value)}{hint}")
 

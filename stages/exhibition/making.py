@@ -1,8 +1,14 @@
-"""Makes the one instance of a run's environments that is shown."""
+"""Makes the one instance of a run's environments that is shown: filmed, on the page, or in a window of its own.
+
+Whatever trains is shown, or refused by name: `why_not_shown` says so before anything is made, `make_shown_group` where
+only the environment itself can tell.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,23 +16,15 @@ from typing import Any
 from headrace.config import RunConfig
 from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, find_factory, make_group
 from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.environments.rendering import PICTURES
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.film import FilmedGroup, ObservationPictures, Rendering
 from headrace.stages.games.scene import Drawn
 
-PICTURES = "rgb_array"
-"""The render mode of Gymnasium and PettingZoo that gives pictures."""
-_REFUSED = {
-    "unity": "Unity shows its games itself: start the build with its window (without --no-graphics) to watch, and play "
-    "in the Editor with the behavior type 'Heuristic Only'",
-    "mlagents": "environments of kind mlagents have no pictures to be shown",
-}
-
 
 def why_not_shown(config: RunConfig) -> str:
-    """Return why a run's environments can't be shown on a page; empty if they may."""
-    kind = "unity" if config.environment is None else config.environment.kind
-    return _REFUSED.get(kind, "")
+    """Return why a run's environments can't be shown on a page, nor filmed; empty if they may."""
+    return config.environment_kind.not_shown
 
 
 def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[EnvironmentGroup, FilmedGroup]:
@@ -53,33 +51,41 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
         filmed.append(FilmedGroup(group, raw))
         return filmed[-1]
 
-    group = make_group(replace(request, config=for_one_screen(request.config)), film)
-    if _has_a_vectorised_one(request.config):
-        # Vectorised implementations draw nothing as a rule: single ones are shown, if policies can play them.
-        as_it_acts = replace(request, config=RunConfig.from_plain(_with_one(request.config), request.config.path))
-        trial = make_group(as_it_acts)
-        unlike = _played_in(trial) != _played_in(group)
-        trial.close()
-        if unlike:
-            group.close()
-            group = make_group(as_it_acts, lambda single: film(ObservationPictures(single)))
-    return group, filmed[-1]
+    as_it_acts = replace(request, config=RunConfig.from_plain(_with_one(request.config), request.config.path))
+    try:
+        group = make_group(replace(request, config=for_one_screen(request.config)), film)
+        if not _may_act_vectorised(request.config) or _played_in(as_it_acts) == _played_in(group):
+            return group, filmed[-1]
+        group.close()
+    except StageError as error:
+        if not _may_act_vectorised(request.config):
+            if renders(request.config) and "render_mode" in str(error):  # for which nobody asked
+                words = f"it can't be shown: pictures need render_mode: {PICTURES}, with which {error}"
+                raise type(error)(words) from error
+            raise
+    # Vectorised implementations draw nothing as a rule, and policies of this one can't play single environments.
+    return make_group(as_it_acts, lambda group: film(ObservationPictures(group))), filmed[-1]
 
 
-def _played_in(group: EnvironmentGroup) -> list[tuple[Any, ...]]:
-    """What policies see and do, which is known after a reset."""
-    group.reset(0)
-    return [(name, spec.observations, spec.actions) for name, spec in group.behavior_specs.items()]
+def _played_in(made: EnvironmentRequest | EnvironmentGroup) -> list[tuple[Any, ...]]:
+    """Return what policies see and do, which is known after a reset."""
+    if isinstance(made, EnvironmentRequest):
+        with closing(make_group(made)) as group:
+            return _played_in(group)
+    made.reset(0)
+    return [(name, spec.observations, spec.actions) for name, spec in made.behavior_specs.items()]
 
 
-def _has_a_vectorised_one(config: RunConfig) -> bool:
-    """True if the run may act in an environment's own vectorised implementation. The id is registered already."""
+def _may_act_vectorised(config: RunConfig) -> bool:
+    """Return True if a run may act in an environment's own vectorised implementation. The id is registered by now."""
     settings = config.environment
     if settings is None or settings.kind != "gymnasium" or settings.id is None:
         return False
-    from gymnasium import spec
+    from gymnasium import registry
 
-    return "vectorization_mode" not in settings.options and spec(settings.id).vector_entry_point is not None
+    spec = registry.get(settings.id.rpartition(":")[2])
+    mode = settings.options.get("vectorization_mode", "vector_entry_point")
+    return spec is not None and spec.vector_entry_point is not None and mode == "vector_entry_point"
 
 
 def _with_one(config: RunConfig) -> dict[str, Any]:
@@ -95,7 +101,7 @@ def for_one_screen(config: RunConfig) -> RunConfig:
     section: dict[str, Any] = plain["environment"]
     options: dict[str, Any] = {**section.get("options", {})}
     if section["kind"] == "gymnasium" and section.get("id"):
-        options.setdefault("vectorization_mode", "sync")
+        options["vectorization_mode"] = "sync"
     if renders(config):
         options["render_mode"] = PICTURES
     section["options"] = options
@@ -108,15 +114,17 @@ def for_one_window(config: RunConfig) -> RunConfig:
     Raises:
         StageError: if its environments have none.
     """
-    kind = "unity" if config.environment is None else config.environment.kind
-    if kind == "builtin":
+    if config.builtin_game is not None:
         raise StageError(
             "the built-in games have no window: watch them in the browser with --monitor, or film them with --video DIR"
         )
     if refused := why_not_shown(config):
         raise StageError(refused)
     if not renders(config):
-        raise StageError("environment.factory takes no render_mode, with which it would open a window; give it one")
+        raise StageError(
+            f"environment.factory {_factory(config)!r} takes no render_mode, with which it would open a window; give "
+            "it one (vectorised environments, such as EnvPool's, have none)"
+        )
     if _plays_stacked_frames(config):
         raise StageError(
             "the vectorised environments of Atari, whose frames the policy knows, have no window, and single ones are "
@@ -130,12 +138,20 @@ def for_one_window(config: RunConfig) -> RunConfig:
     return RunConfig.from_plain(plain, config.path)
 
 
+_STACKED = re.compile(r"ALE/.*-v\d+")
+"""Ids that are vectorised by themselves, and observed otherwise then: `module:` stands before some."""
+_SINGLE_ONLY = {"obs_type", "mode", "difficulty", "sound_obs"}
+"""Their options that only single environments have."""
+
+
 def _plays_stacked_frames(config: RunConfig) -> bool:
-    """True for Atari as it is vectorised by itself: the one environment whose single instances are unlike it."""
+    """Return True for Atari as it is vectorised by itself: the one whose single instances are unlike it."""
     settings = config.environment
-    if settings is None or not (settings.id or "").startswith("ALE/") or settings.wrappers:
+    if settings is None or not _STACKED.fullmatch((settings.id or "").rpartition(":")[2]):
         return False
-    return "vectorization_mode" not in settings.options and not config.environment_parameters
+    singles = settings.wrappers or settings.max_episode_steps or config.environment_parameters
+    mode = "sync" if singles or _SINGLE_ONLY & settings.options.keys() else "vector_entry_point"
+    return bool(settings.options.get("vectorization_mode", mode) == "vector_entry_point")
 
 
 def for_one_film(config: RunConfig) -> RunConfig:
@@ -162,18 +178,22 @@ def _with_one_actor(config: RunConfig) -> dict[str, Any]:
 
 
 def renders(config: RunConfig) -> bool:
-    """True if a run's environments take a `render_mode`, as those of Gymnasium and PettingZoo do."""
+    """Return True if a run's environments take a `render_mode`, as those of Gymnasium and PettingZoo do."""
     settings = config.environment
     if settings is None or settings.kind not in ("gymnasium", "pettingzoo"):
         return False
     return settings.id is not None or _takes_render_mode(config)
 
 
-def _takes_render_mode(config: RunConfig) -> bool:
+def _factory(config: RunConfig) -> str:
     factory = None if config.environment is None else config.environment.factory
     assert factory is not None, "there is no id"
+    return factory
+
+
+def _takes_render_mode(config: RunConfig) -> bool:
     try:
-        parameters = inspect.signature(find_factory(factory, config.source_folder)).parameters
+        parameters = inspect.signature(find_factory(_factory(config), config.source_folder)).parameters
     except ValueError:
         return False
     return "render_mode" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())

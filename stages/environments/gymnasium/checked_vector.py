@@ -19,14 +19,13 @@ from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
+from headrace.stages.environments.rendering import picture_of
 from headrace.stages.environments.spaces.actions import action_masks, branches_without_choice
 from headrace.stages.environments.spaces.columns import SpaceColumns
 from headrace.stages.environments.spaces.observations import take_rows
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
 log = logging.getLogger(__name__)
-
-_OPENGL = "; on a machine without a screen, MuJoCo draws with the environment variable MUJOCO_GL=egl, or osmesa"
 
 _FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
 
@@ -197,23 +196,12 @@ class CheckedVector:
         """Return an RGB image [height, width, 3] of one instance.
 
         Raises:
-            StageError: if the environment was not made with `render_mode: rgb_array`.
-            BrokenEnvironmentError: if rendering fails.
+            StageError, BrokenEnvironmentError: as `picture_of`.
         """
-        if self._envs.render_mode != "rgb_array":
-            raise StageError(
-                f"{self._name}: it was made with render_mode {self._envs.render_mode!r}; to get pictures, "
-                "make it with options: {render_mode: rgb_array}"
-            )
-        try:
-            if isinstance(self._envs, SyncVectorEnv):
-                return np.asarray(self._envs.envs[env_id].render(), np.uint8)
-            frames = self._envs.render()
-            assert frames is not None, "no frames"
-            return np.asarray(frames[env_id], np.uint8)
-        except Exception as error:
-            hint = _OPENGL if any(word in str(error) for word in ("OpenGL", "GLFW", "EGL")) else ""
-            raise BrokenEnvironmentError(f"{self._broken('render', error)}{hint}") from error
+        if isinstance(self._envs, SyncVectorEnv):
+            env = self._envs.envs[env_id]
+            return picture_of(env, env.render, self._name)
+        return picture_of(self._envs, lambda: cast("Any", self._envs.render())[env_id], self._name)
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -118,8 +118,7 @@ class GymnasiumGroup:
         """Return an RGB image [height, width, 3] of one instance.
 
         Raises:
-            StageError: if the environment was not made with `render_mode: rgb_array`.
-            BrokenEnvironmentError: if rendering fails.
+            StageError, BrokenEnvironmentError: as `picture_of`.
         """
         return self._envs.render(env_id)
 

@@ -43,6 +43,7 @@ from headrace.stages.environments.pettingzoo.teams import (
     game_outcomes,
 )
 from headrace.stages.environments.protocol import AgentSteps, GameResults, Measured, StepResult
+from headrace.stages.environments.rendering import picture_of
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
 log = logging.getLogger(__name__)
@@ -183,20 +184,10 @@ class PettingZooGroup:
         """One instance as an RGB picture [height, width, 3].
 
         Raises:
-            StageError: if the environment was not made with `render_mode: rgb_array`.
-            BrokenEnvironmentError: if rendering fails.
+            StageError, BrokenEnvironmentError: as `picture_of`.
         """
         env = self._instances[env_id].env
-        mode = getattr(env, "render_mode", None)
-        if mode != "rgb_array":
-            raise StageError(
-                f"{self._name}: it was made with render_mode {mode!r}; to get pictures, make it with options: "
-                "{render_mode: rgb_array}"
-            )
-        try:
-            return np.asarray(env.render(), np.uint8)
-        except Exception as error:
-            raise BrokenEnvironmentError(f"{self._name}: its render() raised {describe_error(error)}") from error
+        return picture_of(env, env.render, self._name)
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -67,9 +67,14 @@ def test_without_viewers_or_while_training_nothing_changes():
         (GAME, {"watch": True}, "--watch: the built-in games have no window: watch them .* --monitor, .* --video DIR"),
         (POLE, {"watch": True, "video": "films"}, "keep one of them"),
         (None, {"watch": True}, "--watch: Unity shows its games itself"),
-        ({"kind": "gymnasium", "id": "ALE/Pong-v5"}, {"watch": True}, "--watch: .* of Atari, .*: film it with --video"),
+        ({"kind": "godot"}, {"video": "films"}, "--video: Godot shows its games itself"),
+        ({"kind": "open_protocol"}, {"watch": True}, "--watch: games of the open protocol show themselves"),
         (None, {"video": "films"}, "--video: Unity shows its games itself"),
-        ({"kind": "gymnasium", "factory": "math:sqrt"}, {"watch": True}, "environment.factory takes no render_mode"),
+        (
+            {"kind": "gymnasium", "factory": "math:sqrt"},
+            {"watch": True},
+            "environment.factory 'math:sqrt' takes no render_mode",
+        ),
     ],
 )
 def test_what_can_not_be_seen_is_refused_with_what_to_do_instead(environment, viewers, message):
@@ -77,11 +82,28 @@ def test_what_can_not_be_seen_is_refused_with_what_to_do_instead(environment, vi
         for_viewers(playing(environment, actors=1, **viewers))
 
 
-def test_atari_that_was_trained_on_single_environments_has_a_window():
-    single = {"kind": "gymnasium", "id": "ALE/Pong-v5", "options": {"vectorization_mode": "sync"}}
-    environment = for_viewers(playing(single, watch=True)).environment
+@pytest.mark.parametrize("name", ["ALE/Pong-v5", "ale_py:ALE/Pong-v5"])
+@pytest.mark.parametrize(
+    ("section", "stacked"),
+    [
+        ({}, True),
+        ({"options": {"vectorization_mode": "vector_entry_point"}}, True),
+        ({"options": {"vectorization_mode": "sync"}}, False),
+        ({"options": {"obs_type": "ram"}}, False),
+        ({"wrappers": ["math:sqrt"]}, False),
+        ({"max_episode_steps": 100}, False),
+    ],
+    ids=str,
+)
+def test_atari_has_a_window_where_it_was_trained_on_single_environments(name, section, stacked):
+    config = playing({"kind": "gymnasium", "id": name, **section}, watch=True)
+    if stacked:
+        with pytest.raises(RunError, match="--watch: .* of Atari, .*: film it with --video"):
+            for_viewers(config)
+        return
+    environment = for_viewers(config).environment
     assert environment is not None
-    assert environment.options["render_mode"] == "human"
+    assert (environment.options["render_mode"], environment.options["vectorization_mode"]) == ("human", "sync")
 
 
 def test_a_window_needs_a_screen(monkeypatch):

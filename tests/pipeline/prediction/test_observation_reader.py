@@ -14,6 +14,7 @@ from headrace import PredictError, load_policy
 
 TWO = spaces.Discrete(2)
 BOX: Any = spaces.Box(-2, 2, (3,))
+STACKED = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 PICTURE = spaces.Box(0, 255, (20, 20, 3), np.uint8)
 BOTH = spaces.Dict(at=BOX, gear=spaces.Discrete(3, start=1))
 PAIR: Any = spaces.Tuple([BOX, spaces.Box(0, 9, (2,), np.int64)])
@@ -52,6 +53,10 @@ def policy_of(tmp_path_factory):
         (PICTURE, np.zeros((3, 20, 20), np.uint8), r"expected one of Box\(0, 255, \(20, 20, 3\), uint8\)"),
         (PICTURE, np.full((20, 20, 3), 0.5), "expected whole numbers, of .*; pictures are given as bytes, 0 to 255, not scaled$"),
         (PICTURE, np.full((20, 20, 3), 256), r"obs: an array with numbers from 256 to 256 is outside of Box\(0, 255"),
+        (STACKED, np.zeros((210, 160, 3), np.uint8), r"shape \(210, 160, 3\) \(uint8\); it is a single frame: .*FrameStackObservation"),
+        (STACKED, np.zeros((2, 250, 160, 3), np.uint8), "a single frame"),
+        (STACKED, np.zeros((84, 84), np.uint8), "a single frame"),
+        (STACKED, np.zeros((4, 84, 85), np.uint8), r"got an array of shape \(4, 84, 85\) \(uint8\)$"),
         (BOTH, {"at": AT}, r"obs: 'gear' is missing; expected Dict\('at': Box.*'gear': Discrete\(3, start=1\)\)$"),
         (BOTH, {"at": AT, "gaer": GEAR}, r"obs: the space has no 'gaer'; did you mean 'gear'\?"),
         (BOTH, {"at": AT, "gear": 0}, r"obs\['gear'\]: 0 is outside of Discrete\(3, start=1\)$"),

@@ -32,7 +32,7 @@ def run_folder(tmp_path, monkeypatch):
 
 
 def test_its_code_loads_a_policy_and_plays_an_episode(run_folder):
-    loading, playing, _ = CODE
+    loading, playing, *_ = CODE
     known: dict[str, Any] = {"observation": np.zeros(4)}
 
     exec(loading + playing, known)

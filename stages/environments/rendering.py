@@ -1,0 +1,55 @@
+"""Pictures of environments that draw themselves, by `render` of Gymnasium and PettingZoo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
+
+PICTURES = "rgb_array"
+"""The render mode that gives pictures."""
+_OPENGL = "; on a machine without a screen, MuJoCo draws with the environment variable MUJOCO_GL=egl, or osmesa"
+
+
+def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uint8]:
+    """Return the picture of an environment, RGB [height, width, 3].
+
+    Args:
+        env: the environment, which says its render mode.
+        render: draws it.
+        name: of the environment, for messages.
+
+    Raises:
+        StageError: if it draws no pictures, or was not made with `render_mode: rgb_array`.
+        BrokenEnvironmentError: if drawing fails, or gives no picture.
+    """
+    if getattr(env, "render_mode", None) != PICTURES:
+        raise StageError(_why_none(env, name))
+    try:
+        drawn = render()
+        picture: NDArray[np.uint8] = np.empty((), np.uint8) if drawn is None else np.asarray(drawn, np.uint8)
+    except Exception as error:
+        hint = _OPENGL if any(word in str(error) for word in ("OpenGL", "GLFW", "EGL")) else ""
+        raise BrokenEnvironmentError(f"{name}: its render() raised {describe_error(error)}{hint}") from error
+    if picture.ndim == 2:  # grey
+        picture = picture[:, :, None].repeat(3, axis=2)
+    if picture.ndim != 3 or picture.shape[2] not in (3, 4):
+        got = f"an array of shape {picture.shape}" if picture.ndim else f"a {type(drawn).__name__}"
+        raise BrokenEnvironmentError(f"{name}: its render() returned {got}; expected an RGB image [height, width, 3]")
+    return picture[:, :, :3]
+
+
+def _why_none(env: Any, name: str) -> str:
+    mode = getattr(env, "render_mode", None)
+    stated = list((getattr(env, "metadata", None) or {}).get("render_modes") or ())
+    own = type(getattr(env, "unwrapped", env))
+    cure = (
+        f"to get pictures, make it with options: {{render_mode: {PICTURES}}}, which a factory takes, or sets itself"
+        if PICTURES in stated
+        else f"{own.__module__}.{own.__qualname__} states render_modes {stated} in its metadata, without {PICTURES!r}"
+    )
+    return f"{name} draws no pictures: it was made with render_mode {mode!r}; {cure}"
