@@ -1,7 +1,7 @@
 """A game that speaks the protocol of Godot's addon, as a program of its own, in all its generations and with faults.
 
-It is strict: a request of another type or order, a missing key, a number of the wrong kind or beyond its range ends it
-with status 3 and a line that says what was wrong. Like the addon it tries to connect once, answers a reset and applies
+It is strict: a request of another type or order, one that comes before the last is answered, a missing key, a number of
+the wrong kind or beyond its range ends it with status 3 and a line that says what was wrong. Like the addon it tries to connect once, answers a reset and applies
 the action after it one window later, and resets nothing by itself: an agent that is done begins anew in the next frame.
 
     python tests/godot_game.py --port=11008 --game=switch --generation=names --agents=4 [--fault=…] [--fault_at=N]
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import socket
 import struct
 import sys
@@ -173,6 +174,8 @@ class Link:
         return data
 
     def send(self, text, cut=None):
+        if select.select([self.socket], [], [], 0)[0] and self.socket.recv(1, socket.MSG_PEEK):
+            wrong("a message before the last one was answered")
         data = text.encode("latin-1")
         self.socket.sendall(struct.pack("<I", len(data)))
         self.socket.sendall(data if cut is None else data[:cut])

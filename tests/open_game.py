@@ -2,7 +2,8 @@
 
     python tests/open_game.py --trainer=tcp://127.0.0.1:12008 [--game=…] [--format=msgpack] [--fault=…] [--fault_at=N]
 
-It is strict: a message of another order or form ends it with status 3 and a line that says what was wrong. Games:
+It is strict: a message of another order or form, or one that comes before the last is answered, ends it with status 3
+and a line that says what was wrong. Games:
 `switch` (a choice that must match what is seen; agents decide at different times, leave and come), `reach` (a number
 that must match, cut after ten steps), `masked` (one of three choices is allowed), `picture` (the brighter half of a
 picture), `duel` (two teams), `together` (a group).
@@ -14,6 +15,7 @@ import base64
 import json
 import os
 import random
+import select
 import socket
 import struct
 import sys
@@ -186,6 +188,9 @@ class Link:
             data = msgpack.packb(message)
         self.socket.sendall((struct.pack("<I", len(data)) + data) * times)
 
+    def hears(self):
+        return bool(select.select([self.socket], [], [], 0)[0] and self.socket.recv(1, socket.MSG_PEEK))
+
     def receive(self):
         data = self.exactly(struct.unpack("<I", self.exactly(4))[0])
         return json.loads(data) if self.form == "json" else msgpack.unpackb(data)
@@ -305,6 +310,8 @@ def serve(link, game, given, fault, fault_at):
             steps += 1
         else:
             wrong(f"a message of type {message['type']}")
+        if link.hears():
+            wrong("a message before the last one was answered")
         answer["number"] = message["number"]
         if fault and steps >= fault_at and message["type"] == "act":
             answer = fail(fault, link, answer)

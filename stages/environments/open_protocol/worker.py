@@ -182,7 +182,8 @@ class OpenWorker(GameWorker):
         return await self._failed(what)
 
     async def _failed(self, what: str) -> ProgramBroken:
-        self._server.send(encode({"type": "error", "message": what}, self._form))
-        if self._process is not None:
-            await self._process.exited(_TO_READ_S)
+        if not self._owes:  # one that is late is in the middle of something, and has said nothing wrong
+            self._server.send(encode({"type": "error", "message": what}, self._form))
+            if self._process is not None:
+                await self._process.exited(_TO_READ_S)
         return await super()._failed(what)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.config import EnvSettings, RunConfig
+from headrace.stages.environments.programs.answer_time import AnswerTime
 from headrace.stages.environments.programs.errors import MessageError, ProgramBroken, ProgramEnded
 from headrace.stages.environments.programs.process import Launch, ProgramProcess, describe_exit, tail
 from headrace.stages.environments.programs.server import ConnectionClosed, GameServer, TooLarge
@@ -146,6 +148,8 @@ class GameWorker(ProgramWorker):
         self._died = asyncio.Event()
         self._announced = False
         self._over = False
+        self._owes = False
+        """True while a request is unanswered: whatever else a game is told meanwhile may be an error to it."""
 
     def read(self, content: bytes) -> dict[str, Any]:
         """Read a message of the game.
@@ -168,15 +172,28 @@ class GameWorker(ProgramWorker):
     async def close(self, patience_s: float | None = None) -> None:
         """End the game: a program quits, and is killed if it takes too long.
 
+        A game that still owes an answer, as a run may end in the middle of a step, is told nothing before it has come.
+
         Args:
-            patience_s: time that the program may take to end; None for `timeout_s`.
+            patience_s: time that the program may take to answer, and then to end; None for `timeout_s`.
         """
-        self.say_goodbye()
-        if self._process is not None and self._announced and not self._over:
-            patience_s = self.timeout_s if patience_s is None else patience_s
-            if not await self._process.exited(patience_s):
-                log.warning("%s didn't end within %g s of being asked, and is killed", self.name, patience_s)
+        patience_s = self.timeout_s if patience_s is None else patience_s
+        if self._announced and not self._over:
+            listens = not self._owes or await self._answered(patience_s)
+            if listens:
+                self.say_goodbye()
+            if self._process is not None and not await self._process.exited(patience_s if listens else 0):
+                asked = "of being asked" if listens else "with its answer"
+                log.warning("%s didn't end within %g s %s, and is killed", self.name, patience_s, asked)
         await self._release()
+
+    async def _answered(self, patience_s: float) -> bool:
+        """Wait for the answer that is owed; True if it has come."""
+        with suppress(TimeoutError, ConnectionClosed, TooLarge):
+            async with asyncio.timeout(patience_s):
+                await self._server.receive()
+            return True
+        return False
 
     def say_goodbye(self) -> None:
         """Tell the game that it is to end."""
@@ -208,9 +225,9 @@ class GameWorker(ProgramWorker):
         done: set[Any] = set()
         try:
             while not done:
-                done, _ = await asyncio.wait(
-                    (connected, died), timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED
-                )
+                with suppress(TimeoutError):
+                    async with AnswerTime(self.timeout_s):
+                        done, _ = await asyncio.wait((connected, died), return_when=asyncio.FIRST_COMPLETED)
                 if not (self._settings.patient and self._launch is None):
                     break
                 if not done:
@@ -239,14 +256,16 @@ class GameWorker(ProgramWorker):
             raise ProgramBroken(f"{self.name} isn't connected: it has failed, or was never started")
         if self._server.unasked:
             raise await self._failed("has sent a message that answers nothing")
+        self._owes = True
         self._server.send(content)
         return await self._answer(kind, late)
 
     async def _answer(self, kind: str, late: str) -> dict[str, Any]:
         """Wait for a message of this kind; as `_ask`."""
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with AnswerTime(self.timeout_s):
                 answer = await self._server.receive()
+            self._owes = False
             message = self.read(answer)
             self.check(message, kind)
         except TimeoutError:

@@ -5,7 +5,6 @@ This module handles the protocol; `headrace.stages.environments.unity.columns` c
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 from google.protobuf.message import DecodeError
 
 from headrace.config.listen import LOCALHOST
+from headrace.stages.environments.programs.answer_time import AnswerTime
 from headrace.stages.environments.programs.process import ProgramProcess, describe_exit, tail
 from headrace.stages.environments.programs.worker import ProgramWorker, WorkerSettings, WorkerWording
 from headrace.stages.environments.unity import handshake, messages
@@ -245,7 +245,7 @@ class UnityWorker(ProgramWorker):
             UnityEnded: if Unity closes the connection.
         """
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with AnswerTime(self.timeout_s):
                 request = await self._listening().receive()
         except TimeoutError:
             raise self._late() from None

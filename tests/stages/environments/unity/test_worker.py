@@ -513,6 +513,19 @@ async def test_close_lets_unity_end_by_itself(make, tmp_path):
     assert not alive(worker.pid)
 
 
+async def test_a_unity_that_is_left_in_a_step_hears_of_the_end_when_it_has_answered(make, tmp_path):
+    worker = make()
+    await worker.start()
+    actions = Actor()(await worker.reset())
+    stepping = asyncio.create_task(worker.step(actions))
+    await asyncio.sleep(0)
+    stepping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stepping
+    await worker.close()
+    assert reports(tmp_path)[0]["reason"] == "the trainer has closed the connection"
+
+
 async def test_a_unity_that_closes_the_connection_is_left_to_end_by_itself(make, tmp_path):
     worker = make("--misbehave", "stop")
     await worker.start()
