@@ -169,6 +169,8 @@ _END = "Seconds of silence before it is ended"
 _MOST_S = 1e6
 STARTING_FACTOR = 5
 """What starts, or is no stage, has this many times the limits: most of it is the import of libraries."""
+START_S = 300.0
+"""What starts has this time at least where `env_settings.timeout_wait` would be its limit, which is that of games."""
 PAUSE_S = 5.0
 """Who looks every second, and looks as late as this, did not run itself: nobody was silent meanwhile."""
 
@@ -197,7 +199,8 @@ class ActorSilence(_Silence):
         None,
         gt=0,
         le=_MOST_S,
-        description=f"{_END} and, within the restart limits, started again; null: `env_settings.timeout_wait`.",
+        description=f"{_END} and, within the restart limits, started again; null: `env_settings.timeout_wait`, and "
+        f"{START_S:g} or five times that, whichever is more, before its first word and while it prepares itself.",
     )
 
 
@@ -220,8 +223,8 @@ class MainSilence(_Silence):
 class SupervisionSettings(Settings):
     """Silence that is not waiting: for the Editor, for credits, at a full queue, or paused, nobody is silent.
 
-    Before its first word a process has five times as long, and so has what main does outside of stages, such as the
-    import of libraries. Inline hosts are a part of main.
+    Before its first word a process has five times as long, and while it prepares itself: while it imports libraries,
+    makes its environments, or a policy. So has what main does outside of stages. Inline hosts are a part of main.
     """
 
     actors: ActorSilence = Field(

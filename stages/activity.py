@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Protocol
 
@@ -72,6 +73,10 @@ class Activity:
             self._seen, self._since = seen, now_s
         return now_s - self._since
 
+    def begin_anew(self) -> None:
+        """Count its silence from the next look on."""
+        self._seen = None
+
     def describe(self) -> str:
         """Name the stage and what it is doing."""
         operation = self.operation
@@ -83,6 +88,32 @@ class Activity:
 
 
 _RUNNING: dict[asyncio.Task[Any], Activity] = {}
+
+
+def _nobody(begins: bool) -> None:
+    """Where nobody listens."""
+
+
+PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("who is told that a host prepares itself")
+"""Called with True before, with False after."""
+
+
+@contextmanager
+def preparing() -> Iterator[None]:
+    """What is done meanwhile is the process's own, such as to import torch: no silence of an environment.
+
+    It may hold the event loop, as it is told of before it begins.
+    """
+    tell = PREPARES.get(_nobody)
+    token = PREPARES.set(_nobody)  # what it consists of is no news
+    tell(True)
+    try:
+        yield
+    finally:
+        PREPARES.reset(token)
+        for activity in activities():  # all stages of this process stood still
+            activity.begin_anew()
+        tell(False)
 
 
 def activity_in(task: asyncio.Task[Any] | None) -> Activity | None:

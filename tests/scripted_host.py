@@ -20,6 +20,7 @@ from headrace.pipeline.control.messages import CreditsReturned, LogLine, OpenEdg
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier, Message, TrajectoryBatch
+from headrace.stages.activity import preparing
 
 ANSWERS = "scripted host"
 CLOSED = "closed"
@@ -105,6 +106,12 @@ class ScriptedHost(Host):
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hang":
                 hang_in_a_loop()
+            case "hang while it prepares itself":
+                with preparing():
+                    hang_in_a_loop()
+            case "prepare itself":
+                with preparing():
+                    pass
         return "done"
 
     def _answer(self, number: int, value: Any) -> None:

@@ -152,6 +152,13 @@ class StatisticsReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Preparing:
+    """A host begins to prepare itself, or has done it (`headrace.stages.activity.preparing`)."""
+
+    begins: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EpochEnded:
     """A trainer has gone through another `evaluation.every` steps."""
 
@@ -344,6 +351,7 @@ ControlMessage = (
     | SourceEnded
     | PolicyKept
     | Exported
+    | Preparing
     | StatisticsReport
     | EpochEnded
     | Evaluated

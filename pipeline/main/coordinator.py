@@ -142,6 +142,8 @@ class Coordinator:
                 self.flow.requested(message)
             case control.StatisticsReport():
                 self._hosts.alive(host, message)
+            case control.Preparing():
+                self.supervisor.preparing(host.plan.name, time.monotonic(), message.begins)
             case control.CreditsReturned() | control.PartSaved() | control.PartFailed():
                 self._on_message_of_stage(message)
             case control.BehaviorSeen():

@@ -360,4 +360,5 @@ class SilenceWatch:
 
 
 def _words(silence: Silence) -> str:
-    return f"{silence.host} has been silent for {silence.seconds:.0f} s ({silence.key})"
+    starting = " while it prepares itself" if silence.starting else ""
+    return f"{silence.host} has been silent for {silence.seconds:.0f} s{starting} ({silence.key})"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.config import EnvSettings
-from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from headrace.config.pipeline import PAUSE_S, START_S, STARTING_FACTOR, SupervisionSettings
 from headrace.stages.restarts import RestartBudget
 
 Role = Literal["actors", "learners", "main"]
@@ -23,6 +23,8 @@ class Silence:
     """True if it is to be ended, False for a warning."""
     key: str
     """The key of the YAML that says so."""
+    starting: bool = False
+    """True if it was still to begin, or has prepared itself since."""
 
 
 @dataclass
@@ -31,7 +33,7 @@ class _Heard:
 
     role: Role
     since: float
-    factor: int
+    starting: bool
     share: float
     warned: bool = False
 
@@ -53,7 +55,7 @@ class Supervisor:
 
     def started(self, host: str, role: Role, now_s: float, share: float = 1.0) -> None:
         """A host was started; of the limits of its role a share holds for it."""
-        self._heard[host] = _Heard(role, now_s, 1 if role == "main" else STARTING_FACTOR, share)
+        self._heard[host] = _Heard(role, now_s, role != "main", share)
 
     def alive(self, host: str, now_s: float, silent_s: float = 0.0) -> None:
         """A host has given a sign of life, but one of its stages may have been silent for so many seconds."""
@@ -63,7 +65,14 @@ class Supervisor:
         since = max(now_s - silent_s, heard.since)  # its clock goes on while main does not run
         if not silent_s:
             heard.warned, since = False, now_s
-        heard.since, heard.factor = since, 1 if not silent_s else heard.factor
+        heard.since, heard.starting = since, heard.starting and silent_s > 0
+
+    def preparing(self, host: str, now_s: float, begins: bool) -> None:
+        """A host begins what may take as long as its start, or has done it: that is no time of its environment's."""
+        self.alive(host, now_s)
+        heard = self._heard.get(host)
+        if heard is not None:
+            heard.starting = begins and heard.role != "main"
 
     def ended(self, host: str) -> None:
         """A host has ended."""
@@ -90,12 +99,17 @@ class Supervisor:
         limits = getattr(self._limits, heard.role)
         key = f"pipeline.supervision.{heard.role}"
         end_s, end_key = limits.end_s, f"{key}.end_s"
+        starting, factor = heard.starting, STARTING_FACTOR if heard.starting else 1
         if end_s is None and heard.role == "actors":
-            end_s, end_key = float(self._settings.timeout_wait), "env_settings.timeout_wait"
-        if end_s is not None and seconds > end_s * heard.factor * heard.share:
-            return Silence(host, seconds, True, end_key)
-        if seconds > limits.warn_s * heard.factor * heard.share and not heard.warned:
-            return Silence(host, seconds, False, f"{key}.warn_s")
+            end_s = float(self._settings.timeout_wait)
+            if starting:  # that counts the answers of games alone
+                end_s = max(end_s, START_S / factor)
+            else:
+                end_key = "env_settings.timeout_wait"
+        if end_s is not None and seconds > end_s * factor * heard.share:
+            return Silence(host, seconds, True, end_key, starting)
+        if seconds > limits.warn_s * factor * heard.share and not heard.warned:
+            return Silence(host, seconds, False, f"{key}.warn_s", starting)
         return None
 
     def refusal(self, host: str, now_s: float) -> str | None:

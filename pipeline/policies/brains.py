@@ -16,6 +16,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.model_files import find_model, find_models, read_model
 from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.activity import preparing
 from headrace.stages.brains import StandIn, check_brain, make_brain
 from headrace.stages.brains.protocol import BrainRequest, BrainShare
 from headrace.stages.errors import LoadError, StageError, blaming
@@ -66,6 +67,7 @@ def named_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> dict[str, 
     return {brain.name: request for brain, request in listed}
 
 
+@preparing()
 def _make_brains(
     config: RunConfig, seed: int, person: Callable[[BehaviorSpec], ActingPolicy] | None, spec: BehaviorSpec
 ) -> Sequence[BrainShare]:

@@ -14,6 +14,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.model_files import acting_policy, is_onnx, newest_policy
 from headrace.queues.messages import Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.activity import preparing
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
@@ -72,9 +73,14 @@ class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
 
 def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Callable[[BehaviorSpec], ActingPolicy]:
     """Return what makes acting policies; where nothing is learned, they may be models from the run's folder."""
-    if config.checkpoint_settings.inference:
-        return lambda spec: make_inference_policy(config, run_folder, spec, device)
-    return lambda spec: make_policy(_acting_design(config, spec), device)
+
+    @preparing()  # also what a design names, such as a network of one's own
+    def make(spec: BehaviorSpec) -> ActingPolicy:
+        if config.checkpoint_settings.inference:
+            return make_inference_policy(config, run_folder, spec, device)
+        return make_policy(_acting_design(config, spec), device)
+
+    return make
 
 
 def _acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from headrace.pipeline.common.process import read_usage
 from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, StatisticsReport
+from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, Preparing, StatisticsReport
 from headrace.pipeline.hosts.failures import contained, describe_failure, root_cause
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.reporting.statistics import StatisticsCollector
@@ -23,6 +23,7 @@ from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoin
 from headrace.queues.agent_manager_queue import QueueStatistics
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.errors import QueueClosed
+from headrace.stages.activity import PREPARES
 
 REPORT_EVERY_S = 1.0
 """Seconds between two reports of a host: statistics, and a sign of life."""
@@ -80,6 +81,7 @@ class Host(ABC):
 
     async def run(self) -> bool:
         """Run to the end, and report to main how it ended; True if it ended well."""
+        PREPARES.set(lambda begins: self.control.send(Preparing(begins)))
         try:
             await _beside(self.plan.name, self._work(), self._listen(), self._report_periodically())
         except ExceptionGroup as group:

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from headrace.config import EnvironmentSettings, RunConfig
 from headrace.config.environment_kinds import load_entry
+from headrace.stages.activity import preparing
 from headrace.stages.environments.action_repeat import RepeatingGroup
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.time_limit import Limited, LimitedGroup
@@ -64,6 +65,7 @@ class EnvironmentRequest:
         return self.replica * self.settings.num_envs
 
 
+@preparing()
 def make_group(
     request: EnvironmentRequest, film: Callable[[EnvironmentGroup], EnvironmentGroup] | None = None
 ) -> EnvironmentGroup:

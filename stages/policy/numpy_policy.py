@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import Array, Floats, PolicyUpdate
+from headrace.stages.activity import preparing
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import (
@@ -237,6 +238,7 @@ TORCH_POLICY = "headrace.stages.policy.network.actor:TorchPolicy"
 """The class for designs that are not plain; a string, so that torch is imported only where a design needs it."""
 
 
+@preparing()
 def make_policy(design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
     """An acting policy; its weights come with the first update.
 

@@ -79,3 +79,25 @@ def test_a_run_that_is_stopped_as_a_whole_goes_on_when_it_continues(start):
     command.interrupt()
     assert command.wait() == 0, command.output
     assert "has been silent" not in command.output[said:]
+
+
+SLOW_IMPORT = """
+import sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" and any("actor-" in word for word in sys.orig_argv):
+            time.sleep(6)
+sys.meta_path.insert(0, Slow())
+"""
+
+
+@pytest.mark.slow
+def test_an_actor_that_imports_torch_for_longer_than_timeout_wait_is_not_killed(start, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    remembers = {"memory": {"sequence_length": 16, "memory_size": 32}}
+    plain = cartpole(behaviors__CartPole__network_settings=remembers, env_settings__timeout_wait=2)
+    command = start(plain, environment={"PYTHONPATH": path})
+    assert command.wait() == 0, command.output
+    assert "Killing it" not in command.output
+    assert "restart" not in command.output

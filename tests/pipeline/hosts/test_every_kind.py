@@ -22,7 +22,14 @@ from queue_conformance import Ends, check_queue, number_of, numbered
 from scripted_host import words_of
 
 from headrace.config.host_kinds import HOST_KINDS, HostKind
-from headrace.pipeline.control.messages import CreditsReturned, HostFailed, HostFinished, LogLine, StatisticsReport
+from headrace.pipeline.control.messages import (
+    CreditsReturned,
+    HostFailed,
+    HostFinished,
+    LogLine,
+    Preparing,
+    StatisticsReport,
+)
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier
 
@@ -326,6 +333,25 @@ async def test_one_that_hangs_says_where_and_can_be_killed(opened: OpenHosts, be
             pass
         peer.handle.kill()
         assert await peer.end() < 0
+
+
+async def test_one_that_prepares_itself_says_so_before_it_holds_its_event_loop(opened: OpenHosts, beside_main: None):
+    async with opened() as hosts:
+        peer = await hosts.start("actor-0")
+        peer.order("hang while it prepares itself")
+        await peer.until(Preparing, begins=True)
+        peer.handle.kill()
+        assert await peer.end() < 0
+        assert Preparing(begins=False) not in peer.heard
+
+
+async def test_one_that_has_prepared_itself_says_so(opened: OpenHosts):
+    async with opened() as hosts:
+        peer = await hosts.start("actor-0")
+        peer.order("prepare itself")
+        await peer.until(Preparing, begins=False)
+        told = [message for message in peer.heard if isinstance(message, Preparing)]
+        assert told == [Preparing(begins=True), Preparing(begins=False)]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import EnvSettings
-from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, SupervisionSettings
+from headrace.config.pipeline import PAUSE_S, START_S, STARTING_FACTOR, SupervisionSettings
 from headrace.pipeline.main.supervision import Silence, Supervisor
 
 LIMITS = {
@@ -59,11 +59,49 @@ def test_an_update_of_30_seconds_is_neither_warned_of_nor_ended_by_default(role)
     assert looks(watch, *every_second(1, 31)) == []
 
 
-def test_a_starting_host_has_more_time_until_its_first_word():
-    watch = supervisor()
+@pytest.mark.parametrize(("timeout_wait", "end_s"), [(10, START_S), (60, START_S), (100, 100.0 * STARTING_FACTOR)])
+def test_timeout_wait_is_no_limit_of_a_start_which_has_a_generous_one_of_its_own(timeout_wait, end_s):
+    watch = supervisor(timeout_wait=timeout_wait)
     watch.started("actor-0", "actors", 0.0)
-    found = looks(watch, *every_second(1, 100))
-    assert [now for now, *_ in found] == [4.0 * STARTING_FACTOR + 1, 10.0 * STARTING_FACTOR + 1]
+    assert looks(watch, *every_second(1, 600)) == [
+        (4.0 * STARTING_FACTOR + 1, "actor-0", False, "pipeline.supervision.actors.warn_s"),
+        (end_s + 1, "actor-0", True, "pipeline.supervision.actors.end_s"),
+    ]
+
+
+@pytest.mark.parametrize(("role", "factor"), [("actors", STARTING_FACTOR), ("learners", STARTING_FACTOR), ("main", 1)])
+def test_a_starting_host_has_several_times_the_limits_that_were_set_until_its_first_word(role, factor):
+    limits = SupervisionSettings.model_validate({role: {"warn_s": 2.0, "end_s": 5.0}})
+    watch = Supervisor(EnvSettings(timeout_wait=10), limits)
+    watch.started("one", role, 0.0)
+    assert [now for now, *_ in looks(watch, *every_second(1, 100))] == [2.0 * factor + 1, 5.0 * factor + 1]
+
+
+@pytest.mark.parametrize("at", [0.0, 100.0])
+def test_what_a_host_does_to_prepare_itself_is_no_silence_of_its_game_and_ends_all_the_same(at):
+    watch = watched()
+    for now in every_second(1, int(at)):
+        watch.alive("actor-0", now)
+    watch.preparing("actor-0", at, begins=True)
+    found = [silence for now in every_second(int(at) + 1, int(at + START_S) + 1) for silence in watch.silent(now)]
+    assert found == [
+        Silence("actor-0", 21.0, False, "pipeline.supervision.actors.warn_s", starting=True),
+        Silence("actor-0", START_S + 1, True, "pipeline.supervision.actors.end_s", starting=True),
+    ]
+
+
+def test_the_game_s_time_begins_when_the_host_has_prepared_itself():
+    watch = watched()
+    watch.preparing("actor-0", 1.0, begins=True)
+    watch.preparing("actor-0", 50.0, begins=False)
+    assert [now for now, *_ in looks(watch, *every_second(51, 70))] == [55.0, 61.0]
+
+
+@pytest.mark.parametrize("host", ["main", "unknown"])
+def test_main_prepares_itself_within_its_own_limits_and_who_is_unknown_is_not_watched(host):
+    watch = watched("main", "main")
+    watch.preparing(host, 0.0, begins=True)
+    assert [now for now, *_ in looks(watch, *every_second(1, 100))] == [31.0, 91.0]
 
 
 def test_a_sign_of_life_begins_anew_and_is_followed_by_a_new_warning():

@@ -1,0 +1,72 @@
+"""What a process says of its own preparations: they are no silence of its environment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+
+import pytest
+from fakes import counting_spec
+
+from headrace.config import RunConfig
+from headrace.pipeline.policies.brains import brain_maker
+from headrace.pipeline.policies.inference import policy_maker
+from headrace.stages.activity import PREPARES, Activity, preparing
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.errors import StageError
+
+CONFIG = RunConfig.from_plain(
+    {
+        "behaviors": {"Walker": {"trainer_type": "ppo"}},
+        "environment": {"kind": "gymnasium", "id": "CartPole-v1", "behavior": "Walker"},
+    }
+)
+SPEC = counting_spec("Walker")
+
+
+def told_while(work) -> list[bool]:
+    """What is told while something is done, in a context of its own as each host has one."""
+
+    def done() -> list[bool]:
+        told: list[bool] = []
+        PREPARES.set(told.append)
+        work()
+        return told
+
+    return contextvars.copy_context().run(done)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: make_group(EnvironmentRequest(CONFIG)),
+        lambda: policy_maker(CONFIG, CONFIG.source_folder)(SPEC),
+        lambda: brain_maker(CONFIG, 0)(SPEC),
+    ],
+    ids=["environments", "a policy", "brains"],
+)
+def test_what_may_import_libraries_is_told_once_before_and_once_after(work):
+    assert told_while(work) == [True, False]
+
+
+def test_what_fails_is_over_too():
+    def fail():
+        with pytest.raises(StageError), preparing():
+            raise StageError("no such environment")
+
+    assert told_while(fail) == [True, False]
+
+
+def test_where_nobody_listens_nothing_is_told():
+    with preparing():
+        pass
+
+
+async def test_a_stage_that_stood_still_meanwhile_was_not_silent():
+    activity = Activity()
+    activity.operation = object()  # type: ignore[assignment]
+    with activity.running("environment", lambda: 0):
+        assert [activity.silent_s(now) for now in (0.0, 1.0, 5.0)] == [0.0, 1.0, 5.0]
+        with preparing():
+            await asyncio.sleep(0)
+        assert [activity.silent_s(now) for now in (60.0, 61.0)] == [0.0, 1.0]
