@@ -152,7 +152,7 @@ def test_learners_that_are_still_fed_after_the_last_checkpoint_end_with_the_run(
         await until_updated(flow)
         flow.stop.set()
 
-    flow = run_flow(Scenario(ENDLESS.trained, ENDLESS.casts, seed=1, replicas=3, slowness_s=(0.0, 2e-2)), stop)
+    flow = run_flow(Scenario(ENDLESS.trained, ENDLESS.casts, seed=2, replicas=3, slowness_s=(0.0, 2e-2)), stop)
     trainer = flow.trainers["Walker"]
     assert flow.coordinator.checkpointing.newest == 0
     assert trainer.step > flow.coordinator.starter.behaviors["Walker"].exports[-1].steps
