@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from headrace.queues.messages import ActionBatch
+
 SEEN = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 THREE = spaces.Discrete(3)
 
@@ -240,3 +242,24 @@ class Favour:
 
     def close(self) -> None:
         pass
+
+
+def some(result, group):
+    """An action for everybody who was asked: the row's number, modulo the choices."""
+    batches = {}
+    for behavior_id, steps in result.steps.items():
+        spec, count = group.behavior_specs[behavior_id].actions, len(steps.agent_ids) - steps.ended
+        choices = np.arange(count)[:, None] % np.array(spec.discrete_branches or (1,))
+        batches[behavior_id] = ActionBatch(
+            np.zeros((count, spec.continuous_size), np.float32),
+            choices[:, : len(spec.discrete_branches)].astype(np.int32),
+        )
+    return batches
+
+
+def play(group, ticks, seed=0):
+    """The results of a reset and of `ticks` steps."""
+    results = [group.reset(seed)]
+    for _ in range(ticks):
+        results.append(group.step(some(results[-1], group)))
+    return results

@@ -25,8 +25,10 @@ HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "onnx", "onnxruntime", "ray", "
 """Slow to import: at module level only where a module can't be without it."""
 HEAVY_ALLOWED = {
     "gymnasium": (
+        "stages/environments/checks.py",
         "stages/environments/gymnasium/checked_vector.py",
         "stages/environments/gymnasium/group.py",
+        "stages/environments/gymnasium/in_turn.py",
         "stages/environments/pettingzoo/behavior_spaces.py",
         "stages/environments/gymnasium/trial.py",
         "stages/environments/gymnasium/vectorising.py",

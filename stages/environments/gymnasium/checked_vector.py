@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch, Array
+from headrace.stages.environments.checks import FlagsColumn, described, observation_problem, rewards_column, stack
+from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.rendering import picture_of
@@ -26,8 +28,6 @@ from headrace.stages.environments.spaces.observations import take_rows
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
 log = logging.getLogger(__name__)
-
-_FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
 
 
 class VectorTick(NamedTuple):
@@ -65,9 +65,12 @@ class CheckedVector:
         self._envs = envs
         self._name = name
         self._closed = False
+        self._who = envs.who if isinstance(envs, InTurnVectorEnv) else self._instance
+        self._terminated, self._truncated = FlagsColumn("terminated"), FlagsColumn("truncated")
         try:
             self.mode = _autoreset_mode(envs, name)
             self.spaces = SpaceColumns(envs.single_observation_space, envs.single_action_space, name, observations)
+            self._shapes = [part.spec.shape for part in self.spaces.parts]
             self.actions = self.spaces.actions(envs.num_envs)
         except StageError:
             self.close()
@@ -115,18 +118,8 @@ class CheckedVector:
         if self._parameters is not None:
             instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
             options |= self._draw(self._parameters, instances)
-        try:
-            raw, infos = self._envs.reset(seed=seed, options=options or None)
-        except Exception as error:
-            raise self._broken("reset", error) from error
-        observations = self._extract("reset", raw)
-        for observation, part in zip(observations, self.spaces.parts, strict=True):
-            if observation.shape != (self.num_envs, *part.spec.shape):
-                raise BrokenEnvironmentError(
-                    f"{self._name}: reset() gave observations of shape {observation.shape} in all, expected "
-                    f"{(self.num_envs, *part.spec.shape)} by its observation space"
-                )
-        return observations, infos
+        raw, infos = self._call("reset", 2, lambda: self._envs.reset(seed=seed, options=options or None))
+        return self._extract("reset", raw, self.num_envs), infos
 
     def step(self, actions: ActionBatch) -> VectorTick:
         """Step all instances.
@@ -140,24 +133,14 @@ class CheckedVector:
                 f"discrete actions for {self.num_envs} instances"
             )
         env_actions = self.actions.to_environment(actions)
-        try:
-            raw, rewards, terminated, truncated, infos = self._envs.step(env_actions)
-        except Exception as error:
-            raise self._broken("step", error) from error
-        tick = VectorTick(
-            self._extract("step", raw),
-            np.asarray(rewards).astype(_FLOAT32),  # a copy, also where the dtype is right
-            np.asarray(terminated, np.bool_),
-            np.asarray(truncated, np.bool_),
+        raw, rewards, terminated, truncated, infos = self._call("step", 5, lambda: self._envs.step(env_actions))
+        return VectorTick(
+            self._extract("step", raw, self.num_envs),
+            rewards_column(rewards, self.num_envs, self._who),
+            self._terminated(terminated, self.num_envs, self._who),
+            self._truncated(truncated, self.num_envs, self._who),
             infos,
         )
-        if not tick.rewards.shape == tick.terminated.shape == tick.truncated.shape == (self.num_envs,):
-            raise BrokenEnvironmentError(
-                f"{self._name}: step() gave rewards of shape {tick.rewards.shape}, terminated "
-                f"{tick.terminated.shape}, truncated {tick.truncated.shape}; expected ({self.num_envs},) "
-                "of each"
-            )
-        return tick
 
     def final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
         """Return the endings' observations in SAME_STEP mode, batched, from an array of objects if need be."""
@@ -169,13 +152,13 @@ class CheckedVector:
                 "metadata['autoreset_mode'] right?"
             )
         if not isinstance(finals, np.ndarray) or finals.dtype != object:
-            return self._extract("step", take_rows(self.spaces.observation_space, finals, ended))
+            return self._extract("step", take_rows(self.spaces.observation_space, finals, ended), len(ended))
         chosen = [finals[i] for i in ended]
         if any(final is None for final in chosen):
             raise BrokenEnvironmentError(f"{self._name}: an instance ended without its infos['final_obs']")
         space = self._envs.single_observation_space
-        batched = concatenate(space, chosen, cast("Array", create_empty_array(space, len(chosen))))
-        return self._extract("step", batched)
+        batch = stack(space, chosen, "step()", lambda row: self._who(None if row is None else int(ended[row])))
+        return self._extract("step", batch, len(ended))
 
     def masks(self, infos: Mapping[str, Any], which: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         """Return masks [n, choices]; `which` [n] marks the instances that must have a choice left, None for all."""
@@ -218,14 +201,37 @@ class CheckedVector:
         except Exception as error:
             raise self._broken("close", error) from error
 
-    def _extract(self, call: str, raw: Any) -> tuple[Array, ...]:
+    def _call(self, call: str, values: int, method: Callable[[], Any]) -> Any:
         try:
-            return self.spaces.extract(raw)
-        except (LookupError, TypeError, ValueError) as error:
-            raise BrokenEnvironmentError(
-                f"{self._name}: an observation from {call}() does not fit its space "
-                f"{self._envs.single_observation_space}: {describe_error(error)}"
-            ) from error
+            result = method()
+        except StageError:
+            raise
+        except Exception as error:
+            raise self._broken(call, error) from error
+        if isinstance(result, tuple) and len(result) == values and isinstance(result[-1], Mapping):
+            return result
+        raise BrokenEnvironmentError(
+            f"{self._name}: its {call}() returned {described(result)}; expected {values}, the last of them a dict of "
+            "infos, as of a gymnasium.vector.VectorEnv"
+        )
+
+    def _extract(self, call: str, raw: Any, count: int) -> tuple[Array, ...]:
+        error: Exception | None = None
+        try:
+            columns = self.spaces.extract(raw)
+            if [each.shape for each in columns] == [(count, *shape) for shape in self._shapes]:
+                return columns
+        except (LookupError, TypeError, ValueError) as raised:
+            error = raised
+        space = batch_space(self._envs.single_observation_space, count)
+        problem = observation_problem(space, raw, f"{call}()") or (
+            f"an observation from {call}() does not fit its space {self._envs.single_observation_space}"
+            f"{f': {describe_error(error)}' if error else ''}"
+        )
+        raise BrokenEnvironmentError(f"{self._name}: {problem}") from error
+
+    def _instance(self, env_id: int | None) -> str:
+        return self._name if env_id is None or self.num_envs == 1 else f"{self._name}, instance {env_id}"
 
     def _draw(self, parameters: EpisodeParameters, env_ids: NDArray[Any]) -> dict[str, Floats]:
         for name, values in parameters.draw(env_ids).items():

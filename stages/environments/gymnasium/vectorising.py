@@ -7,7 +7,6 @@ windows; so with these it is `SyncVectorEnv`, unless options ask for another imp
 
 from __future__ import annotations
 
-import copy
 import importlib
 import logging
 from collections.abc import Callable, Mapping
@@ -15,12 +14,12 @@ from functools import partial
 from typing import Any, cast
 
 import gymnasium
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from headrace.stages.environments.factory import HUMAN
+from headrace.stages.environments.gymnasium.in_turn import AnyEnv, InTurnVectorEnv
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
-AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Wrap = Callable[[AnyEnv], AnyEnv]
 """Wraps a single environment in all wrappers."""
@@ -57,7 +56,7 @@ def make_vector(
     """
     _register(env_id, name)
     try:
-        return _make(env_id, num_envs, dict(options), wrap, singly)
+        return _make(env_id, num_envs, dict(options), wrap, singly, name)
     except StageError:
         raise
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
@@ -110,7 +109,7 @@ def vectorise(
         singles = [env, *(make() for _ in range(num_envs - 1))]
         if len({id(env) for env in singles}) < num_envs:
             raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
-        return _in_turn([partial(_itself, env) for env in singles], wrap)
+        return _in_turn([partial(_itself, env) for env in singles], wrap, name)
     except StageError:
         raise
     except Exception as error:
@@ -131,7 +130,9 @@ def _register(env_id: str, name: str) -> None:
         ) from error
 
 
-def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool) -> AnyVectorEnv:
+def _make(
+    env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None, singly: bool, name: str
+) -> AnyVectorEnv:
     module, _, registered = env_id.rpartition(":")
     if module:
         importlib.import_module(module)
@@ -146,7 +147,8 @@ def _make(env_id: str, num_envs: int, options: dict[str, Any], wrap: Wrap | None
                 "%s is stepped by single environments (sync): its vectorised implementation has no window.", env_id
             )
     if mode == "sync":
-        return _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs, wrap)
+        options = {"disable_env_checker": True, **options}  # `checks` says the same in better words
+        return _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs, wrap, name)
     if wrap is not None:
         if mode == "vector_entry_point":
             raise StageError(
@@ -169,28 +171,14 @@ def _check_it_has_a_window(envs: AnyVectorEnv, env_id: str) -> None:
         )
 
 
-def _in_turn(makers: list[Callable[[], AnyEnv]], wrap: Wrap | None) -> AnyVectorEnv:
+def _in_turn(makers: list[Callable[[], AnyEnv]], wrap: Wrap | None, name: str) -> AnyVectorEnv:
     if wrap is not None:
         makers = [partial(_wrapped, make, wrap) for make in makers]
-    # Observations need no second copy: the group makes one when it takes them over.
-    return _KeepingVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    return InTurnVectorEnv(makers, name)
 
 
 def _wrapped(make: Callable[[], AnyEnv], wrap: Wrap) -> AnyEnv:
     return wrap(make())
-
-
-class _KeepingVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
-    """SyncVectorEnv whose final observations are not overwritten by the reset in the same step.
-
-    SyncVectorEnv copies observations when it batches them, but a final one goes into the infos as the
-    object that the environment returned, and many environments return the same array each time.
-    """
-
-    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if "final_obs" in env_info:
-            env_info = {**env_info, "final_obs": copy.deepcopy(env_info["final_obs"])}
-        return super()._add_info(vector_infos, env_info, env_num)
 
 
 class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -14,19 +14,19 @@ from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from headrace.config import ObservationSettings
 from headrace.config.errors import suggest
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.pettingzoo.instances import TimeStep
+from headrace.stages.environments.checks import Who, stack
+from headrace.stages.environments.pettingzoo.instance import Agent, TimeStep
 from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.environments.spaces.actions import branches_without_choice, flat_mask
 from headrace.stages.environments.spaces.columns import SpaceColumns
 from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION
-from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, describe_error
 
 Space = spaces.Space[Any]
 
@@ -86,21 +86,23 @@ class BehaviorSpaces:
         """The spec under a behaviour id."""
         return self._spaces.spec(behavior_id, self.masked, self._grouped)
 
-    def observations(self, seen: Sequence[Any]) -> tuple[Array, ...]:
+    def observations(self, seen: Sequence[Any], who: Who) -> tuple[Array, ...]:
         """Convert k observations of the environment to one new array [k, *shape] per observation of the spec.
+
+        Args:
+            seen: observations.
+            who: made which.
 
         Raises:
             BrokenEnvironmentError: if one does not fit its space.
         """
-        space = self._seen_space
+        batch = stack(self._seen_space, seen, "reset() or step()", who)
         try:
-            empty = cast("Any", create_empty_array(space, len(seen)))
-            batch = concatenate(space, cast("Any", seen), empty)
             return self._spaces.extract(batch)
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
-                f"{self.owner}: an observation of {self.behavior} does not fit its space {space}: "
-                f"{type(error).__name__}: {error}"
+                f"{self.owner}: an observation of {self.behavior} does not fit its space {self._seen_space}: "
+                f"{describe_error(error)}"
             ) from error
 
     def masks(self, seen: Sequence[tuple[Any, Mapping[str, Any]]]) -> NDArray[np.bool_] | None:
@@ -239,8 +241,8 @@ class BehaviorRows:
 
     ending: _Rows = field(default_factory=_Rows)
     deciding: _Rows = field(default_factory=_Rows)
-    actors: list[tuple[int, str]] = field(default_factory=list)
-    """(instance, agent name) of those that decide."""
+    actors: list[tuple[int, Agent]] = field(default_factory=list)
+    """(instance, agent) of those that decide."""
 
     def add(self, env_id: int, episode: AgentEpisode, time_step: TimeStep, group_reward: float) -> None:
         """Add an agent's time step, and the rewards of its mates since its last row."""
@@ -266,36 +268,38 @@ class BehaviorRows:
         ending, deciding = self.ending, self.deciding
         time_steps = ending.time_steps + deciding.time_steps
         agents = np.array(ending.agents + deciding.agents, np.int64)
+
+        def who(row: int | None) -> str:
+            if row is None:
+                return f"{spaces.owner}: {spaces.behavior}"
+            agent, instance = time_steps[row].agent, agents[row, 1]
+            return f"{spaces.owner}: agent '{agent}' of {spaces.behavior} in instance {instance}"
+
         return AgentSteps(
             agent_ids=agents[:, 0].copy(),
             env_ids=agents[:, 1].astype(np.int32),
             episode_ids=agents[:, 2].copy(),
-            observations=spaces.observations([time_step.observation for time_step in time_steps]),
-            rewards=_finite(ending.rewards + deciding.rewards, "its reward", time_steps, agents, spaces),
+            observations=spaces.observations([time_step.observation for time_step in time_steps], who),
+            rewards=_finite(ending.rewards + deciding.rewards, "its reward", who),
             ended=len(ending.time_steps),
             terminated=np.array([time_step.terminated for time_step in ending.time_steps], np.bool_),
             truncated=np.array([time_step.truncated for time_step in ending.time_steps], np.bool_),
             action_masks=spaces.masks([(time_step.observation, time_step.info) for time_step in deciding.time_steps]),
             group_ids=agents[:, 3].copy() if grouped else None,
-            group_rewards=_finite(
-                ending.group_rewards + deciding.group_rewards, "its mates' reward", time_steps, agents, spaces
-            )
+            group_rewards=_finite(ending.group_rewards + deciding.group_rewards, "its mates' reward", who)
             if grouped
             else None,
         )
 
 
-def _finite(
-    received: list[float], what: str, time_steps: list[TimeStep], agents: NDArray[np.int64], spaces: BehaviorSpaces
-) -> NDArray[np.float32]:
+def _finite(received: list[float], what: str, who: Who) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # found and named below
         rewards = np.array(received, np.float32)
     finite = np.isfinite(rewards)
     if not finite.all():
         row = int(np.argmin(finite))
-        agent, instance = time_steps[row].agent, agents[row, 1]
         raise NotFiniteError(
-            f"{spaces.owner}: agent '{agent}' of {spaces.behavior} in instance {instance}: {what} is "
-            f"{received[row]:.6g}, expected a finite number; look for a division by zero where rewards are computed"
+            f"{who(row)}: {what} is {received[row]:.6g}, expected a finite number; look for a division by zero where "
+            "rewards are computed"
         )
     return rewards

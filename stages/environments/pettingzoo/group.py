@@ -32,7 +32,8 @@ from headrace.stages.environments.pettingzoo.behavior_spaces import (
     BehaviorSpaces,
     check_names,
 )
-from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, TimeStep
+from headrace.stages.environments.pettingzoo.instance import Agent, Instance, TimeStep
+from headrace.stages.environments.pettingzoo.instances import LimitedInstance
 from headrace.stages.environments.pettingzoo.teams import (
     GroupRewards,
     OutcomeRule,
@@ -58,7 +59,7 @@ class _RunningGame:
     score: TeamScores
     rotation: int
     """Places by which the teams are rotated against the sides."""
-    live: dict[str, AgentEpisode] = field(default_factory=dict)
+    live: dict[Agent, AgentEpisode] = field(default_factory=dict)
     group_rewards: GroupRewards = field(default_factory=GroupRewards)
 
 
@@ -113,17 +114,17 @@ class PettingZooGroup:
         self._tracks_group_rewards = False
         self._assignment = RoleAssignment(roles or {}, behavior, self._spaces_of, name)
         self._spaces: dict[str, BehaviorSpaces] = {}
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[Agent, int] = {}
         self._episodes: dict[int, int] = {}
         self._games: list[_RunningGame] = []
         self._played = [0] * self.num_envs
-        self._actors: dict[str, list[tuple[int, str]]] = {}
+        self._actors: dict[str, list[tuple[int, Agent]]] = {}
         self._random = np.random.default_rng()
         self._parameters: EpisodeParameters | None = None
         self._closed = False
         try:
             agents = getattr(instances[0].env, "possible_agents", None)
-            if agents:
+            if agents is not None and len(agents):
                 self._assign_roles(list(agents), everybody=True)
         except StageError:
             self.close()
@@ -168,7 +169,7 @@ class PettingZooGroup:
             NotFiniteError: if a reward is NaN or infinite.
             StageError: if the actions do not match the agents that decide.
         """
-        orders: list[dict[str, Any]] = [{} for _ in self._instances]
+        orders: list[dict[Agent, Any]] = [{} for _ in self._instances]
         for behavior_id, actors in self._actors.items():
             spaces = self._spaces[self.behavior_specs[behavior_id].name]
             for (env_id, agent), action in zip(actors, spaces.actions(actions[behavior_id], len(actors)), strict=True):
@@ -192,7 +193,7 @@ class PettingZooGroup:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """What the environment says about itself, such as `render_fps`."""
-        return getattr(self._instances[0].env, "metadata", {})
+        return getattr(self._instances[0].env, "metadata", None) or {}
 
     def close(self) -> None:
         """Close all instances; closing twice is allowed."""
@@ -207,7 +208,7 @@ class PettingZooGroup:
             except Exception as error:
                 raise BrokenEnvironmentError(f"{self._name}: its close() raised {describe_error(error)}") from error
 
-    def _spaces_of(self, agent: str) -> tuple[Any, Any]:
+    def _spaces_of(self, agent: Agent) -> tuple[Any, Any]:
         env = self._instances[0].env
         try:
             return env.observation_space(agent), env.action_space(agent)
@@ -216,7 +217,7 @@ class PettingZooGroup:
                 f"{self._name}: observation_space('{agent}') or action_space('{agent}') raised {describe_error(error)}"
             ) from error
 
-    def _assign_roles(self, agents: Sequence[str], *, everybody: bool) -> None:
+    def _assign_roles(self, agents: Sequence[Agent], *, everybody: bool) -> None:
         assignment = self._assignment
         assignment.assign(agents, everybody=everybody)
         self._teams = assignment.teams
@@ -257,13 +258,13 @@ class PettingZooGroup:
         specs = [spec for agent in self._assignment.roles for spec in self._specs_of(agent)]
         self.behavior_specs = {spec.behavior_id: spec for spec in sorted(specs, key=lambda spec: spec.behavior_id)}
 
-    def _specs_of(self, agent: str) -> list[BehaviorSpec]:
+    def _specs_of(self, agent: Agent) -> list[BehaviorSpec]:
         """The specs of an agent, one for each team that it may play in."""
         role = self._assignment.roles[agent]
         teams = range(self._teams) if self._rotates else (role.team,)
         return [self._spaces[role.behavior].spec(self._behavior_id(agent, team)) for team in teams]
 
-    def _behavior_id(self, agent: str, team: int) -> str:
+    def _behavior_id(self, agent: Agent, team: int) -> str:
         """`Name`, or `Name?team=N` where there are several teams."""
         behavior = self._assignment.roles[agent].behavior
         return f"{behavior}?team={team}" if self._teams > 1 else behavior
@@ -289,7 +290,10 @@ class PettingZooGroup:
     def _add_first_rows(self, env_id: int, time_steps: Sequence[TimeStep], tick: _Tick) -> None:
         self._add_rows(env_id, time_steps, tick)
         if self._instances[env_id].over:
-            raise BrokenEnvironmentError(f"{self._name}: an episode was over at its reset, before any agent could act")
+            raise BrokenEnvironmentError(
+                f"{self._name}: an episode was over at its reset, before any agent could act: agents is empty; "
+                "expected those that act first"
+            )
 
     def _add_rows(self, env_id: int, time_steps: Sequence[TimeStep], tick: _Tick) -> None:
         game = self._games[env_id]
@@ -325,7 +329,7 @@ class PettingZooGroup:
             if role is not None and role.grouped:
                 game.group_rewards.add(self._group_id(env_id, role, game.rotation), agent, reward, final=final)
 
-    def _begin_agent_episode(self, env_id: int, agent: str, rotation: int) -> AgentEpisode:
+    def _begin_agent_episode(self, env_id: int, agent: Agent, rotation: int) -> AgentEpisode:
         role = self._assignment.roles[agent]
         team = (role.team + rotation) % self._teams
         number = self._numbers[agent] * self._teams + team

@@ -19,7 +19,8 @@ from typing import Any, Literal
 from headrace.config.errors import suggest
 from headrace.stages.environments import factory
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
-from headrace.stages.environments.pettingzoo.instances import Instance, LimitedInstance, api_of, instance_of
+from headrace.stages.environments.pettingzoo.instance import Instance
+from headrace.stages.environments.pettingzoo.instances import LimitedInstance, api_of, instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.loading import import_module
@@ -128,7 +129,11 @@ def make_instances(
         envs += [factory.call(make, name) for _ in range(num_envs - 1)]
         if len({id(env) for env in envs}) < num_envs:
             raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
-        return [_checked(env if wrap is None else wrap(env), api, name) for env in envs]
+        said: set[str] = set()
+        names = [f"{name}, instance {number}" for number in range(num_envs)] if num_envs > 1 else [name]
+        wrapped = [env if wrap is None else wrap(env) for env in envs]
+        _check_api(wrapped[0], api, name)
+        return [instance_of(env, each, said) for env, each in zip(wrapped, names, strict=True)]
     except BaseException:
         for env in envs:
             if callable(getattr(env, "close", None)):
@@ -136,7 +141,7 @@ def make_instances(
         raise
 
 
-def _checked(env: Any, api: Api, name: str) -> Instance:
+def _check_api(env: Any, api: Api, name: str) -> None:
     found = api_of(env)
     if found is None:
         raise LoadError(
@@ -149,7 +154,6 @@ def _checked(env: Any, api: Api, name: str) -> Instance:
             f"{name}: environment.api: it goes by '{found}', not '{api}'; leave it out, or put "
             f"pettingzoo.utils.conversions:{convert} under environment.wrappers"
         )
-    return instance_of(env, name)
 
 
 def _registered(env_id: str, api: Api, name: str) -> Make:

@@ -1,6 +1,7 @@
 """Teams of agents: the behaviour name and team of each agent, the rewards of groups, and the results of games.
 
-Patterns of `environment.behaviors` match agents by their names, which are all that PettingZoo gives them. Without
+Patterns of `environment.behaviors` match agents by their names, `str` of their ids, which are all that PettingZoo
+gives them. Without
 patterns, all agents must have equal spaces and are one behaviour; two of them are opponents unless they are a group,
 more are a team.
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from headrace.config import RoleSettings
 from headrace.config.errors import suggest
+from headrace.stages.environments.pettingzoo.instance import Agent
 from headrace.stages.errors import NotFiniteError, StageError
 
 Spaces = tuple[Any, Any]
@@ -56,15 +58,15 @@ class RoleAssignment:
     """
 
     def __init__(
-        self, roles: Mapping[str, RoleSettings], behavior: str, spaces_of: Callable[[str], Spaces], owner: str
+        self, roles: Mapping[str, RoleSettings], behavior: str, spaces_of: Callable[[Agent], Spaces], owner: str
     ) -> None:
-        self.roles: dict[str, Role] = {}
+        self.roles: dict[Agent, Role] = {}
         """By agent, in the order of assignment."""
         self._settings = dict(roles) or {"*": RoleSettings()}
         self._behavior = behavior
         self._spaces_of = spaces_of
         self._owner = owner
-        self._spaces: dict[str, tuple[str, Spaces]] = {}
+        self._spaces: dict[str, tuple[Agent, Spaces]] = {}
 
     @property
     def teams(self) -> int:
@@ -83,11 +85,11 @@ class RoleAssignment:
         """The spaces of the agents of a behaviour."""
         return self._spaces[behavior][1]
 
-    def assign(self, agents: Sequence[str], *, everybody: bool) -> None:
+    def assign(self, agents: Sequence[Agent], *, everybody: bool) -> None:
         """Assign roles to the agents that the environment starts with.
 
         Args:
-            agents: their names, in the environment's order.
+            agents: their ids, in the environment's order.
             everybody: True if no others can join; then each pattern has to fit an agent.
 
         Raises:
@@ -112,7 +114,7 @@ class RoleAssignment:
             self.roles[agent] = Role(names[agent], team, self._settings[pattern].group)
         self._check_teams()
 
-    def join(self, agent: str) -> Role:
+    def join(self, agent: Agent) -> Role:
         """Assign a role to an agent that was absent at the start.
 
         Raises:
@@ -130,9 +132,9 @@ class RoleAssignment:
         self.roles[agent] = Role(behavior, team or 0, self._settings[pattern].group)
         return self.roles[agent]
 
-    def _pattern(self, agent: str) -> str:
+    def _pattern(self, agent: Agent) -> str:
         for pattern in self._settings:
-            if fnmatchcase(agent, pattern):
+            if _fits(agent, pattern):
                 return pattern
         patterns = ", ".join(f"'{pattern}'" for pattern in self._settings)
         raise StageError(
@@ -150,11 +152,11 @@ class RoleAssignment:
             )
         return name
 
-    def _check_patterns(self, agents: Sequence[str], used: set[str]) -> None:
+    def _check_patterns(self, agents: Sequence[Agent], used: set[str]) -> None:
         for pattern in self._settings:
             if pattern in used:
                 continue
-            if any(fnmatchcase(agent, pattern) for agent in agents):
+            if any(_fits(agent, pattern) for agent in agents):
                 raise StageError(
                     f"{self._owner}: {_KEY}.{pattern}: all its agents fit patterns before it; the first that fits "
                     "counts, so put the more specific ones first",
@@ -163,7 +165,7 @@ class RoleAssignment:
             hint = suggest(pattern, map(_pattern_for, agents)) or f"; there are: {_listed(agents)}"
             raise StageError(f"{self._owner}: {_KEY}.{pattern}: fits none of its agents{hint}", key=(*_PATH, pattern))
 
-    def _check_spaces(self, names: Mapping[str, str]) -> None:
+    def _check_spaces(self, names: Mapping[Agent, str]) -> None:
         """Check that agents of one behaviour, which share a network, have equal spaces."""
         for agent, behavior in names.items():
             spaces = self._spaces_of(agent)
@@ -190,13 +192,20 @@ class RoleAssignment:
             )
 
 
-def _pattern_for(agent: str) -> str:
-    """`adversary_*` for `adversary_3`."""
-    return re.sub(r"\d+$", "*", agent)
+def _fits(agent: Agent, pattern: str) -> bool:
+    """True if an agent's name is a pattern itself, or fits it."""
+    name = str(agent)
+    return name == pattern or fnmatchcase(name, pattern)
 
 
-def _listed(agents: Sequence[str]) -> str:
-    return ", ".join(agents[:_NAMES_SHOWN]) + (", …" if len(agents) > _NAMES_SHOWN else "")
+def _pattern_for(agent: Agent) -> str:
+    """`adversary_*` for `adversary_3`; the name itself of one without letters, such as 3."""
+    name = str(agent)
+    return re.sub(r"(?<=\D)\d+$", "*", name)
+
+
+def _listed(agents: Sequence[Agent]) -> str:
+    return ", ".join(map(str, agents[:_NAMES_SHOWN])) + (", …" if len(agents) > _NAMES_SHOWN else "")
 
 
 def _difference(one: Spaces, other: Spaces) -> str:
@@ -275,15 +284,15 @@ class GroupRewards:
 
     def __init__(self) -> None:
         self._groups: dict[int, float] = {}
-        self._final: dict[str, float] = {}
-        self._counted: dict[str, float] = {}
+        self._final: dict[Agent, float] = {}
+        self._counted: dict[Agent, float] = {}
 
-    def add(self, group_id: int, agent: str, reward: float, *, final: bool) -> None:
+    def add(self, group_id: int, agent: Agent, reward: float, *, final: bool) -> None:
         """Add an agent's reward since its last turn.
 
         Args:
             group_id: the agent's group.
-            agent: its name.
+            agent: its id.
             reward: the sum since its last turn.
             final: True in its turn and at its end, False for a preliminary reward.
         """
@@ -293,6 +302,6 @@ class GroupRewards:
         self._groups[group_id] = self._groups.get(group_id, 0.0) + total - self._counted.get(agent, 0.0)
         self._counted[agent] = total
 
-    def of_mates(self, group_id: int, agent: str) -> float:
+    def of_mates(self, group_id: int, agent: Agent) -> float:
         """The rewards of an agent's mates so far, including those that are gone or have yet to act."""
         return self._groups.get(group_id, 0.0) - self._counted.get(agent, 0.0)

@@ -34,7 +34,7 @@ def test_the_mask_beside_the_observation_becomes_ours():
     assert spec.spaces["action"] == {"kind": "Discrete", "dtype": "int64", "sizes": 9, "start": 0}
     board, mask = np.ones((3, 3, 2), np.int8), np.array([1, 0, 0, 0, 1, 0, 0, 0, 1], np.int8)
     seen = [{"observation": board * n, "action_mask": mask} for n in range(2)]
-    (values,) = four.observations(seen)
+    (values,) = four.observations(seen, str)
     np.testing.assert_array_equal(values, np.repeat([[0], [1]], 18, axis=1))
     np.testing.assert_array_equal(four.masks([(each, {}) for each in seen]), np.stack([mask == 1] * 2))
 

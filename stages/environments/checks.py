@@ -1,0 +1,223 @@
+"""What environments return, described where it does not fit: the same words for all groups, a run and `--validate`.
+
+A `…_problem` says what is wrong with one value of one instance or agent, None for nothing. While all is well none is
+called: groups convert whole columns, by `stack`, `rewards_column` and `flags_column`, and these look for the culprit
+once something does not fit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
+
+log = logging.getLogger(__name__)
+
+Who = Callable[[int | None], str]
+"""From a row to who returned it, as messages begin: the environment, its instance, an agent; None: all together."""
+
+_FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
+
+
+def described(value: Any) -> str:
+    """Describe what a call returned by its type: `4 values`, `a list`."""
+    return f"{len(value)} values" if isinstance(value, tuple) else f"a {type(value).__name__}"
+
+
+def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | None:
+    """Say where an observation of a call does not fit Gymnasium's space; `at` is its place in a composed one."""
+    parts: Any = getattr(space, "spaces", None)
+    where = f"observation{f' {at!r}' if at else ''} from {call}"
+    if isinstance(parts, tuple | list) and isinstance(got, tuple | list) and len(parts) == len(got):
+        return _first(observation_problem(part, got[i], call, f"{at}.{i}".lstrip(".")) for i, part in enumerate(parts))
+    if hasattr(parts, "items") and isinstance(got, Mapping):
+        if missing := [key for key in parts if key not in got]:
+            there = ", ".join(map(repr, got)) or "none"
+            return f"{where} lacks the keys {', '.join(map(repr, missing))}, which its space has; it has: {there}"
+        return _first(
+            observation_problem(part, got[key], call, f"{at}.{key}".lstrip(".")) for key, part in parts.items()
+        )
+    if type(space).__name__ == "Box":
+        return _box_problem(space, got, where)
+    if not space.contains(got):
+        return f"{where} is {short(got)}, which does not fit its space {space}; mend the one or the other"
+    return None
+
+
+def _box_problem(space: Any, got: Any, where: str) -> str | None:
+    expected = f"expected an array of shape {space.shape}, as its space says"
+    try:
+        values = np.asarray(got)
+        numbers = values.dtype.kind in "biuf"
+    except (TypeError, ValueError):
+        return f"{where} is {short(got)}; {expected}"
+    if not numbers:
+        return f"{where} is {short(got)}; {expected}"
+    if values.shape != space.shape:
+        return (
+            f"{where} has shape {values.shape}, but its space says {space.shape}; return the shape of the space, or "
+            "change the space"
+        )
+    if not np.can_cast(values.dtype, space.dtype, "same_kind"):
+        return f"{where} is of dtype {values.dtype}, but its space says {space.dtype}; return that, or change the space"
+    return None
+
+
+def number_problem(reward: Any) -> str | None:
+    """Say why a value is no number, and so no reward."""
+    try:
+        if np.asarray(reward).dtype.kind in "biufO":
+            float(np.asarray(reward).item())
+            return None
+    except (TypeError, ValueError):
+        pass
+    return f"step() returned the reward {short(reward)}; expected a number, such as a float"
+
+
+def reward_problem(reward: Any) -> str | None:
+    """Say why a value is no reward."""
+    problem = number_problem(reward)
+    if problem or np.isfinite(value := float(np.asarray(reward).item())):
+        return problem
+    return f"step() returned the reward {value}; expected a finite number, so look for its cause there"
+
+
+def flag_problem(flag: Any, which: str) -> str | None:
+    """Say why a value is neither true nor false; numbers 0 and 1 pass for that."""
+    if isinstance(flag, bool | np.bool_) or _is_true_or_false(flag):
+        return None
+    return f"step() returned {short(flag)} as `{which}`; expected True or False (wrap it in bool())"
+
+
+def info_problem(info: Any, call: str) -> str | None:
+    """Say why a value is no info."""
+    if isinstance(info, Mapping):
+        return None
+    return f"{call} returned {described(info)} as info; expected a dict, {{}} where there is none"
+
+
+def stack(space: Any, seen: Sequence[Any], call: str, who: Who, out: Any = None) -> Any:
+    """Batch observations as `gymnasium.vector` does.
+
+    Args:
+        space: of one of them.
+        seen: one of each row.
+        call: that returned them, for messages.
+        who: returned which.
+        out: is written into; None: a new one.
+
+    Raises:
+        BrokenEnvironmentError: if one does not fit the space.
+    """
+    try:
+        empty = cast("Any", create_empty_array(space, len(seen)) if out is None else out)
+        return concatenate(space, cast("Any", seen), empty)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        for row, one in enumerate(seen):
+            if problem := observation_problem(space, one, call):
+                raise BrokenEnvironmentError(f"{who(row)}: {problem}") from error
+        raise BrokenEnvironmentError(
+            f"{who(None)}: observations from {call} do not fit their space {space}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def column(values: Sequence[Any], kinds: str) -> NDArray[Any]:
+    """Make an array [n] of what n instances returned, also as arrays [1]; of objects if they are of other dtypes."""
+    try:
+        array = np.array(values)
+        fits = array.dtype.kind in kinds and array.ndim <= 2
+    except ValueError:  # arrays of different shapes
+        fits = False
+    if not fits:
+        array = np.empty(len(values), object)
+        array[:] = values
+    return array[:, 0] if array.shape[1:] == (1,) else array
+
+
+def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
+    """Convert the rewards of n instances to a new array [n].
+
+    Raises:
+        BrokenEnvironmentError: if one is no number.
+        NotFiniteError: if one is NaN or infinite, also once it is rounded to float32.
+    """
+    array = np.asarray(raw)
+    if array.dtype.kind not in "fiub":
+        array = _each(array, count, number_problem, who, float)
+    with np.errstate(over="ignore"):  # found and named below
+        rewards: NDArray[np.float32] = array.astype(_FLOAT32)  # a copy, also where the dtype is right
+    if rewards.shape != (count,):
+        raise BrokenEnvironmentError(f"{who(None)}: step() gave rewards of shape {array.shape}; expected {(count,)}")
+    if not np.isfinite(np.add.reduce(rewards)) and not (finite := np.isfinite(rewards)).all():
+        row = int(finite.argmin())
+        value = float(array[row])
+        problem = reward_problem(value) or f"step() returned the reward {value:.6g}, which is too large for float32"
+        raise NotFiniteError(f"{who(row)}: {problem}")
+    return rewards
+
+
+class FlagsColumn:
+    """Converts one of the flags of n instances to an array [n]; warns once of numbers that stand for flags.
+
+    Args:
+        which: `terminated` or `truncated`.
+    """
+
+    def __init__(self, which: str) -> None:
+        self._which = which
+        self._warned = False
+
+    def __call__(self, raw: Any, count: int, who: Who) -> NDArray[np.bool_]:
+        """Convert; the array may be what came.
+
+        Raises:
+            BrokenEnvironmentError: if one is neither true nor false.
+        """
+        array = np.asarray(raw)
+        if array.dtype.kind != "b":
+            array = _each(array, count, lambda flag: flag_problem(flag, self._which), who, bool)
+            odd = [row for row, flag in enumerate(raw) if not isinstance(flag, bool | np.bool_)]
+            if not self._warned and odd:
+                self._warned = True
+                log.warning(
+                    "%s: step() returned %s as `%s`; expected True or False (wrap it in bool())",
+                    *(who(odd[0]), short(raw[odd[0]]), self._which),
+                )
+        if array.shape != (count,):
+            raise BrokenEnvironmentError(
+                f"{who(None)}: step() gave {self._which} of shape {array.shape}; expected {(count,)}"
+            )
+        return array
+
+
+def _each(
+    array: NDArray[Any], count: int, problem_of: Callable[[Any], str | None], who: Who, kind: type[Any]
+) -> NDArray[Any]:
+    """Convert values of n instances one by one, as their array is of no fitting dtype."""
+    if len(array.shape) == 0 or len(array) != count:
+        return array.astype(object)  # the caller names its shape
+    for row, value in enumerate(array):
+        if problem := problem_of(value):
+            raise BrokenEnvironmentError(f"{who(row)}: {problem}")
+    return np.array([kind(np.asarray(value).item()) for value in array])
+
+
+def _is_true_or_false(flag: Any) -> bool:
+    array = np.asarray(flag)
+    return array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1)
+
+
+def _first(problems: Any) -> str | None:
+    return next((problem for problem in problems if problem), None)
+
+
+def short(value: Any) -> str:
+    """A value in one line of at most 80 characters."""
+    text = " ".join(repr(value).split())
+    return f"{text[:77]}..." if len(text) > 80 else text

@@ -1,0 +1,210 @@
+"""Single environments stepped one after the other, as one vector environment that names who returned what does not fit.
+
+`checks` has the words. A result is unpacked, and looked at again only if that, or the batch of all, fails; then the
+layers of the environment are asked once more from the inside, to find the wrapper that is to blame.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import iterate
+
+from headrace.stages.environments.checks import (
+    column,
+    described,
+    flag_problem,
+    info_problem,
+    observation_problem,
+    reward_problem,
+    stack,
+)
+from headrace.stages.environments.gymnasium.old_gym import OLD_STEP
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
+
+AnyEnv = gymnasium.Env[Any, Any]
+
+_MASK = "action_mask"
+_SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
+"""What unpacking or using a result of another type raises."""
+
+
+class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
+    """A `SyncVectorEnv` in the mode SAME_STEP that checks what environments return.
+
+    Rewards and flags are arrays of what came; who uses them checks their dtype. Of the infos there are masks,
+    `final_obs` and `final_info` (an info or None for each instance), so other contents of infos can't fail to be
+    batched. Final observations are copies, as many environments return the same array each time.
+
+    Args:
+        makers: make the environments.
+        name: of the environment, for messages.
+    """
+
+    def __init__(self, makers: Sequence[Callable[[], AnyEnv]], name: str) -> None:
+        self._name = name
+        super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all; environment i is seeded with seed + i.
+
+        Raises:
+            BrokenEnvironmentError: naming the instance, if it raises, or returns what does not fit.
+        """
+        seeds = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
+        observations, infos = [], dict[str, Any]()
+        for i, each in enumerate(seeds):
+            observation, info = self._begin(i, {"seed": each, "options": options})
+            observations.append(observation)
+            infos = self._with_mask(infos, info, i)
+        return self._batched(observations, "reset"), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all, and reset those whose episode ends; raises as `reset`."""
+        observations, rewards, terminations, truncations = list[Any](), list[Any](), list[Any](), list[Any]()
+        infos, endings = dict[str, Any](), list[tuple[int, Any, Any]]()
+        i, result = 0, None
+        try:
+            for i, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
+                result = None
+                result = observation, reward, terminated, truncated, info = env.step(action)
+                rewards.append(reward)
+                terminations.append(terminated)
+                truncations.append(truncated)
+                if terminated or truncated:
+                    endings.append((i, copy.deepcopy(observation), _copied(info)))
+                    observation, info = self._begin(i, {})
+                observations.append(observation)
+                if (mask := info.get(_MASK)) is not None:
+                    infos = self._add_info(infos, {_MASK: mask}, i)
+        except Exception as error:
+            self._fail(i, "step", result, error)
+        if endings:
+            infos["final_obs"], infos["final_info"] = np.full((2, self.num_envs), None, object)
+            for i, observation, info in endings:
+                infos["final_obs"][i], infos["final_info"][i] = observation, info
+        columns = column(rewards, "biuf"), column(terminations, "b"), column(truncations, "b")
+        return self._batched(observations, "step"), *columns, infos
+
+    def who(self, i: int | None) -> str:
+        """How messages begin about what an instance returned last: its number, and the wrapper that is to blame."""
+        if i is None:
+            return self._name
+        env, action = self.envs[i], self.single_action_space.sample()
+        ours = [layer for layer in layers(env) if not type(layer).__module__.startswith("gymnasium.wrappers.")]
+        found = _culprit(env, "step", (action,)) if len(ours) > 1 else None
+        return self._label(i) if found is None else self._label(i, found[0])
+
+    def _begin(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+        result = None
+        try:
+            result = _, info = self.envs[i].reset(**arguments)
+            info.get(_MASK)
+        except Exception as error:
+            self._fail(i, "reset", result, error, arguments)
+        return result
+
+    def _with_mask(self, infos: dict[str, Any], info: Any, i: int) -> dict[str, Any]:
+        mask = info.get(_MASK)
+        return infos if mask is None else self._add_info(infos, {_MASK: mask}, i)
+
+    def _batched(self, observations: list[Any], call: str) -> Any:
+        try:
+            self._observations = stack(
+                self.single_observation_space, observations, f"{call}()", self.who, self._observations
+            )
+        except BrokenEnvironmentError as error:
+            space = self.single_observation_space
+            for i, env in enumerate(self.envs):
+                if env.observation_space != space:
+                    raise BrokenEnvironmentError(
+                        f"{self._label(i)}: its observation_space was {space} when it was made, and is "
+                        f"{env.observation_space} now; set it once, in __init__"
+                    ) from error
+            raise
+        return self._observations
+
+    def _fail(
+        self, i: int, call: str, result: Any, error: Exception, arguments: Mapping[str, Any] | None = None
+    ) -> NoReturn:
+        """Raise what says who returned what; `result` is None where the call itself raised."""
+        if isinstance(error, StageError):
+            raise error
+        env, found = self.envs[i], None
+        if result is not None or _of_a_wrapper(error):
+            given = () if call == "reset" else (self.single_action_space.sample(),)
+            found = _culprit(env, call, given, arguments) if isinstance(env, gymnasium.Wrapper) else None
+        if found is None and result is not None and (problem := _result_problem(env, call, result)):
+            found = env.unwrapped, problem
+        if found is None:
+            raise BrokenEnvironmentError(f"{self._label(i)}: its {call}() raised {describe_error(error)}") from error
+        raise BrokenEnvironmentError(f"{self._label(i, found[0])}: {found[1]}") from error
+
+    def _label(self, i: int, layer: Any = None) -> str:
+        instance = f", instance {i}" if self.num_envs > 1 else ""
+        wrapper = f", wrapper {type(layer).__name__}" if isinstance(layer, gymnasium.Wrapper) else ""
+        return f"{self._name}{instance}{wrapper}"
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """The environment and its wrappers, the outermost first."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+def _culprit(
+    env: AnyEnv, call: str, given: tuple[Any, ...], arguments: Mapping[str, Any] | None = None
+) -> tuple[Any, str] | None:
+    """Call each layer, from the inside, and return the first whose result does not fit, and why; None for none."""
+    for layer in reversed([*layers(env)]):
+        try:
+            problem = _result_problem(layer, call, getattr(layer, call)(*given, **(arguments or {})))
+        except Exception:  # it fails in another way than before
+            return None
+        if problem:
+            return layer, problem
+    return None
+
+
+def _result_problem(layer: Any, call: str, result: Any) -> str | None:
+    count = 2 if call == "reset" else 5
+    if not isinstance(result, tuple) or len(result) != count:
+        if call == "reset":
+            return (
+                f"its reset() returned {described(result)}; expected two values, the observation and a dict of info: "
+                "write `return observation, {}`"
+            )
+        old = OLD_STEP if isinstance(result, tuple) and len(result) == 4 else ""
+        return (
+            f"its step() returned {described(result)}; expected five values: observation, reward, terminated, "
+            f"truncated, info{old}"
+        )
+    problem = info_problem(result[-1], f"{call}()")
+    problem = problem or observation_problem(layer.observation_space, result[0], f"{call}()")
+    if problem or call == "reset":
+        return problem
+    _, reward, terminated, truncated, _ = result
+    return reward_problem(reward) or flag_problem(terminated, "terminated") or flag_problem(truncated, "truncated")
+
+
+def _of_a_wrapper(error: Exception) -> bool:
+    """Return True if a wrapper raised the error itself, as it could not use what it wraps returned."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    surprised = isinstance(error, _SURPRISES) and trace is not None
+    return surprised and isinstance(trace.tb_frame.f_locals.get("self"), gymnasium.Wrapper)  # type: ignore[union-attr]
+
+
+def _copied(info: Mapping[str, Any]) -> dict[str, Any]:
+    """An info with its arrays copied, as the environment may write over them when it is reset."""
+    return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}

@@ -1,0 +1,39 @@
+"""What is said of environments of the old package `gym`, and of its API of four values: who converts them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+OLD_STEP = (
+    " (four are Gym's old API): split `done` into terminated, the task ended, and truncated, time was up; or let the "
+    "package shimmy do it, in a factory: import shimmy; return gymnasium.make('GymV21Environment-v0', env=YourEnv())"
+)
+
+
+def advice_for_class(env: Any) -> str:
+    """What mends an object of the package `gym` where one of Gymnasium is expected; empty if it is of no such class."""
+    if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
+        return ""
+    return (
+        f". It is of the old package gym, which the package shimmy converts: if it is registered there, write "
+        f'id: "shimmy:{_converter()}", options: {{env_id: "…"}} instead of the factory; else let the factory return '
+        f"gymnasium.make('{_converter()}', env=…) after import shimmy"
+    )
+
+
+def advice_for_id(env_id: str) -> str:
+    """What mends an id that only the old package `gym` has registered; empty if it has not, or isn't imported."""
+    registry = getattr(sys.modules.get("gym.envs.registration"), "registry", None)
+    specs = getattr(registry, "env_specs", registry)  # a mapping since 0.26
+    if specs is None or env_id.rpartition(":")[2] not in specs:
+        return ""
+    return (
+        f"; the old package gym has registered it, and the package shimmy converts it: "
+        f'environment: {{id: "shimmy:{_converter()}", options: {{env_id: "{env_id}"}}}}'
+    )
+
+
+def _converter() -> str:
+    version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
+    return "GymV26Environment-v0" if version.startswith("0.26") else "GymV21Environment-v0"

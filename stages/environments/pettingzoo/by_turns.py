@@ -1,0 +1,105 @@
+"""A PettingZoo environment in which one agent acts after the other (AEC, agent-environment cycle)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem
+from headrace.stages.environments.pettingzoo.instance import Agent, Instance, TimeStep, arguments, blaming, copied
+from headrace.stages.errors import BrokenEnvironmentError
+
+
+class TurnInstance(Instance):
+    """An environment in which one agent acts after the other (AEC)."""
+
+    by_turns = True
+
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+        """Begin an episode, in which the first agent decides."""
+        self._last = {}
+        with blaming(self._name, "reset"):
+            self.env.reset(**arguments(seed, options))
+            self.first_infos = dict(getattr(self.env, "infos", {}))
+            return self._up_to_next_turn()
+
+    def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
+        """Advance by one action; returns the endings, then the agent that decides next."""
+        (action,) = actions.values()
+        with blaming(self._name, "step"):
+            self.env.step(action)
+            return self._up_to_next_turn()
+
+    def waiting(self) -> Mapping[Agent, float]:
+        """The reward that `last()` would return for each agent, where the environment keeps it as PettingZoo's do.
+
+        The attribute is private, but PettingZoo's wrappers pass it on as well.
+        """
+        with blaming(self._name, "step"):
+            received = getattr(self.env, "_cumulative_rewards", None)
+            if not isinstance(received, Mapping):
+                return {}
+            return {agent: float(received[agent]) for agent in self.env.agents if agent in received}
+
+    def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
+        """End the episode of the agent whose turn it is, and of those who wait for theirs."""
+        ended, received = super().truncate(deciding), self.waiting()
+        known = {time_step.agent for time_step in ended}
+        with blaming(self._name, "observe"):
+            for agent in self.env.agents:
+                if agent not in known:
+                    reward, info = received.get(agent, 0.0), dict(getattr(self.env, "infos", {})).get(agent, {})
+                    seen = TimeStep(agent, self.env.observe(agent), reward, info, False, True)
+                    ended.append(copied(seen))
+                    self._last.pop(agent, None)
+        return ended + self._left_behind()
+
+    def _up_to_next_turn(self) -> list[TimeStep]:
+        """Step dead agents with None, as PettingZoo demands, until a live agent is selected."""
+        time_steps: list[TimeStep] = []
+        while self.env.agents:
+            time_step = self._turn()
+            if not time_step.ended:
+                self._last[time_step.agent] = time_step
+                self.over = False
+                return [*time_steps, time_step]
+            if any(other.agent == time_step.agent for other in time_steps):
+                raise BrokenEnvironmentError(
+                    f"{self._name}: agent '{time_step.agent}' was stepped with None at its end, and is still selected"
+                )
+            time_steps.append(copied(time_step))
+            self._last.pop(time_step.agent, None)
+            self.env.step(None)
+        self.over = True
+        return time_steps + self._left_behind()
+
+    def _turn(self) -> TimeStep:
+        agent, result = self.env.agent_selection, self.env.last()
+        parts = ("observation", "reward", "terminated", "truncated", "info")
+        if not isinstance(result, tuple) or len(result) != len(parts):
+            raise BrokenEnvironmentError(
+                f"{self._name}: its last() returned {described(result)}; expected five values: {', '.join(parts)}"
+            )
+        observation, reward, terminated, truncated, info = result
+        problem = flag_problem(terminated, parts[2]) or flag_problem(truncated, parts[3]) or number_problem(reward)
+        if problem := problem or info_problem(info or {}, "last()"):
+            raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
+        return TimeStep(agent, observation, float(reward), info or {}, bool(terminated), bool(truncated))
+
+    def _left_behind(self) -> list[TimeStep]:
+        """Endings of agents whose last decision would have no result, as they are gone without a turn at their end."""
+        ended = []
+        for agent, last in self._last.items():
+            terminated = bool(dict(getattr(self.env, "terminations", {})).get(agent))
+            truncated = bool(dict(getattr(self.env, "truncations", {})).get(agent))
+            if not (terminated or truncated):
+                self._warn(
+                    "gone",
+                    "agent '%s' is gone from agents, but neither terminated nor truncated, so its end counts as "
+                    "truncated",
+                    agent,
+                )
+            reward = float(dict(getattr(self.env, "_cumulative_rewards", {})).get(agent, 0.0))
+            ended.append(last._replace(reward=reward, terminated=terminated, truncated=truncated or not terminated))
+        self._last = {}
+        return ended

@@ -1,0 +1,143 @@
+"""One PettingZoo environment behind one interface for both of its APIs: what `parallel` and `by_turns` share.
+
+`reset` and `step` return time steps: those of agents that ended first, then those of agents that decide now.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem
+from headrace.stages.errors import BrokenEnvironmentError, describe_error
+
+Agent = Hashable
+"""The id of an agent, of any kind; `str` of it is its name in patterns and messages."""
+log = logging.getLogger(__name__)
+
+_PROBLEMS: Mapping[str, Callable[[Any], str | None]] = {
+    "observations": lambda value: None,  # compared with the space where rows are made
+    "rewards": number_problem,  # rows name one that is not finite
+    "terminations": lambda flag: flag_problem(flag, "termination"),
+    "truncations": lambda flag: flag_problem(flag, "truncation"),
+    "infos": lambda info: info_problem(info, "step()"),
+}
+"""By part of what a call returns, what is wrong with an agent's value."""
+_NUMBERS = {2: "two", 5: "five"}
+
+
+class TimeStep(NamedTuple):
+    """The values that an environment returns for one agent, at its end or before it decides."""
+
+    agent: Agent
+    observation: Any
+    reward: float
+    """Since its previous time step."""
+    info: Mapping[str, Any]
+    terminated: bool
+    truncated: bool
+
+    @property
+    def ended(self) -> bool:
+        """True if its episode is over."""
+        return self.terminated or self.truncated
+
+
+class Instance:
+    """An environment that is stepped by the group.
+
+    Args:
+        env: the environment.
+        name: of it, for messages.
+        said: warnings that were given already; instances of one environment share it.
+    """
+
+    by_turns = False
+    """True if one agent acts after the other."""
+
+    def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
+        self.env = env
+        self.over = True
+        """True if no agent is left."""
+        self.first_infos: Mapping[Agent, Mapping[str, Any]] = {}
+        """The infos of the last reset, by agent."""
+        self._name = name
+        self._said: set[str] = set() if said is None else said
+        self._last: dict[Agent, TimeStep] = {}
+        """By agent that has decided and whose episode goes on, the time step that it decided at."""
+
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+        """Begin an episode; the environment gets options only if there are any."""
+        raise NotImplementedError
+
+    def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
+        """Advance with the actions of all agents that decide."""
+        raise NotImplementedError
+
+    def waiting(self) -> Mapping[Agent, float]:
+        """Preliminary rewards of waiting agents since their last time step, where the environment has them."""
+        return {}
+
+    def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
+        """End the episode instead of letting these agents decide; returns the endings of all that are left."""
+        self.over = True
+        for time_step in deciding:
+            self._last.pop(time_step.agent, None)
+        return [copied(time_step._replace(truncated=True)) for time_step in deciding]
+
+    def _warn(self, kind: str, text: str, *values: Any) -> None:
+        """Warn of the first of a kind."""
+        if kind not in self._said:
+            self._said.add(kind)
+            log.warning("%s: %s", self._name, text % values)
+
+    def _check(self, result: Any, call: str, parts: Sequence[str]) -> None:
+        """Check all that a call returned.
+
+        Raises:
+            BrokenEnvironmentError: naming the part and the agent.
+        """
+        if not is_filled(result, len(parts)):
+            raise BrokenEnvironmentError(
+                f"{self._name}: its {call}() returned {described(result)}; expected {_NUMBERS[len(parts)]} dicts by "
+                f"agent: {', '.join(parts)}"
+            )
+        for part, each in zip(parts, result, strict=True):
+            if not isinstance(each, Mapping):
+                raise BrokenEnvironmentError(
+                    f"{self._name}: its {call}() returned {described(each)} as {part}; expected a dict with a value "
+                    "for each agent"
+                )
+            for agent, value in each.items():
+                if problem := _PROBLEMS[part](value):
+                    problem = problem.replace("step()", f"{call}()")
+                    raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem}")
+
+
+def arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments of a reset; options only if there are any."""
+    return {"seed": seed, "options": dict(options)} if options else {"seed": seed}
+
+
+def copied(time_step: TimeStep) -> TimeStep:
+    """A time step with copies of its observation and info, as the environment advances before its row is made."""
+    return time_step._replace(observation=copy.deepcopy(time_step.observation), info=dict(time_step.info or {}))
+
+
+@contextmanager
+def blaming(name: str, call: str) -> Iterator[None]:
+    """Raise what an environment raises as a `BrokenEnvironmentError` that names it and the call."""
+    try:
+        yield
+    except BrokenEnvironmentError:
+        raise
+    except Exception as error:
+        raise BrokenEnvironmentError(f"{name}: its {call}() raised {describe_error(error)}") from error
+
+
+def is_filled(result: Any, count: int) -> bool:
+    """True if a result has so many values."""
+    return isinstance(result, tuple | list) and len(result) == count

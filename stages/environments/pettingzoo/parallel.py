@@ -1,0 +1,151 @@
+"""A PettingZoo environment in which all agents act at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace.stages.environments.pettingzoo.instance import (
+    Agent,
+    Instance,
+    TimeStep,
+    arguments,
+    blaming,
+    copied,
+    is_filled,
+)
+from headrace.stages.errors import BrokenEnvironmentError
+
+_PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
+_SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
+"""What using a value of another type raises."""
+_LONGEST_PAUSE = 10_000
+"""Steps without anybody that decides, after which something is wrong."""
+
+
+class ParallelInstance(Instance):
+    """An environment in which all agents act at once; agents may die, live again, join and pause.
+
+    An agent whose episode goes on pauses while it is not in `agents`, or has no observation: it gets no action, and
+    its rewards add up until it decides again. One that ended and is in `agents`, still or again, begins a new episode.
+    """
+
+    def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
+        super().__init__(env, name, said)
+        self._owed: dict[Agent, float] = {}
+        """By agent whose episode goes on, its rewards since its last time step."""
+        self._tried = False
+
+    def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
+        """Begin an episode, in which all agents decide that have an observation."""
+        with blaming(self._name, "reset"):
+            result = self.env.reset(**arguments(seed, options))
+            left = list(self.env.agents)
+        if not self._tried or not is_filled(result, 2):
+            self._check(result, "reset", (_PARTS[0], _PARTS[-1]))
+        self._owed, self._last = {}, {}
+        seen, self.first_infos = result
+        try:
+            return self._until_somebody_decides([*self._deciding(left, seen, self.first_infos)], left)
+        except _SURPRISES:
+            self._check(result, "reset", (_PARTS[0], _PARTS[-1]))
+            raise
+
+    def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
+        """Advance; returns the endings, then the agents that decide next."""
+        time_steps, left = self._advance(actions)
+        return self._until_somebody_decides(time_steps, left)
+
+    def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
+        """End the episode of those who would decide next, and of those who pause."""
+        ended = super().truncate(deciding)
+        return ended + [each._replace(reward=self._owed[each.agent], truncated=True) for each in self._last.values()]
+
+    def _until_somebody_decides(self, time_steps: list[TimeStep], left: Sequence[Agent]) -> list[TimeStep]:
+        steps = 0
+        while left and (not time_steps or time_steps[-1].ended):
+            if (steps := steps + 1) > _LONGEST_PAUSE:
+                raise BrokenEnvironmentError(
+                    f"{self._name}: none of agents ({', '.join(map(str, left))}) has had an observation for "
+                    f"{_LONGEST_PAUSE} steps; expected one of each that is to act"
+                )
+            more, left = self._advance({})
+            time_steps = [*time_steps, *more]
+        self.over = not left
+        return time_steps
+
+    def _advance(self, actions: Mapping[Agent, Any]) -> tuple[list[TimeStep], list[Agent]]:
+        with blaming(self._name, "step"):
+            result = self.env.step(actions)
+            left = list(self.env.agents)
+        if not self._tried or not is_filled(result, len(_PARTS)):
+            self._check(result, "step", _PARTS)
+            self._tried = True
+        try:
+            ending = self._ended(result, actions, left)
+            return [*ending, *self._deciding(left, result[0], result[4])], left
+        except _SURPRISES:
+            self._check(result, "step", _PARTS)
+            raise
+
+    def _ended(
+        self, result: Sequence[Mapping[Agent, Any]], actions: Mapping[Agent, Any], left: Sequence[Agent]
+    ) -> list[TimeStep]:
+        seen, rewards, terminations, truncations, infos = result
+        ending, there = list[TimeStep](), {*left}
+        if len(rewards) > len(self._owed):
+            self._note_rewards(rewards)
+        for agent in [*self._owed]:
+            self._owed[agent] += float(rewards.get(agent, 0.0))
+            terminated, truncated = bool(terminations.get(agent)), bool(truncations.get(agent))
+            if not (terminated or truncated):
+                if agent not in there:
+                    self._note_absence(agent, agent in actions, bool(left))
+                if left:
+                    continue
+                truncated = True
+            observation, last = seen.get(agent), self._last.pop(agent, None)
+            if observation is None and last is not None:  # one without `last` has never decided, so it makes no row
+                if not terminated and agent in actions:
+                    raise BrokenEnvironmentError(f"{self._name}: step() gave no observation for agent '{agent}'")
+                observation = last.observation  # not learned from, or the last one before a pause
+            reward, info = self._owed.pop(agent), infos.get(agent) or {}
+            ending.append(copied(TimeStep(agent, observation, reward, info, terminated, truncated)))
+        return ending
+
+    def _deciding(
+        self, left: Sequence[Agent], seen: Mapping[Agent, Any], infos: Mapping[Agent, Any]
+    ) -> Iterator[TimeStep]:
+        for agent in left:
+            reward = self._owed.setdefault(agent, 0.0)
+            if (observation := seen.get(agent)) is None:
+                self._warn(
+                    "unseen",
+                    "agent '%s' is in agents, but has no observation (there are: %s), so it pauses: it gets no action "
+                    "until it has one",
+                    *(agent, ", ".join(map(str, seen)) or "none"),
+                )
+                continue
+            self._owed[agent] = 0.0
+            self._last[agent] = TimeStep(agent, observation, reward, infos.get(agent) or {}, False, False)
+            yield self._last[agent]
+
+    def _note_absence(self, agent: Agent, decided: bool, goes_on: bool) -> None:
+        if not goes_on and decided:
+            raise BrokenEnvironmentError(
+                f"{self._name}: agent '{agent}' is gone from agents, but neither terminated nor truncated"
+            )
+        how = "so it pauses: it gets no action until it is there again" if goes_on else "so its end counts as truncated"
+        self._warn(
+            f"gone {goes_on}", f"agent '%s' is gone from agents, but neither terminated nor truncated, {how}", agent
+        )
+
+    def _note_rewards(self, rewards: Mapping[Agent, Any]) -> None:
+        for agent in rewards.keys() - self._owed.keys():
+            if rewards[agent]:
+                self._warn(
+                    "reward",
+                    "step() returned a reward of %s for agent '%s', whose episode is over or has not begun; it counts "
+                    "for nobody",
+                    *(rewards[agent], agent),
+                )

@@ -1,0 +1,231 @@
+"""What single environments return is checked in the run's own path: each mistake is named with its place."""
+
+from __future__ import annotations
+
+import logging
+from fractions import Fraction
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.wrappers import TimeLimit
+
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environments.gymnasium.group import GymnasiumGroup
+from headrace.stages.environments.gymnasium.vectorising import vectorise
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
+
+ACTIONS = {"B": ActionBatch(np.zeros((2, 0), np.float32), np.zeros((2, 1), np.int32))}
+NAN = float("nan")
+
+
+class Told(gymnasium.Env):
+    """Returns what it is told to; from its `begins`-th step on."""
+
+    observation_space: gymnasium.Space = Box(-1, 1, (3,), np.float32)
+    action_space: gymnasium.Space = Discrete(2)
+    render_mode = None
+
+    def __init__(self, first=None, result=None, begins=1, space=None):
+        self.first, self.result, self.begins, self.steps = first, result, begins, 0
+        self.observation_space = space or self.observation_space
+
+    def reset(self, *, seed=None, options=None):
+        return (self.observation_space.sample(), {}) if self.first is None else self.first
+
+    def step(self, action):
+        self.steps += 1
+        if self.result is None or self.steps < self.begins:
+            return self.observation_space.sample(), 0.0, False, False, {}
+        return self.result
+
+
+SEEN = np.zeros(3, np.float32)
+LIMBS = Dict(arm=Box(0, 1, (2,)), leg=Box(0, 1, (2,)))
+AT_RESET = {
+    "no info": (SEEN, "its reset() returned a ndarray; expected two values", None),
+    "three values": ((SEEN, {}, 0), "its reset() returned 3 values", None),
+    "info is None": ((SEEN, None), "reset() returned a NoneType as info; expected a dict", None),
+    "shape": ((SEEN[:2], {}), "observation from reset() has shape (2,), but its space says (3,)", None),
+    "ragged": (([1, [2, 3]], {}), "expected an array of shape (3,), as its space says", None),
+    "words": ((["a", "b", "c"], {}), "expected an array of shape (3,)", None),
+    "nothing": ((None, {}), "observation from reset() is None; expected an array", None),
+    "lacks a key": (({"arm": SEEN[:2]}, {}), "lacks the keys 'leg', which its space has; it has: 'arm'", LIMBS),
+    "a part": (({"arm": SEEN[:2], "leg": SEEN}, {}), "observation 'leg' from reset() has shape (3,)", LIMBS),
+    "no dict": ((SEEN, {}), "does not fit its space Dict", LIMBS),
+    "kind of number": ((1.5, {}), "is 1.5, which does not fit its space Discrete(4)", Discrete(4)),
+    "fractions in bytes": ((SEEN, {}), "is of dtype float32, but its space says uint8", Box(0, 255, (3,), np.uint8)),
+}
+AT_STEP = {
+    "four values": ((SEEN, 0.0, False, {}), r"its step\(\) returned 4 values; expected five values.*shimmy"),
+    "nothing": ((), r"its step\(\) returned 0 values; expected five"),
+    "a list": ([SEEN, 0.0, False, {}], r"its step\(\) returned a list; expected five"),
+    "shape": ((SEEN[:2], 0.0, False, False, {}), r"observation from step\(\) has shape \(2,\)"),
+    "reward is a word": ((SEEN, "one", False, False, {}), "reward 'one'; expected a number"),
+    "reward is a number in words": ((SEEN, "1.0", False, False, {}), "reward '1.0'; expected a number"),
+    "reward is None": ((SEEN, None, False, False, {}), "reward None; expected a number"),
+    "reward is a vector": ((SEEN, SEEN, False, False, {}), r"reward array\(\[0., 0., 0.\].*; expected a number"),
+    "flag is None": ((SEEN, 0.0, None, False, {}), "None as `terminated`; expected True or False"),
+    "flag is a word": ((SEEN, 0.0, False, "no", {}), "'no' as `truncated`; expected True or False"),
+    "flag is a dict": ((SEEN, 0.0, {}, False, {}), "{} as `terminated`; expected True or False"),
+    "flag is a number": ((SEEN, 0.0, 3, False, {}), ".*3.* as `terminated`; expected True or False"),
+    "flags are an array": ((SEEN, 0.0, np.zeros(2, bool), False, {}), "as `terminated`; expected True or False"),
+    "info is a list": ((SEEN, 0.0, False, False, []), "step.* returned a list as info; expected a dict"),
+    "shape at an end": ((SEEN[:2], 0.0, True, False, {}), r"observation from step\(\) has shape \(2,\)"),
+    "info at an end": ((SEEN, 0.0, True, False, None), "returned a NoneType as info; expected a dict"),
+}
+
+
+def group_of(*envs, wrap=None):
+    vector = vectorise(envs[0], iter(envs[1:]).__next__, len(envs), "Env", wrap)
+    return GymnasiumGroup(vector, "B", "Env")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("mistake", AT_RESET)
+def test_what_a_reset_returns_is_named_with_the_instance(mistake, which):
+    first, words, space = AT_RESET[mistake]
+    group = group_of(*(Told(first if i == which else None, space=space) for i in range(2)))
+
+    with pytest.raises(BrokenEnvironmentError) as caught:
+        group.reset(0)
+
+    assert str(caught.value).startswith(f"Env, instance {which}: ")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("which", "begins"), [(0, 1), (1, 3)])
+@pytest.mark.parametrize("mistake", AT_STEP)
+def test_what_a_step_returns_is_named_with_the_instance_whenever_it_comes(mistake, which, begins):
+    result, words = AT_STEP[mistake]
+    group = group_of(*(Told(result=result if i == which else None, begins=begins) for i in range(2)))
+    group.reset(0)
+
+    with pytest.raises(BrokenEnvironmentError, match=f"^Env, instance {which}: .*{words}"):
+        for _ in range(begins):
+            group.step(ACTIONS)
+
+
+@pytest.mark.parametrize("reward", [NAN, float("inf"), 1e300, np.float32(NAN), [NAN]])
+def test_a_reward_that_is_not_finite_is_named_with_the_instance(reward):
+    group = group_of(Told(), Told(result=(SEEN, reward, False, False, {})))
+    group.reset(0)
+
+    with pytest.raises(NotFiniteError, match=r"Env, instance 1: step\(\) returned the reward"):
+        group.step(ACTIONS)
+
+
+@pytest.mark.parametrize("reward", [2, True, np.float64(2), np.int8(2), np.array([2.0]), np.array(2.0), Fraction(4, 2)])
+def test_any_single_number_is_a_reward(reward):
+    group = group_of(Told(result=(SEEN, 0.5, False, False, {})), Told(result=(SEEN, reward, False, False, {})))
+    group.reset(0)
+
+    np.testing.assert_array_equal(group.step(ACTIONS).steps["B"].rewards, [0.5, float(np.asarray(reward).item())])
+
+
+@pytest.mark.parametrize("flag", [1, 0, np.int64(1), 1.0, np.array([True])])
+def test_zero_and_one_stand_for_flags_with_one_warning(flag, caplog):
+    group = group_of(Told(), Told(result=(SEEN, 0.0, False, flag, {})))
+    group.reset(0)
+
+    with caplog.at_level(logging.WARNING):
+        ticks = [group.step(ACTIONS).steps["B"] for _ in range(3)]
+
+    assert [tick.ended for tick in ticks] == [int(np.asarray(flag).item())] * 3
+    (warned,) = [record.getMessage() for record in caplog.records]
+    assert warned.startswith("Env, instance 1: step() returned")
+    assert "as `truncated`; expected True or False (wrap it in bool())" in warned
+
+
+def test_numpys_truth_values_are_flags_without_a_word(caplog):
+    group = group_of(*(Told(result=(SEEN, 0.0, np.bool_(True), np.bool_(False), {})) for _ in range(2)))
+    group.reset(0)
+
+    assert group.step(ACTIONS).steps["B"].ended == 2
+    assert not caplog.records
+
+
+def test_infos_of_any_content_do_not_matter():
+    group = group_of(
+        Told(result=(SEEN, 0.0, True, False, {"x": 1, "y": [1]})),
+        Told(result=(SEEN, 0.0, True, False, {"x": "one", "y": np.zeros((2, 2))})),
+    )
+    group.reset(0)
+
+    assert group.step(ACTIONS).steps["B"].ended == 2
+
+
+class Clipper(gymnasium.Wrapper):
+    """Returns too few values, or another observation."""
+
+    def __init__(self, env, how):
+        super().__init__(env)
+        self.how = how
+
+    def reset(self, **arguments):
+        seen, info = self.env.reset(**arguments)
+        return seen if self.how == "reset" else (seen, info)
+
+    def step(self, action):
+        seen, *rest = self.env.step(action)
+        return {"four": (seen, *rest[1:]), "shape": (seen[:2], *rest), "reward": (seen, "one", *rest[1:])}[self.how]
+
+
+@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("reset", "its reset.* returned a ndarray"),
+        ("four", "its step.* returned 4 values"),
+        ("shape", r"observation from step\(\) has shape \(2,\)"),
+        ("reward", "returned the reward 'one'"),
+    ],
+)
+def test_the_wrapper_that_returns_something_else_is_named(how, words, outer):
+    def wrap(env):
+        clipped = Clipper(TimeLimit(env, 10), how)
+        return TimeLimit(clipped, 9) if outer else clipped
+
+    group = group_of(Told(), Told(), wrap=wrap)
+    with pytest.raises(BrokenEnvironmentError, match=f"Env, instance 0, wrapper Clipper: .*{words}"):
+        group.reset(0)
+        group.step(ACTIONS)
+
+
+def test_four_values_below_a_wrapper_of_gymnasium_are_named_as_the_environments_own():
+    group = group_of(Told(result=(SEEN, 0.0, False, {})), Told(), wrap=lambda env: TimeLimit(env, 10))
+    group.reset(0)
+
+    with pytest.raises(BrokenEnvironmentError, match=r"Env, instance 0: its step\(\) returned 4 values; .*shimmy"):
+        group.step(ACTIONS)
+
+
+def test_an_environment_that_raises_is_not_asked_again():
+    class Failing(Told):
+        asked = 0
+
+        def step(self, action):
+            Failing.asked += 1
+            raise ValueError("not enough values to unpack")
+
+    group = group_of(Told(), Failing(), wrap=lambda env: TimeLimit(env, 10))
+    group.reset(0)
+
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"Env, instance 1: its step\(\) raised ValueError: .*test_door\.py"
+    ):
+        group.step(ACTIONS)
+    assert Failing.asked == 1
+
+
+def test_a_space_that_changes_after_the_reset_is_named():
+    class Growing(Told):
+        def reset(self, *, seed=None, options=None):
+            self.observation_space = Box(-1, 1, (4,), np.float32)
+            return super().reset()
+
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"observation_space was Box\(.*\(3,\).* is Box\(.*\(4,\).* now; set"
+    ):
+        group_of(Growing(), Growing()).reset(0)

@@ -1,0 +1,134 @@
+"""What PettingZoo environments return is checked in the run's own path: each mistake is named with agent and part."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from small_zoo import Counting, Crowd, play
+
+from headrace.config import RoleSettings
+from headrace.stages.environments.pettingzoo.group import PettingZooGroup
+from headrace.stages.environments.pettingzoo.instances import instance_of
+from headrace.stages.errors import BrokenEnvironmentError
+
+TEAM = {"*": RoleSettings(team=0)}
+SCRIPT = {"a": (0, 4, 1.0), "b": (0, 9, 1.0)}
+
+
+def group_of(*envs):
+    return PettingZooGroup([instance_of(env, f"Zoo, instance {i}") for i, env in enumerate(envs)], "B", "Zoo", TEAM)
+
+
+class Told(Crowd):
+    """Changes what a step, or the reset, returns from a time on."""
+
+    def __init__(self, change, call="step", begins=1):
+        super().__init__(SCRIPT)
+        self.change, self.call, self.begins = change, call, begins
+
+    def reset(self, seed=None, options=None):
+        told = super().reset(seed, options)
+        return self.change(*told) if self.call == "reset" else told
+
+    def step(self, actions):
+        told = super().step(actions)
+        return self.change(*told) if self.call == "step" and self._time >= self.begins else told
+
+
+def with_part(number, value):
+    def change(*told):
+        return *told[:number], value(told[number]) if callable(value) else value, *told[number + 1 :]
+
+    return change
+
+
+def of_b(value):
+    return lambda part: {**part, "b": value}
+
+
+AT_STEP = {
+    "four": (
+        lambda *told: told[:4],
+        "its step() returned 4 values; expected five dicts by agent: observations, rewards",
+    ),
+    "nothing": (lambda *told: None, "its step() returned a NoneType; expected five dicts"),
+    "ends are a flag": (with_part(2, False), "its step() returned a bool as terminations; expected a dict"),
+    "ends are a list": (with_part(3, [False, False]), "returned a list as truncations; expected a dict"),
+    "rewards are a number": (with_part(1, 1.0), "returned a float as rewards; expected a dict"),
+    "rewards are an array": (with_part(1, np.zeros(2)), "returned a ndarray as rewards; expected a dict"),
+    "no infos": (with_part(4, None), "returned a NoneType as infos; expected a dict"),
+    "observations are an array": (with_part(0, np.zeros((2, 2))), "returned a ndarray as observations"),
+    "a reward is a word": (with_part(1, of_b("one")), "agent 'b': step() returned the reward 'one'; expected a number"),
+    "a reward is None": (with_part(1, of_b(None)), "agent 'b': step() returned the reward None"),
+    "a flag is an array": (
+        with_part(2, of_b(np.zeros(2, bool))),
+        "agent 'b': step() returned array([False, False]) as",
+    ),
+    "an observation's shape": (
+        with_part(0, of_b(np.zeros(3))),
+        "agent 'b' of B in instance 1: observation from reset()",
+    ),
+}
+AT_FIRST_STEP = {
+    "an info is a list": (with_part(4, of_b([1])), "agent 'b': step() returned a list as info; expected a dict"),
+    "a flag is a word": (with_part(2, of_b("")), "agent 'b': step() returned '' as `termination`; expected True"),
+    "a flag is None": (with_part(3, of_b(None)), "agent 'b': step() returned None as `truncation`; expected True"),
+}
+AT_RESET = {
+    "no infos": (
+        lambda seen, infos: seen,
+        "its reset() returned a dict; expected two dicts by agent: observations, infos",
+    ),
+    "infos are a list": (with_part(1, [{}, {}]), "its reset() returned a list as infos; expected a dict"),
+    "an info is a word": (with_part(1, of_b("x")), "agent 'b': reset() returned a str as info; expected a dict"),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "begins"),
+    [
+        *(pytest.param(*AT_STEP[name], begins, id=f"{name} {begins}") for name in AT_STEP for begins in (1, 3)),
+        *(pytest.param(*AT_FIRST_STEP[name], 1, id=name) for name in AT_FIRST_STEP),
+    ],
+)
+def test_what_a_step_returns_is_named_whenever_it_comes(change, words, begins):
+    group = group_of(Crowd(SCRIPT), Told(change, begins=begins))
+    with pytest.raises(BrokenEnvironmentError, match=f"^Zoo(, instance 1)?: .*{re.escape(words)}"):
+        play(group, begins)
+
+
+@pytest.mark.parametrize("mistake", AT_RESET)
+def test_what_a_reset_returns_is_named(mistake):
+    change, words = AT_RESET[mistake]
+    with pytest.raises(BrokenEnvironmentError, match=f"^Zoo, instance 1: {re.escape(words)}"):
+        group_of(Crowd(SCRIPT), Told(change, "reset")).reset(0)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (lambda told: told[:4], r"its last\(\) returned 4 values; expected five values: observation, reward"),
+        (lambda told: (told[0], "one", *told[2:]), r"agent 'player_0': last\(\) returned the reward 'one'; expected"),
+        (lambda told: (*told[:2], None, *told[3:]), r"last\(\) returned None as `terminated`; expected True or False"),
+        (lambda told: (*told[:4], [1]), r"last\(\) returned a list as info; expected a dict"),
+        (lambda told: (np.zeros(3), *told[1:]), r"agent 'player_0' of B in instance 1: observation .* \(3,\)"),
+    ],
+)
+def test_what_a_turn_returns_is_named(told, words):
+    class Odd(Counting):
+        def last(self, observe=True):
+            return told(super().last(observe))
+
+    with pytest.raises(BrokenEnvironmentError, match=f"^Zoo(, instance 1)?: .*{words}"):
+        group_of(Counting(masks=""), Odd(masks="")).reset(0)
+
+
+@pytest.mark.parametrize("kind", [bool, int, np.bool_, np.int8, np.array])
+def test_zero_and_one_stand_for_flags(kind):
+    def change(seen, rewards, terminations, truncations, infos):
+        return seen, rewards, *({a: kind(f) for a, f in each.items()} for each in (terminations, truncations)), infos
+
+    steps = play(group_of(Told(change)), 4)[-1].steps["B"]
+    assert (steps.ended, steps.terminated.tolist(), steps.truncated.tolist()) == (1, [True], [False])
