@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.errors import ConfigError, Finding, KeyPath, Mistake, dotted, nowhere, suggest
@@ -300,10 +302,11 @@ def plain(value: object, path: KeyPath = ()) -> Any:
         return str(value)
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return value.item()
-    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+    is_environment = hasattr(value, "reset") and hasattr(value, "step") and not isinstance(value, type)
+    if callable(value) and not is_environment:
         return _named(value, path)
     expected = "what YAML can hold: maps, lists, texts, numbers, true, false or null"
-    if hasattr(value, "reset") and hasattr(value, "step"):
+    if is_environment:
         expected = "the class or a function that makes it, as the run makes its environments itself"
     raise _refused(path, f"holds {value!r}; expected {expected}")
 
@@ -315,18 +318,37 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def _named(value: Any, path: KeyPath) -> str:
-    """Name a class or function, so that other processes can import it."""
-    module, name = value.__module__, value.__qualname__
+    """Name a class or function, so that other processes can import it; an object that merely can be called has none."""
+    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if module == "__main__":
         module = main_module()
-    if "<" in name or not module:
-        meant = "make_env" if value.__name__ == "<lambda>" else value.__name__
-        raise _refused(
-            path,
-            f"is {value.__qualname__}, which other processes can't import; put it at the top of a module, such as "
-            f"my_env.py (in a notebook: %%writefile my_env.py), and write 'my_env:{meant}'",
-        )
+    bound = getattr(value, "__self__", None)
+    importable = name and module and "<" not in name and (bound is None or isinstance(bound, type | ModuleType))
+    if not importable:
+        raise _refused(path, _not_importable(value, name, bound))
     return f"{module}:{name}"
+
+
+def _not_importable(value: Any, name: str, bound: object) -> str:
+    """Say what something that can be called is, why it can't be used, and what to write instead."""
+    around, _, inner = name.rpartition(".<locals>.")
+    meant, more = name.rpartition(".")[2], ""
+    if isinstance(value, partial):
+        meant = getattr(value.func, "__name__", "")
+        what, more = f"a functools.partial of {meant}", "; arguments of an environment's factory stand in 'options'"
+    elif not name:
+        what = f"an object of class {type(value).__qualname__}"
+    elif meant == "<lambda>":
+        what = "a lambda"
+    elif around:
+        what = f"{inner}, defined within {around}"
+    else:
+        what = name if bound is None else f"{name}, bound to an object"
+    return (
+        f"is {what}, which other processes can't import; expected a class or function at the top of a module, such as "
+        f"my_env.py (in a notebook: %%writefile my_env.py), and its name, "
+        f"'my_env:{meant if meant.isidentifier() else 'make_env'}'{more}"
+    )
 
 
 def _refused(path: KeyPath, message: str) -> ConfigError:

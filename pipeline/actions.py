@@ -284,7 +284,7 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
             if until is not None and until(snapshot):
                 stop.set()
 
-        options = RunOptions(stop=stop, progress=progress, console=True, watched=True, on_progress=end_where_asked)
+        options = RunOptions(stop=stop, progress=progress, watched=True, on_progress=end_where_asked)
         result = await run_async(config, options)
     try:
         for name, behavior in result.behaviors.items():

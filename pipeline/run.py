@@ -98,7 +98,7 @@ class RunOptions:
     """Called when a checkpoint is whole."""
     progress: Progress = field(default_factory=lambda: Progress(enabled=False))
     """The live table."""
-    console: bool = False
+    console: bool = True
     """Log versions and a line per summary, as ML-Agents does."""
     watched: bool = False
     """The caller has a `LoopWatch` on the event loop."""
@@ -125,11 +125,13 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(run_async(config, options, **parts))
-    raise RunError(
-        "run() can't run where an event loop runs already. In a notebook write `await run_async(…)`; in a file that a "
-        "run imports, such as for its environment, put the call under `if __name__ == '__main__':`"
-    )
+        pass  # what the run raises did not happen while this was handled
+    else:
+        raise RunError(
+            "run() can't run where an event loop runs already. In a notebook write `await run_async(…)`; in a file "
+            "that a run imports, such as for its environment, put the call under `if __name__ == '__main__':`"
+        )
+    return asyncio.run(run_async(config, options, **parts))
 
 
 async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:

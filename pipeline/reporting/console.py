@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -189,12 +190,52 @@ def logged_to(folder: Path, append: bool) -> Iterator[None]:
     handler = ConsoleHandler(file, str(path))
     handler.setFormatter(LevelledLines(_FORMAT, "%Y-%m-%d %H:%M:%S"))
     logger = logging.getLogger(OURS)
-    logger.addHandler(handler)
     try:
-        yield
+        with _heard_by(handler, logger):
+            yield
     except (RunError, RunFailed) as error:  # which the command prints after the run
         handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, str(error), (), None))
         raise
     finally:
-        logger.removeHandler(handler)
         handler.close_stream()
+
+
+_files: list[logging.Handler] = []
+"""Files of runs that listen now; there may be several, in threads."""
+_files_lock = threading.Lock()
+_undoing = ExitStack()
+"""Undoes what lets the first of them hear, behind the last."""
+
+
+@contextmanager
+def _heard_by(handler: logging.Handler, logger: logging.Logger) -> Iterator[None]:
+    """Let a file hear what runs have to say, whatever level a caller from Python has."""
+    with _files_lock:
+        if not _files:
+            _let_pass(logger, _undoing)
+        _files.append(handler)
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        with _files_lock:
+            logger.removeHandler(handler)
+            _files.remove(handler)
+            if not _files:
+                _undoing.close()
+
+
+def _let_pass(logger: logging.Logger, undoing: ExitStack) -> None:
+    """Lower a logger's level to INFO; handlers that are there hear no more than before."""
+    wanted = logger.getEffectiveLevel()
+    if wanted <= logging.INFO:
+        return
+
+    def as_before(record: logging.LogRecord) -> bool:
+        return record.levelno >= wanted or not record.name.startswith(OURS)
+
+    for handler in (*logger.handlers, *logging.getLogger().handlers):
+        handler.addFilter(as_before)
+        undoing.callback(handler.removeFilter, as_before)
+    undoing.callback(logger.setLevel, logger.level)
+    logger.setLevel(logging.INFO)

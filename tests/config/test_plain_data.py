@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +18,13 @@ ONE = {"behaviors": {"Ball": {"trainer_type": "ppo"}}}
 
 
 class Corridor:
-    """An environment, as far as its name goes."""
+    """An environment, as far as its names go."""
+
+    def reset(self):
+        """Begin."""
+
+    def step(self):
+        """Go on."""
 
 
 def test_data_and_overrides_make_the_configuration_that_a_file_makes(tmp_path: Path):
@@ -48,13 +56,67 @@ def test_the_data_is_left_as_it_is():
     assert data == ONE
 
 
+class Maker:
+    """Makes environments by its methods, and when it is called."""
+
+    def make(self):
+        """Make one."""
+
+    @classmethod
+    def made(cls):
+        """Make one without an object."""
+
+    __call__ = make
+
+
+def _within():
+    def inner():
+        pass
+
+    class Inner:
+        pass
+
+    return inner, Inner
+
+
+INNER, INNER_CLASS = _within()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda: None, "is a lambda, .* 'my_env:make_env'"),
+        (INNER, "is inner, defined within _within, .* 'my_env:inner'"),
+        (INNER_CLASS, "is Inner, defined within _within, .* 'my_env:Inner'"),
+        (partial(Corridor), "is a functools.partial of Corridor, .* 'my_env:Corridor'; .* 'options'"),
+        (partial(lambda: None), "is a functools.partial of <lambda>, .* 'my_env:make_env'; .* 'options'"),
+        (partial(partial(Corridor), 1), "is a functools.partial of Corridor"),
+        (Maker().make, "is Maker.make, bound to an object, .* 'my_env:make'"),
+        (Maker(), "is an object of class Maker, .* 'my_env:make_env'"),
+    ],
+)
+@pytest.mark.parametrize("section", ["factory", "wrappers"])
+def test_what_other_processes_can_not_import_is_named_as_what_it_is(given, words, section):
+    value = {"factory": given} if section == "factory" else {"factory": Corridor, "wrappers": [{"use": given}]}
+    with pytest.raises(ConfigError, match=rf"environment\.{section}.*: {words}") as raised:
+        load_config({**ONE, "environment": {"kind": "gymnasium", **value}})
+    assert "which other processes can't import; expected a class or function at the top of a module" in str(
+        raised.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [(Maker.made, f"{__name__}:Maker.made"), (math.sqrt, "math:sqrt"), (Maker, f"{__name__}:Maker")]
+)
+def test_what_they_can_import_is_named_by_its_place(given, name):
+    config = load_config({**ONE, "environment": {"kind": "gymnasium", "factory": given}})
+    assert config.environment is not None
+    assert config.environment.factory == name
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (
-            {**ONE, "environment": {"factory": lambda: None}},
-            r"environment\.factory: .*other processes can't import.* 'my_env:make_env'",
-        ),
         (
             {**ONE, "environment": {"factory": SimpleNamespace(reset=None, step=None)}},
             r"environment\.factory: holds namespace.*; expected the class or a function",

@@ -13,7 +13,7 @@ import pytest
 from run_configs import INLINE, cartpole, changed, volley
 from run_folders import read_whole_checkpoint
 
-from headrace import CheckpointWritten, RunResult, StopRequest, SummaryWritten, run, run_async
+from headrace import CheckpointWritten, ConfigError, RunResult, StopRequest, SummaryWritten, run, run_async
 from headrace.pipeline.common.errors import RunError, RunFailed
 
 
@@ -33,6 +33,31 @@ def test_a_dict_is_a_configuration_and_callbacks_are_told_of_summaries_and_check
     assert [told.number for told in checkpoints] == [0, 1, 2]
     assert checkpoints[-1].steps == {"CartPole": result.behaviors["CartPole"].step}
     assert (checkpoints[-1].folder / "2").is_dir() or any(checkpoints[-1].folder.iterdir())
+
+
+def test_the_runs_log_has_versions_summaries_and_settings_though_nobody_configured_logging(tmp_path):
+    logger = logging.getLogger("headrace")
+    level, handlers = logger.level, logger.handlers[:]
+    logger.setLevel(logging.NOTSET)
+    logger.handlers[:] = []
+    try:
+        result = run(here(tmp_path))
+        assert (logger.level, logger.handlers) == (logging.NOTSET, [])
+    finally:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+    said = (result.folder / "run_logs" / "run.log").read_text(encoding="utf-8")
+    for words in ("PyTorch", "Connected new brain: CartPole", "Step: 1000. Time Elapsed", "Hyperparameters for"):
+        assert words in said, words
+
+
+def test_what_a_run_raises_is_not_raised_during_anything_else(tmp_path):
+    with pytest.raises(ConfigError) as raised:
+        run(tmp_path / "none.yaml")
+    found: BaseException | None = raised.value
+    while found is not None:
+        assert "running event loop" not in str(found)
+        found = found.__cause__ or found.__context__
 
 
 async def test_run_within_an_event_loop_names_run_async(tmp_path):

@@ -69,3 +69,55 @@ def test_a_disk_that_fills_up_is_named_once(tmp_path: Path, capsys):
         log.info("more")
     said = capsys.readouterr().err
     assert said.count("run.log can't be written: No space left on device. Training goes on.") == 1
+
+
+class Heard(logging.Handler):
+    """A handler of a caller from Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = []
+
+    def emit(self, record):
+        self.words.append(record.getMessage())
+
+
+@pytest.fixture
+def unconfigured():
+    """Logging as Python has it; returns what is heard by a handler of the root, and by one of ours."""
+    ours, root = logging.getLogger("headrace"), logging.getLogger()
+    before = (list(ours.handlers), ours.level, ours.propagate, root.level)
+    ours.handlers[:], ours.propagate = [], True
+    ours.setLevel(logging.NOTSET)
+    root.setLevel(logging.WARNING)
+    heard = Heard(), Heard()
+    root.addHandler(heard[0])
+    ours.addHandler(heard[1])
+    yield heard
+    root.removeHandler(heard[0])
+    ours.handlers[:], level, ours.propagate, root_level = before
+    ours.setLevel(level)
+    root.setLevel(root_level)
+
+
+def test_a_run_from_python_has_all_of_it_and_callers_hear_what_they_heard_before(unconfigured, tmp_path):
+    logging.getLogger("headrace").setLevel(logging.ERROR)
+    with logged_to(tmp_path, append=False):
+        log.info("begun")
+        log.error("ended")
+        logging.getLogger("theirs").warning("theirs")
+    log.info("after it")
+    assert lines(tmp_path) == ["[INFO] begun", "[ERROR] ended"]
+    assert unconfigured[0].words == ["ended", "theirs"]
+    assert unconfigured[1].words == ["ended"]
+    assert logging.getLogger("headrace").level == logging.ERROR
+
+
+def test_runs_beside_each_other_all_have_their_logs_whichever_ends_first(unconfigured, tmp_path):
+    with logged_to(tmp_path / "second", append=False):
+        with logged_to(tmp_path / "first", append=False):
+            log.info("both")
+        log.info("one")
+    assert lines(tmp_path / "first") == ["[INFO] both"]
+    assert lines(tmp_path / "second") == ["[INFO] both", "[INFO] one"]
+    assert unconfigured[0].words == []
