@@ -1,7 +1,7 @@
 """How an action is sampled: from a network's action heads to a decision in NumPy, and to what environments receive.
 
 All chance comes from the generator that is passed, whatever computed the heads: one generator state and the same heads
-give the same decision. The same distributions in torch, for trainers, are in `network.distributions`. Actions have two
+give the same decision. The same distributions in torch, for trainers, are in `network.layers`. Actions have two
 forms: as the policy drew them, which streams hold, and as environments receive them.
 """
 

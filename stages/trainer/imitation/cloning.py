@@ -21,8 +21,8 @@ from headrace.queues.messages import Array
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
-from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.network.flat_parameters import FlatParameters
+from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, Normalizer
 from headrace.stages.policy.sampling import action_features, first_action_features, policy_actions

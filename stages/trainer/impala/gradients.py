@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
 from headrace.stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand

@@ -80,7 +80,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         pretraining = self.step - fresh < h.critic_pretrain_steps
         chains = self._buffer.chains() if self._signals.sums is not None else None
         batch = self._with_replayed()
-        transitions = self._signals.transitions(batch, self._intake.layout)
+        transitions = self._signals.transitions(batch)
         rewards = self._signals.rewards(batch.rows["rewards"], transitions)
         unrolls = self._unrolls(batch, rewards, fresh)
         rate, beta = self._coefficients()
@@ -205,8 +205,8 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         own = here.rows
         lengths, terminated = trajectories["lengths"][pieces], trajectories["terminated"][pieces]
         before, last = batch.previous_action_features() if batch.sequences is not None else (None, None)
-        inputs = self._input_rows(rows, "", before).part(own)
-        finals = self._input_rows(trajectories, "next_", last).part(pieces)
+        inputs = self._input_rows(batch.observations(), before).part(own)
+        finals = self._input_rows(batch.final_observations(), last).part(pieces)
         places = None
         if batch.sequences is None:
             together = joined_inputs(inputs, finals)

@@ -5,10 +5,9 @@ The path of one update, in order; `headrace.stages.trainer.ppo.trainer.PPOTraine
 1. `rollout_buffer`: trajectories wait in columns until there are `buffer_size` rows, where `splitting` splits them.
 2. `trainer.Signals`: the reward of each row, by each reward signal.
 3. `values`: the critic's value of each row, and of the observation after each trajectory,
-4. and advantages and value targets, made of rewards and values.
-5. `ratios`: what rows of older policies than the current one weigh.
-6. `minibatches`: the rows with their targets, shuffled in each epoch, as views or in sequences.
-7. `update`: PPO on one page: epochs, the losses of each minibatch, and a gradient step down them.
+   advantages and value targets, made of rewards and values, and what rows of older policies than the current one weigh.
+4. `minibatches`: the rows with their targets, shuffled in each epoch, as views or in sequences.
+5. `update`: PPO on one page: epochs, the losses of each minibatch, and a gradient step down them.
 
 `trainer.OnPolicyTrainer` collects the rows, for IMPALA (`stages/trainer/impala/`) as well. POCA is a `PPOTrainer` with
 another critic.

@@ -264,6 +264,14 @@ class RolloutBuffer:
         """The sequences that the trajectories are cut into; None without memory."""
         return SequenceCuts.of(self.trajectories["lengths"], self._sequence_length) if self._sequence_length else None
 
+    def observations(self) -> EncodedObservations:
+        """Of the rows, not normalised; views."""
+        return _encoded(self.rows, self._observed)
+
+    def final_observations(self) -> EncodedObservations:
+        """After the last row of each trajectory, not normalised; views."""
+        return _encoded(self.trajectories, self._finally_observed)
+
     def actions(self) -> tuple[NDArray[np.float32], Array]:
         """Continuous actions [N, C] as the policy drew them, and choices [N, branches]; width 0 without any."""
         return drawn_actions(self._spec.actions, self.rows.columns(), len(self))
@@ -310,16 +318,14 @@ class BufferTransitions:
 
     Args:
         spec: observations and actions.
-        layout: the layout of the buffer's observations.
         buffer: full; it must not change meanwhile.
         device: the device that signals compute on.
     """
 
-    def __init__(self, spec: BehaviorSpec, layout: ObservationLayout, buffer: RolloutBuffer, device: str) -> None:
+    def __init__(self, spec: BehaviorSpec, buffer: RolloutBuffer, device: str) -> None:
         rows, trajectories = buffer.rows, buffer.trajectories
         self._device = device
-        self._observations = layout.from_columns(rows.columns())
-        self._finals = layout.from_columns(trajectories.columns(), "next_")
+        self._observations, self._finals = buffer.observations(), buffer.final_observations()
         lengths = trajectories["lengths"]
         self._trajectory = np.full(len(rows), -1, np.int64)  # of which a row is the last one
         self._trajectory[np.cumsum(lengths) - 1] = np.arange(len(lengths))
@@ -355,6 +361,11 @@ class BufferTransitions:
                 for array in (self._continuous[rows], self._choices[rows], self._rewards[rows], terminated)
             ),
         )
+
+
+def _encoded(table: ColumnTable, names: Sequence[str]) -> EncodedObservations:
+    vectors, *others = (table[name] for name in names)
+    return EncodedObservations(vectors, tuple(others))
 
 
 def _arrays(encoded: EncodedObservations) -> tuple[Array, ...]:

@@ -21,14 +21,14 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import policy_layout, require_columns
 from headrace.stages.policy.network.actor_critic import ActorCritic, ActorTower
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
-from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.adam import NetworkUpdate
 from headrace.stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
 from headrace.stages.trainer.gradients import say_autograd
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import Intake, policy_design
 from headrace.stages.trainer.on_policy.minibatches import InputRows
-from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, ColumnTable, RolloutBuffer
+from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer
 from headrace.stages.trainer.on_policy.values import rows_per_pass
 from headrace.stages.trainer.protocol import Trainer, TrainerContext, new_random, random_state, restore_random
 from headrace.stages.trainer.rewards import make_signals
@@ -73,11 +73,11 @@ class Signals:
         for signal in self._signals:
             signal.observe(vectors)
 
-    def transitions(self, buffer: RolloutBuffer, layout: ObservationLayout) -> BufferTransitions | None:
+    def transitions(self, buffer: RolloutBuffer) -> BufferTransitions | None:
         """The rows of a full buffer as signals take them in; None if there is only the environment's reward."""
         if not self._others:
             return None
-        return BufferTransitions(self._context.spec, layout, buffer, self._context.device)
+        return BufferTransitions(self._context.spec, buffer, self._context.device)
 
     def rewards(self, extrinsic: NDArray[np.float32], transitions: BufferTransitions | None) -> NDArray[np.float64]:
         """Rewards [N, S] of all rows, times strength.
@@ -313,10 +313,9 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """Make the empty buffer; all else is there already."""
 
     def _input_rows(
-        self, table: ColumnTable, prefix: str = "", previous_actions: NDArray[np.float32] | None = None
+        self, observed: EncodedObservations, previous_actions: NDArray[np.float32] | None = None
     ) -> InputRows:
-        """The observations of a table's rows, normalised, as networks take them in."""
-        observed = self._intake.layout.from_columns(table.columns(), prefix)
+        """Observations of the buffer, normalised, as networks take them in."""
         vectors = self._intake.normalized(observed.vectors)
         return InputRows.of(vectors, observed.others, previous_actions, self.context.device, self._images)
 

@@ -1,8 +1,8 @@
 """PPO on one page: epochs of minibatches over one rollout, the clipped loss of each, and a step of Adam down it.
 
 Schulman et al. (2017), "Proximal Policy Optimization Algorithms". `OnPolicyUpdate` has the loop of algorithm 1, lines
-6 and 7, for any losses; `PPOUpdate` has those of PPO, eq. 7 and 9. What comes before, the advantages of eq. 11, is in
-`values`, and what it weighs that rows come late, in `ratios`.
+6 and 7, for any losses; `PPOUpdate` has those of PPO, eq. 7 and 9. What comes before, the advantages of eq. 11
+and what it weighs that rows come late, is in `values`.
 
 An update is a function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing
 waits for a device (but for `target_kl`, once an epoch), and the inner step has fixed shapes. So the gradients of a step
@@ -28,14 +28,14 @@ from torch.nn.functional import mse_loss
 from headrace.config import OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
 from headrace.stages.trainer.gradients import Gradients
 from headrace.stages.trainer.on_policy.by_hand import Numbers, mean_of
 from headrace.stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
-from headrace.stages.trainer.on_policy.ratios import change_of, measured
+from headrace.stages.trainer.on_policy.values import change_of, measured
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 VALUE_COEFFICIENT = 0.5

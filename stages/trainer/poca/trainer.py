@@ -109,7 +109,7 @@ class POCATrainer(PPOTrainer):
         self._largest = max(self._largest, 1 + int(mates.present.sum(1).max(initial=0)))
         rewards = self._signals.rewards(self._extrinsic(mates), transitions)
         before = None if cuts is None else buffer.previous_action_features()[0]
-        inputs = self._input_rows(buffer.rows, "", before)
+        inputs = self._input_rows(buffer.observations(), before)
         actions = torch.from_numpy(buffer.action_features()).to(self.context.device)
         teams = TeamRows(inputs, actions, mates, np.ones(len(buffer), np.bool_), self._largest)
         values, baselines, over = self._evaluate_teams(teams, cuts, chains, by_turns=not mates.present.any())
@@ -154,7 +154,7 @@ class POCATrainer(PPOTrainer):
         Where no agent ever decides beside a mate, the critic has learned only of single agents, so it evaluates one at
         the end too: the agent itself, or if it is not left, one of its mates.
         """
-        inputs = self._input_rows(self._buffer.trajectories, "next_")
+        inputs = self._input_rows(self._buffer.final_observations())
         actions = self._spec.actions
         undecided = torch.zeros(len(left), actions.continuous_size + actions.mask_size, device=inputs.device)
         present = mates.present & left[mates.numbers]

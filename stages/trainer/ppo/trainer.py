@@ -25,7 +25,6 @@ from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import graphs_for, say_uncaptured
 from headrace.stages.trainer.intake import with_group_rewards
 from headrace.stages.trainer.on_policy.minibatches import InputRows, MinibatchSource, Rollout, SequenceRollout
-from headrace.stages.trainer.on_policy.ratios import importance_weights
 from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer, SequenceCuts
 from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer
 from headrace.stages.trainer.on_policy.update import Coefficients, Losses, OnPolicyUpdate, PPOUpdate
@@ -35,6 +34,7 @@ from headrace.stages.trainer.on_policy.values import (
     evaluate_rows,
     evaluate_sequences,
     explained_variances,
+    importance_weights,
     normalized,
     rows_per_pass,
 )
@@ -102,7 +102,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         """
         coefficients = self._coefficients()
         chains = self._buffer.chains() if self._follows_agents else None
-        transitions = self._signals.transitions(self._buffer, self._intake.layout)
+        transitions = self._signals.transitions(self._buffer)
         prepared = self._prepare(transitions, chains)
         learn_signals = self._signals.learner(transitions)
         with self._update.adam.undone_on_failure():
@@ -183,8 +183,8 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         buffer, cuts = self._buffer, self._buffer.cuts()
         rewards = self._signals.rewards(buffer.rows["rewards"], transitions)
         before, last = (None, None) if cuts is None else buffer.previous_action_features()
-        inputs = self._input_rows(buffer.rows, "", before)
-        values = self._evaluate(inputs, self._input_rows(buffer.trajectories, "next_", last), cuts, chains)
+        inputs = self._input_rows(buffer.observations(), before)
+        values = self._evaluate(inputs, self._input_rows(buffer.final_observations(), last), cuts, chains)
         per_signal = self._advantages(rewards, values, buffer.trajectories["terminated"])
         critic_memories = None if self._critic_memories is None else values.memories
         returns = per_signal + values.values

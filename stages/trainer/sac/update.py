@@ -27,8 +27,8 @@ from torch import Tensor
 from headrace.config import SACHyperparameters
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
-from headrace.stages.policy.network.distributions import squashed_sample
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.policy.network.layers import squashed_sample
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.gradients import Gradients

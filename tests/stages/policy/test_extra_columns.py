@@ -18,7 +18,7 @@ from headrace.stages.errors import LoadError, StageError
 from headrace.stages.policy import NumpyPolicy, PolicyDesign, Recall, make_policy, policy_layout, split_action_heads
 from headrace.stages.policy.design import MASK_PENALTY, action_heads_column, check_extra_columns, require_columns
 from headrace.stages.policy.network import ActorNetwork, Inputs, seeded
-from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs, log_tanh_slope
+from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_log_probs, log_tanh_slope
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 
 ACTIONS = {

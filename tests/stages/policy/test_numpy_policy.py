@@ -14,7 +14,7 @@ from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, policy_layout
 from headrace.stages.policy.design import MASK_PENALTY, branch_slices
 from headrace.stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
-from headrace.stages.policy.network.distributions import categorical_log_probs, gaussian_log_probs
+from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.numpy_policy import act_together
 
 OBSERVATIONS = (ObservationSpec("a", (3,)), ObservationSpec("b", (2,), "int64"))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from headrace.stages.policy.design import MASK_PENALTY
-from headrace.stages.policy.network.distributions import (
+from headrace.stages.policy.network.layers import (
     categorical_log_probs,
     gaussian_entropy,
     gaussian_log_probs,

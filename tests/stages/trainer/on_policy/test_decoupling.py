@@ -10,8 +10,8 @@ from opened_trainers import opened_trainer_of
 from trainer_samples import HYBRID, IMAGE, VECTOR, Reported, all_weights, experience, played
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer.on_policy.ratios import importance_weights
 from headrace.stages.trainer.on_policy.update import Coefficients, clipped_policy_loss
+from headrace.stages.trainer.on_policy.values import importance_weights
 
 COEFFICIENTS = Coefficients(1e-3, 0.0, epsilon=0.2)
 MEMORY = {"memory": {"memory_size": 4, "sequence_length": 4}}

@@ -3,7 +3,7 @@ from math import exp, log
 import pytest
 import torch
 
-from headrace.stages.trainer.on_policy.ratios import PolicyChange, change_of, measured
+from headrace.stages.trainer.on_policy.values import PolicyChange, change_of, measured
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 

@@ -128,7 +128,7 @@ def test_the_actors_memories_are_kept_before_sequences_only():
 
 
 def transitions(buffer):
-    return BufferTransitions(SPEC, ObservationLayout(SPEC), buffer, "cpu")
+    return BufferTransitions(SPEC, buffer, "cpu")
 
 
 @pytest.mark.parametrize("beyond_termination", [False, True])

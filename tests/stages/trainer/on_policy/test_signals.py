@@ -24,19 +24,19 @@ def of_agents(batch, agents, episodes, terminated, truncated):
 
 def every_reward(trainer):
     buffer = trainer.buffer
-    taken = trainer.signals.transitions(buffer, trainer.layout)
+    taken = trainer.signals.transitions(buffer)
     return trainer.signals.rewards(buffer.rows["rewards"], taken)
 
 
 def prepared_by(trainer):
-    return trainer.prepare(transitions=trainer.signals.transitions(trainer.buffer, trainer.layout))
+    return trainer.prepare(transitions=trainer.signals.transitions(trainer.buffer))
 
 
 def test_rewards_are_the_signals_own_times_their_strength():
     trainer = made()
     batch = experience(SPEC, [10, 6])
     trainer.add(batch)
-    transitions = BufferTransitions(SPEC, trainer.layout, trainer.buffer, "cpu").take(np.arange(16))
+    transitions = BufferTransitions(SPEC, trainer.buffer, "cpu").take(np.arange(16))
     rnd = trainer.signal("rnd")
     found = every_reward(trainer)
     np.testing.assert_allclose(found[:, 0], 2.0 * batch.rewards, rtol=1e-6)
@@ -136,7 +136,7 @@ def test_a_signals_reward_is_reported_over_whole_episodes_even_across_buffers():
 def test_the_environments_reward_alone_needs_no_transitions_and_no_agents():
     trainer = made({"extrinsic": {}})
     trainer.add(experience(SPEC, [20, 12]))
-    assert trainer.signals.transitions(trainer.buffer, trainer.layout) is None
+    assert trainer.signals.transitions(trainer.buffer) is None
     assert trainer.signals.sums is None
     assert "agent_ids" not in trainer.buffer.trajectories.columns()
 

@@ -50,8 +50,8 @@ class PlainTrainer(PPOTrainer):
         return Coefficients(learning_rate=1e-2, beta=0.0)
 
     def _prepare(self, transitions, chains):
-        rows = self._input_rows(self._buffer.rows)
-        values = evaluate_rows(self.critic, rows, self._input_rows(self._buffer.trajectories, "next_"), 64)
+        rows = self._input_rows(self._buffer.observations())
+        values = evaluate_rows(self.critic, rows, self._input_rows(self._buffer.final_observations()), 64)
         rewards = self._signals.rewards(self._buffer.rows["rewards"], transitions)
         rollout = self._rollout(rows, rewards - values.values, rewards, None, None)
         return Prepared(rollout, rewards, values, rewards, {})
