@@ -15,7 +15,7 @@ from headrace.config.errors import suggest
 from headrace.pipeline.common.errors import PredictError
 from headrace.pipeline.prediction.policy_spaces import OwnTerms
 from headrace.queues.messages import Array, Floats
-from headrace.stages.environments.spaces.actions import ActionMapping, action_masks, flat_mask
+from headrace.stages.environments.spaces.masks import MASK, MaskError, MaskReader
 from headrace.stages.environments.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
@@ -26,9 +26,6 @@ from headrace.stages.environments.spaces.own_space import (
     leaves,
 )
 from headrace.stages.errors import StageError
-
-MASK = "action_mask"
-"""A key of observations, beside those of the space, that holds masks, as PettingZoo has it."""
 
 
 class ObservationReader:
@@ -92,29 +89,17 @@ class ObservationReader:
                 )
 
 
-def read_masks(masks: Any, mapping: ActionMapping, n: int, single: bool) -> NDArray[np.bool_]:
+def read_masks(masks: Any, reader: MaskReader, n: int, single: bool) -> NDArray[np.bool_]:
     """Return masks [n, choices] in any of the forms that environments give them in.
 
     Raises:
         PredictError: if they do not fit the action space, or forbid all choices of a branch.
     """
-    branches = mapping.spec.discrete_branches
-    width = sum(branches)
-    wanted = f"expected true or false for each choice: [{width}]" if single else f"expected [{n}, {width}]"
-    if not width:
-        raise PredictError("mask: the action space has no choices that could be forbidden")
     try:
-        flat = flat_mask(masks, mapping)[None] if single else action_masks({MASK: _arrays(masks)}, n, mapping)
-    except (TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
-        raise PredictError(f"mask: {wanted} (choices: {' + '.join(map(str, branches))}); {error}") from error
-    if flat.shape != (n, width):
-        raise PredictError(f"mask: {wanted} (choices: {' + '.join(map(str, branches))}), got {list(flat.shape[1:])}")
-    starts = np.cumsum([0, *branches])[:-1]
-    closed = ~np.logical_or.reduceat(flat, starts, axis=1)
-    if closed.any():
-        row, branch = (int(index) for index in np.argwhere(closed)[0])
-        raise PredictError(f"mask: row {row} forbids all {branches[branch]} choices of branch {branch}")
-    return flat
+        return reader.read([masks] if single else masks, n)
+    except MaskError as error:
+        where = "" if single or error.row is None else f"row {error.row} "
+        raise PredictError(f"mask{error.at}: {where}{error.problem}") from error
 
 
 def read_state(state: Any, size: int, n: int, single: bool) -> Floats:
@@ -262,13 +247,6 @@ def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tu
     if isinstance(space, ComposedSpace):
         return {key: _composed_of(part, found, (*keys, key)) for key, part in space.parts.items()}
     return found[keys]
-
-
-def _arrays(masks: Any) -> Any:
-    """Return masks of a batch as arrays, in a tuple where they are one for each branch."""
-    if isinstance(masks, Mapping):
-        return masks
-    return tuple(map(np.asarray, masks)) if isinstance(masks, tuple) else np.asarray(masks)
 
 
 _ATARI = (160, 3)

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from headrace.pipeline.common.errors import PredictError, RunError
 from headrace.pipeline.policies.model_files import BEST, LAST, check_decides, find_model, read_model
-from headrace.pipeline.prediction.observation_reader import MASK, ObservationReader, read_masks, read_starts, read_state
+from headrace.pipeline.prediction.observation_reader import ObservationReader, read_masks, read_starts, read_state
 from headrace.pipeline.prediction.policy_spaces import OwnTerms, own_terms
 from headrace.queues.messages import ActionBatch, Floats
 from headrace.queues.specs import STEP_MUL, BehaviorSpec, behavior_name
 from headrace.stages.environments.spaces.actions import action_mapping
+from headrace.stages.environments.spaces.masks import MASK, MaskReader
 from headrace.stages.errors import StageError
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.protocol import ActingPolicy, Recall
@@ -57,8 +58,8 @@ class LoadedPolicy:
         self.state_size = policy.memory_size + policy.previous_action_size
         self.action_repeat = terms.held
         self._policy = policy
-        self._actions = spec.actions
         self._reader = ObservationReader(terms)
+        self._mask_reader = MaskReader.of_policy(spec)
         self._masked_beside = MASK not in getattr(self.observation_space, "parts", {MASK: None})
         self._chooses_held = terms.chooses_held
         self._random = np.random.default_rng(seed)
@@ -88,8 +89,8 @@ class LoadedPolicy:
                 are the environment's own; normalising and one-hot encoding are done here.
             deterministic: the mean and the most likely choice instead of a sample.
             state: what was returned with the observation before; None where an episode begins, of all of a batch.
-            mask: the choices that are allowed: `info["action_mask"]`, an array of all choices side by side, or a tuple
-                of one for each branch; an observation may bring it under the key `action_mask`, as PettingZoo's do.
+            mask: the choices that are allowed: `info["action_mask"]`, in any form that environments give it in
+                (`stages/environments/spaces/masks.py`); an observation may bring it under the key `action_mask`.
             episode_start: of a batch, true for each whose episode begins with this observation: its state counts for
                 nothing. (`terminated | truncated` of the last step, where the environment resets itself.)
 
@@ -119,13 +120,7 @@ class LoadedPolicy:
     def _masks(self, mask: Any, obs: Any, n: int, single: bool) -> NDArray[np.bool_] | None:
         if mask is None and self._masked_beside and isinstance(obs, Mapping):
             mask = obs.get(MASK)
-        if mask is None:
-            return None
-        masks = read_masks(mask, self._mapping(n), n, single)
-        if not self._chooses_held:
-            return masks
-        free = np.ones((n, self._actions.discrete_branches[-1]), np.bool_)
-        return np.concatenate((masks, free), axis=1)
+        return None if mask is None else read_masks(mask, self._mask_reader, n, single)
 
     def _recall(self, state: Any, episode_start: Any, n: int, single: bool) -> Recall | None:
         if self._first is None:

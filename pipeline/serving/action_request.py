@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headrace.config.errors import suggest
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 
 
 class ErrorKind(Enum):
@@ -100,7 +101,7 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
     return make_action_request(
         spec,
         [observation_array(each, value) for each, value in arrays],
-        masks=_flags(plain.get("masks"), "masks"),
+        masks=plain.get("masks"),
         deterministic=_flag(plain.get("deterministic")),
         session=_text(plain.get("session")),
         episode_start=_flags(plain.get("episode_start"), "episode_start"),
@@ -110,7 +111,7 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
 def make_action_request(
     spec: BehaviorSpec,
     observations: Sequence[Array],
-    masks: NDArray[np.bool_] | None,
+    masks: object,
     deterministic: bool | None,
     session: str,
     episode_start: NDArray[np.bool_] | None,
@@ -127,14 +128,13 @@ def make_action_request(
             raise unfit(f"observations: {each.name} is of {len(array)} agents, and {first} of {n}")
     if not 1 <= n <= MOST_AGENTS:
         raise unfit(f"observations: of {n} agents, expected 1 to {MOST_AGENTS} in a request")
-    if masks is not None:
-        _check_masks(spec, masks, n)
     if episode_start is not None:
         if not session:
             raise unfit("episode_start: it is of a session, and the request names none")
         if episode_start.shape != (n,):
             raise unfit(f"episode_start: expected [{n}], one per agent, got {list(episode_start.shape)}")
-    return ActionRequest(tuple(observations), masks, deterministic, session, episode_start)
+    read = None if masks is None else _masks(spec, masks, n)
+    return ActionRequest(tuple(observations), read, deterministic, session, episode_start)
 
 
 def observation_array(spec: ObservationSpec, value: object) -> Array:
@@ -222,19 +222,13 @@ def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationS
     return [*zip(specs, observations, strict=True)]
 
 
-def _check_masks(spec: BehaviorSpec, masks: NDArray[np.bool_], n: int) -> None:
-    actions = spec.actions
-    if not actions.masked:
-        raise unfit(f"masks: this model was made without action masks; it has {actions}")
-    if masks.shape != (n, actions.mask_size):
-        sizes = " + ".join(map(str, actions.discrete_branches))
-        raise unfit(f"masks: expected [{n}, {actions.mask_size}] (choices: {sizes}), got {list(masks.shape)}")
-    at = 0
-    for branch, size in enumerate(actions.discrete_branches):
-        closed = ~masks[:, at : at + size].any(axis=1)
-        if closed.any():
-            raise unfit(f"masks: row {int(closed.argmax())} forbids all {size} choices of branch {branch}")
-        at += size
+def _masks(spec: BehaviorSpec, masks: object, n: int) -> NDArray[np.bool_]:
+    if not spec.actions.masked:
+        raise unfit(f"masks: this model was made without action masks; it has {spec.actions}")
+    try:
+        return MaskReader.of_policy(spec).read(masks, n)
+    except MaskError as error:
+        raise unfit(f"masks{error.at}: {'' if error.row is None else f'row {error.row} '}{error.problem}") from error
 
 
 def _flags(value: object, key: str) -> NDArray[np.bool_] | None:

@@ -22,8 +22,8 @@ from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.rendering import picture_of
-from headrace.stages.environments.spaces.actions import action_masks, branches_without_choice
 from headrace.stages.environments.spaces.columns import SpaceColumns
+from headrace.stages.environments.spaces.masks import MASK, Masks
 from headrace.stages.environments.spaces.observations import take_rows
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
@@ -38,6 +38,16 @@ class VectorTick(NamedTuple):
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     infos: Mapping[str, Any]
+    mask: Any
+    """The masks in the observations; None where there are none."""
+
+
+class VectorReset(NamedTuple):
+    """The checked result of a reset; as of `VectorTick`."""
+
+    observations: tuple[Array, ...]
+    infos: Mapping[str, Any]
+    mask: Any
 
 
 class CheckedVector:
@@ -106,9 +116,7 @@ class CheckedVector:
                 *(self._name, self.mode.name),
             )
 
-    def reset(
-        self, which: NDArray[np.bool_] | None, seed: int | None = None
-    ) -> tuple[tuple[Array, ...], Mapping[str, Any]]:
+    def reset(self, which: NDArray[np.bool_] | None, seed: int | None = None) -> VectorReset:
         """Reset instances [n], None for all, with their parameters.
 
         Raises:
@@ -119,7 +127,7 @@ class CheckedVector:
             instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
             options |= self._draw(self._parameters, instances)
         raw, infos = self._call("reset", 2, lambda: self._envs.reset(seed=seed, options=options or None))
-        return self._extract("reset", raw, self.num_envs), infos
+        return VectorReset(self._extract("reset", raw, self.num_envs), infos, self._mask(raw))
 
     def step(self, actions: ActionBatch) -> VectorTick:
         """Step all instances.
@@ -140,6 +148,7 @@ class CheckedVector:
             self._terminated(terminated, self.num_envs, self._who),
             self._truncated(truncated, self.num_envs, self._who),
             infos,
+            self._mask(raw),
         )
 
     def final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
@@ -160,20 +169,18 @@ class CheckedVector:
         batch = stack(space, chosen, "step()", lambda row: self._who(None if row is None else int(ended[row])))
         return self._extract("step", batch, len(ended))
 
-    def masks(self, infos: Mapping[str, Any], which: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-        """Return masks [n, choices]; `which` [n] marks the instances that must have a choice left, None for all."""
-        try:
-            masks = action_masks(infos, self.num_envs, self.actions)
-        except (TypeError, ValueError) as error:
-            width = self.actions.spec.mask_size
-            raise BrokenEnvironmentError(
-                f"{self._name}: infos['action_mask'] must have {width} entries per instance, one per choice ({error})"
-            ) from error
-        stuck = np.flatnonzero(branches_without_choice(masks, self.actions.spec.discrete_branches).any(axis=1))
-        stuck = stuck if which is None else stuck[which[stuck]]
-        if len(stuck):
-            raise BrokenEnvironmentError(f"{self._name}: the action mask of instance {stuck[0]} forbids every choice")
-        return masks
+    def masks(self, seen: VectorTick | VectorReset, which: Masks | None) -> Masks | None:
+        """Return masks [n, choices]; `which` [n] marks the instances that must have a choice left, None for all.
+
+        Raises:
+            BrokenEnvironmentError: if a mask can't be obeyed.
+            StageError: if a mask comes where the spec has none.
+        """
+        told, masks = seen.infos.get(MASK), self.spaces.masks
+        if told is None and not masks.masked:
+            return None
+        there = seen.infos.get(f"_{MASK}")
+        return masks.read(self.num_envs, seen.mask, told, lambda row: f"instance {row}", there, which)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [height, width, 3] of one instance.
@@ -200,6 +207,9 @@ class CheckedVector:
             self._envs.close()
         except Exception as error:
             raise self._broken("close", error) from error
+
+    def _mask(self, raw: Any) -> Any:
+        return raw[MASK] if self.spaces.mask_observed else None
 
     def _call(self, call: str, values: int, method: Callable[[], Any]) -> Any:
         try:

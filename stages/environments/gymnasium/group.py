@@ -25,9 +25,10 @@ from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.episode_infos import EpisodeInfos
-from headrace.stages.environments.gymnasium.checked_vector import CheckedVector, VectorTick
+from headrace.stages.environments.gymnasium.checked_vector import CheckedVector, VectorReset, VectorTick
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import AgentSteps, StepResult
+from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import BrokenEnvironmentError
 
 _NOTHING = np.empty(0, np.bool_)
@@ -37,7 +38,7 @@ class GymnasiumGroup:
     """A vector environment as an EnvironmentGroup: one agent per instance, one behaviour.
 
     The agent id is the instance's index. The spec is known after the first reset, because only its infos show whether
-    there are action masks (`infos["action_mask"]`, as Taxi has them).
+    there are action masks (`infos["action_mask"]`, as Taxi has them), if the observation space has none.
 
     Args:
         envs: the vector environment, in any autoreset mode; the group closes it.
@@ -70,7 +71,6 @@ class GymnasiumGroup:
         self._agent_ids = np.arange(self.num_envs, dtype=np.int64)
         self._env_ids = np.arange(self.num_envs, dtype=np.int32)
         self._episode_ids = np.full(self.num_envs, -1, dtype=np.int64)
-        self._masked = False
         self._restarting: NDArray[np.bool_] | None = None
         """[n] NEXT_STEP only: the instances that the next step resets; None for none."""
 
@@ -88,14 +88,15 @@ class GymnasiumGroup:
         Raises:
             BrokenEnvironmentError: if the environment raises, or returns what does not fit its spaces.
         """
-        observations, infos = self._envs.reset(None, None if seed is None else int(seed))
+        first, spaces = self._envs.reset(None, None if seed is None else int(seed)), self._envs.spaces
         if not self.behavior_specs:
-            self._masked = self._envs.actions.maskable and "action_mask" in infos
-            self.behavior_specs = {self._behavior: self._envs.spaces.spec(self._behavior, self._masked)}
+            if MASK in first.infos:
+                spaces.masks.expect()
+            self.behavior_specs = {self._behavior: spaces.spec(self._behavior)}
         # With a seed all that follows is determined by it, the numbers of episodes too.
         self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)
         self._restarting = None
-        return self._all_decide(observations, np.zeros(self.num_envs, np.float32), infos)
+        return self._all_decide(first, np.zeros(self.num_envs, np.float32))
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Advance all instances by one tick.
@@ -112,7 +113,7 @@ class GymnasiumGroup:
             tick.rewards[restarting] = 0.0
         if np.count_nonzero(tick.terminated) or np.count_nonzero(tick.truncated):
             return self._some_end(tick)
-        return self._all_decide(tick.observations, tick.rewards, tick.infos)
+        return self._all_decide(tick, tick.rewards)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [height, width, 3] of one instance.
@@ -131,21 +132,20 @@ class GymnasiumGroup:
         """Close the environment; closing twice is allowed."""
         self._envs.close()
 
-    def _all_decide(self, observations: tuple[Array, ...], rewards: NDArray[np.float32], infos: Any) -> StepResult:
+    def _all_decide(self, seen: VectorTick | VectorReset, rewards: NDArray[np.float32]) -> StepResult:
         """Return the rows of a tick without endings, the common case: the id arrays stay the same objects."""
-        masks = self._envs.masks(infos, None) if self._masked else None
         return StepResult(
             {
                 self._behavior: AgentSteps(
                     self._agent_ids,
                     self._env_ids,
                     self._episode_ids,
-                    observations,
+                    seen.observations,
                     rewards,
                     0,
                     _NOTHING,
                     _NOTHING,
-                    masks,
+                    self._envs.masks(seen, None),
                 )
             }
         )
@@ -153,28 +153,27 @@ class GymnasiumGroup:
     def _some_end(self, tick: VectorTick) -> StepResult:
         over = tick.terminated | tick.truncated
         ended = np.flatnonzero(over)
-        deciding = self._agent_ids
-        observations, infos = tick.observations, tick.infos
+        deciding, observations = self._agent_ids, tick.observations
         last = tuple(observation[ended] for observation in observations)
-        masks = None
         if self._envs.mode is AutoresetMode.SAME_STEP:
-            last = self._envs.final_observations(infos, ended)
+            last = self._envs.final_observations(tick.infos, ended)
+            masks = self._envs.masks(tick, None)
         elif self._envs.mode is AutoresetMode.DISABLED:
-            firsts, new_infos = self._envs.reset(over)
-            for observation, first in zip(observations, firsts, strict=True):
+            masks = self._envs.masks(tick, ~over)  # before a reset, which may write over the arrays
+            new = self._envs.reset(over)
+            for observation, first in zip(observations, new.observations, strict=True):
                 observation[ended] = first[ended]
-            if self._masked:
-                masks = self._envs.masks(infos, ~over)
-                masks[ended] = self._envs.masks(new_infos, over)[ended]
+            first_masks = self._envs.masks(new, over)
+            if masks is not None and first_masks is not None:
+                masks[ended] = first_masks[ended]
         elif len(ended) < self.num_envs:
             deciding = np.flatnonzero(~over)
             self._restarting = over
+            masks = self._envs.masks(tick, ~over)
         else:  # no instance decides: restart at once, so that each tick has a decision
             again = self._envs.step(self._idle_actions())
             self._check_restarted(again, over)
-            observations, infos = again.observations, again.infos
-        if self._masked and masks is None:
-            masks = self._envs.masks(infos, None if deciding is self._agent_ids else ~over)
+            observations, masks = again.observations, self._envs.masks(again, None)
         return self._rows(tick, over, ended, deciding, last, observations, masks)
 
     def _rows(

@@ -25,11 +25,12 @@ from headrace.stages.environments.checks import (
     stack,
 )
 from headrace.stages.environments.gymnasium.old_gym import OLD_STEP
+from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
 
 AnyEnv = gymnasium.Env[Any, Any]
 
-_MASK = "action_mask"
+_MISSING = object()
 _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 """What unpacking or using a result of another type raises."""
 
@@ -37,7 +38,7 @@ _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
     """A `SyncVectorEnv` in the mode SAME_STEP that checks what environments return.
 
-    Rewards and flags are arrays of what came; who uses them checks their dtype. Of the infos there are masks,
+    Rewards and flags are arrays of what came; who uses them checks their dtype. Of the infos there are masks (in a list),
     `final_obs` and `final_info` (an info or None for each instance), so other contents of infos can't fail to be
     batched. Final observations are copies, as many environments return the same array each time.
 
@@ -63,7 +64,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         for i, each in enumerate(seeds):
             observation, info = self._begin(i, {"seed": each, "options": options})
             observations.append(observation)
-            infos = self._with_mask(infos, info, i)
+            self._add_mask(infos, info, i)
         return self._batched(observations, "reset"), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -82,8 +83,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                     endings.append((i, copy.deepcopy(observation), _copied(info)))
                     observation, info = self._begin(i, {})
                 observations.append(observation)
-                if (mask := info.get(_MASK)) is not None:
-                    infos = self._add_info(infos, {_MASK: mask}, i)
+                self._add_mask(infos, info, i)
         except Exception as error:
             self._fail(i, "step", result, error)
         if endings:
@@ -106,14 +106,16 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         result = None
         try:
             result = _, info = self.envs[i].reset(**arguments)
-            info.get(_MASK)
+            info.get(MASK)
         except Exception as error:
             self._fail(i, "reset", result, error, arguments)
         return result
 
-    def _with_mask(self, infos: dict[str, Any], info: Any, i: int) -> dict[str, Any]:
-        mask = info.get(_MASK)
-        return infos if mask is None else self._add_info(infos, {_MASK: mask}, i)
+    def _add_mask(self, infos: dict[str, Any], info: Any, i: int) -> None:
+        """Add the mask of an instance to a list of what each gave: in an array it would be cast to the first's type."""
+        mask = info.get(MASK, _MISSING)
+        if mask is not _MISSING:
+            infos.setdefault(MASK, [None] * self.num_envs)[i] = copy.deepcopy(mask)
 
     def _batched(self, observations: list[Any], call: str) -> Any:
         try:

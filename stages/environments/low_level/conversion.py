@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headrace.queues.messages import Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.programs.rows import ProgramRows
-from headrace.stages.environments.spaces.actions import branches_without_choice
+from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 _NONE, _TRANSLATION = 1, 2
@@ -138,20 +138,13 @@ class _StepsReader:
             return np.ones((count, width), np.bool_)
         try:
             branches = [mask] if isinstance(mask, np.ndarray) else mask
-            forbidden = np.concatenate([np.asarray(branch, np.bool_).reshape(count, -1) for branch in branches], 1)
+            allowed = [~np.asarray(branch, np.bool_).reshape(count, -1) for branch in branches]
+            reader = MaskReader.of_branches(self._spec.actions, "at least one that is false, as true forbids")
+            return reader.read(allowed[0] if len(allowed) == 1 else tuple(allowed), count)
+        except MaskError as error:
+            raise self._broken(error.of("DecisionSteps.action_mask", lambda row: f"row {row}")) from error
         except (TypeError, ValueError) as error:
             raise self._broken(f"DecisionSteps.action_mask is no mask for {count} agents: {error}") from error
-        if forbidden.shape != (count, width):
-            raise self._broken(
-                f"DecisionSteps.action_mask has {forbidden.shape[1]} entries for each agent, expected {width}: one for "
-                f"each choice of the branches {list(self._spec.actions.discrete_branches)}"
-            )
-        stuck = np.argwhere(branches_without_choice(~forbidden, self._spec.actions.discrete_branches))
-        if len(stuck):
-            raise self._broken(
-                f"DecisionSteps.action_mask forbids row {stuck[0][0]} every choice of branch {stuck[0][1]}"
-            )
-        return ~forbidden
 
     def _column(
         self, steps: Any, name: str, dtype: Any, count: int | None, kind: str, *, optional: bool = False

@@ -15,7 +15,7 @@ from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.programs.errors import MessageError, shown
 from headrace.stages.environments.programs.rows import ProgramRows
-from headrace.stages.environments.spaces.actions import branches_without_choice
+from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 
 _OF_DECIDING = ("ids", "observations", "rewards", "masks", "groups", "group_rewards")
 _OF_ENDED = ("ids", "observations", "rewards", "truncated", "groups", "group_rewards")
@@ -134,16 +134,14 @@ class _Columns:
                 f"has sent {self._where}.masks, and {self._spec.behavior_id} was announced without masks: announce its "
                 "actions with 'masked': true"
             )
-        masks = self._array(self._part["masks"], count * actions.mask_size, "bool", "masks")
-        masks = masks.reshape(count, actions.mask_size)
-        stuck = branches_without_choice(masks, actions.discrete_branches)
-        if stuck.any():
-            branch, row = np.argwhere(stuck.T)[0].tolist()
-            name = repr(actions.branch_names[branch]) if actions.branch_names else branch
-            raise MessageError(
-                f"{self._agent(int(self.ids[row]))} a mask that forbids every choice of the action {name}"
-            )
-        return masks
+        sent = self._part["masks"]
+        if isinstance(sent, bytes | str):
+            sent = self._array(sent, count * actions.mask_size, "bool", "masks").reshape(count, -1)
+        try:
+            return MaskReader.of_branches(actions).read(sent, count)
+        except MaskError as error:
+            where = f"has sent as {self._where}.masks" if error.row is None else self._agent(int(self.ids[error.row]))
+            raise MessageError(f"{where} a mask{error.at} that {error.problem}") from error
 
     def _ids(self) -> NDArray[np.int32]:
         if "ids" not in self._part:

@@ -23,14 +23,12 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.checks import Who, stack
 from headrace.stages.environments.pettingzoo.instance import Agent, TimeStep
 from headrace.stages.environments.protocol import AgentSteps
-from headrace.stages.environments.spaces.actions import branches_without_choice, flat_mask
 from headrace.stages.environments.spaces.columns import SpaceColumns
+from headrace.stages.environments.spaces.masks import MASK, Masks
 from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, describe_error
 
 Space = spaces.Space[Any]
-
-MASK = "action_mask"
 
 
 class BehaviorSpaces:
@@ -47,7 +45,6 @@ class BehaviorSpaces:
     Attributes:
         behavior: the behaviour name.
         owner: the environment's name.
-        masked: True if agents have action masks; fixed once the spec is made.
 
     Raises:
         StageError: if a space is not supported, or the settings do not fit it.
@@ -66,25 +63,19 @@ class BehaviorSpaces:
         self.owner = owner
         self._grouped = grouped
         self._seen_space = without_mask(observation_space)
-        self._mask_observed = self._seen_space is not observation_space
         self._action_space = action_space
         names = set(_names(self._seen_space))
         own = {name: observation for name, observation in settings.items() if name in names}
-        self._spaces = SpaceColumns(self._seen_space, action_space, owner, own)
-        self._single = one = self._spaces.actions(1)
-        self._actions = one.spec
-        self._maskable = one.maskable and bool(one.spec.mask_size)
-        self.masked = self._mask_observed
-        if self.masked:
-            self._check_mask_width(observation_space)
+        self._spaces = SpaceColumns(observation_space, action_space, owner, own)
 
     def expect_masks(self, info: Mapping[str, Any]) -> None:
         """Look for a mask in an agent's info; to be called before the spec is made."""
-        self.masked = self.masked or (self._maskable and MASK in info)
+        if MASK in info:
+            self._spaces.masks.expect()
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
         """The spec under a behaviour id."""
-        return self._spaces.spec(behavior_id, self.masked, self._grouped)
+        return self._spaces.spec(behavior_id, self._grouped)
 
     def observations(self, seen: Sequence[Any], who: Who) -> tuple[Array, ...]:
         """Convert k observations of the environment to one new array [k, *shape] per observation of the spec.
@@ -105,40 +96,24 @@ class BehaviorSpaces:
                 f"{describe_error(error)}"
             ) from error
 
-    def masks(self, seen: Sequence[tuple[Any, Mapping[str, Any]]]) -> NDArray[np.bool_] | None:
-        """Masks [d, choices] of d agents, from their observations and infos; None if the spec has none.
+    def masks(self, seen: Sequence[tuple[Any, Mapping[str, Any]]], actors: Sequence[tuple[int, str]]) -> Masks | None:
+        """Masks [d, choices] of d agents; None if the spec has none.
 
-        An agent that gave none may do everything.
+        Args:
+            seen: their observations and infos.
+            actors: their instances and names, for messages.
 
         Raises:
-            BrokenEnvironmentError: if a mask does not have an entry per choice, or forbids all choices of a branch.
+            BrokenEnvironmentError: if a mask can't be obeyed.
             StageError: if a mask comes where the spec has none.
         """
-        if not self.masked:
-            if self._maskable and any(MASK in info for _, info in seen):
-                raise StageError(
-                    f"{self.owner}: the infos of {self.behavior} have an {MASK} now, but had none at the first "
-                    "reset, so its policy was made without masks and would take forbidden actions; expected "
-                    f"{MASK} in the infos of reset() too, for at least one agent of {self.behavior} (ones where "
-                    "everything is allowed), or in the observation space"
-                )
-            return None
-        masks = np.ones((len(seen), self._actions.mask_size), np.bool_)
-        for row, (observation, info) in enumerate(seen):
-            mask = observation.get(MASK) if self._mask_observed else info.get(MASK)
-            if mask is not None:
-                flat = self._flat(mask)
-                if flat.shape != masks[row].shape:
-                    raise BrokenEnvironmentError(
-                        f"{self.owner}: {MASK} of {self.behavior} has {flat.size} entries, expected "
-                        f"{masks.shape[1]}: one per choice"
-                    )
-                masks[row] = flat
-        if branches_without_choice(masks, self._actions.discrete_branches).any():
-            raise BrokenEnvironmentError(
-                f"{self.owner}: an {MASK} of {self.behavior} forbids every choice to an agent that has to act"
-            )
-        return masks
+        observed = [observation.get(MASK) for observation, _ in seen] if self._spaces.mask_observed else None
+        return self._spaces.masks.read(
+            len(seen),
+            observed,
+            [info.get(MASK) for _, info in seen],
+            lambda row: f"agent '{actors[row][1]}' of {self.behavior} in instance {actors[row][0]}",
+        )
 
     def actions(self, batch: ActionBatch, count: int) -> list[Any]:
         """Convert the actions of d = `count` decisions to single actions for the environment.
@@ -152,20 +127,6 @@ class BehaviorSpaces:
                 f"{count} agents of {self.behavior} that were to act"
             )
         return _one_by_one(self._action_space, self._spaces.actions(count).to_environment(batch))
-
-    def _flat(self, mask: Any) -> NDArray[np.bool_]:
-        try:
-            return flat_mask(mask, self._single)
-        except (TypeError, ValueError) as error:
-            raise BrokenEnvironmentError(f"{self.owner}: {MASK} of {self.behavior}: {error}") from error
-
-    def _check_mask_width(self, space: Space) -> None:
-        width = spaces.flatdim(cast("spaces.Dict", space)[MASK])
-        if not self._maskable or width != self._actions.mask_size:
-            raise StageError(
-                f"{self.owner}: {self.behavior} observes an {MASK} of {width} entries, but its action space "
-                f"{self._action_space} has {self._actions.mask_size} choices to forbid; expected one entry per choice"
-            )
 
 
 def without_mask(space: Space) -> Space:
@@ -284,7 +245,7 @@ class BehaviorRows:
             ended=len(ending.time_steps),
             terminated=np.array([time_step.terminated for time_step in ending.time_steps], np.bool_),
             truncated=np.array([time_step.truncated for time_step in ending.time_steps], np.bool_),
-            action_masks=spaces.masks([(time_step.observation, time_step.info) for time_step in deciding.time_steps]),
+            action_masks=spaces.masks([(each.observation, each.info) for each in deciding.time_steps], self.actors),
             group_ids=agents[:, 3].copy() if grouped else None,
             group_rewards=_finite(ending.group_rewards + deciding.group_rewards, "its mates' reward", who)
             if grouped

@@ -11,22 +11,26 @@ from headrace.config import ObservationSettings
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.spaces.actions import ActionMapping, action_mapping
+from headrace.stages.environments.spaces.agent_masks import AgentMasks
+from headrace.stages.environments.spaces.masks import MASK, MaskReader
 from headrace.stages.environments.spaces.observations import observation_parts
-from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
+from headrace.stages.environments.spaces.own_space import ComposedSpace, own_space, plain_spaces
 
 
 class SpaceColumns:
     """What agents observe and do, as columns.
 
     Args:
-        observation_space: Gymnasium's, of one agent.
+        observation_space: Gymnasium's, of one agent; `action_mask` in a Dict is no observation, but a mask.
         action_space: Gymnasium's, of one agent.
         owner: the environment's name, for messages.
         settings: `environment.observations`: the kinds of observations, by name, where their spaces leave them open.
 
     Attributes:
-        observation_space: as plain data.
+        observation_space: as plain data, without the mask.
         parts: the conversion of observations to columns.
+        mask_observed: True if there is one.
+        masks: of the actions.
 
     Raises:
         StageError: if a space is not supported, or the settings do not fit it.
@@ -35,22 +39,27 @@ class SpaceColumns:
     def __init__(
         self, observation_space: Any, action_space: Any, owner: str, settings: Mapping[str, ObservationSettings] | None
     ) -> None:
-        self.observation_space, self._action_space = own_space(observation_space), own_space(action_space)
+        seen, self._action_space = own_space(observation_space), own_space(action_space)
+        self.mask_observed = isinstance(seen, ComposedSpace) and seen.kind == "Dict" and MASK in seen.parts
+        if isinstance(seen, ComposedSpace) and self.mask_observed:
+            seen = replace(seen, parts={key: part for key, part in seen.parts.items() if key != MASK})
+        self.observation_space = seen
         self.parts = observation_parts(self.observation_space, owner, settings)
         self._owner = owner
         self._mappings = lru_cache(maxsize=64)(self._make_mapping)
         self._actions = self.actions(1).spec
+        self.masks = AgentMasks(MaskReader(self._action_space, self._actions.branch_names), self.mask_observed, owner)
 
     def actions(self, count: int) -> ActionMapping:
         """The conversion of the actions of so many agents."""
         return self._mappings(count)
 
-    def spec(self, behavior_id: str, masked: bool, grouped: bool = False) -> BehaviorSpec:
-        """The spec under a behaviour id; `masked` and `grouped` as of `ActionSpec` and `BehaviorSpec`."""
+    def spec(self, behavior_id: str, grouped: bool = False) -> BehaviorSpec:
+        """The spec under a behaviour id, `grouped` as of `BehaviorSpec`."""
         return BehaviorSpec(
             behavior_id,
             tuple(part.spec for part in self.parts),
-            replace(self._actions, masked=masked),
+            replace(self._actions, masked=self.masks.masked),
             grouped,
             spaces=plain_spaces(self.observation_space, self._action_space),
         )

@@ -7,6 +7,7 @@ have the shape that Unity states, also where an older package puts an image's ch
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.environments.programs.rows import ProgramRows
-from headrace.stages.environments.spaces.actions import branches_without_choice
+from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 from headrace.stages.environments.unity.actions import action_spec
 from headrace.stages.environments.unity.errors import UnityBroken, UnityMisobserved, UnityRefused
 from headrace.stages.environments.unity.messages import GOAL_SIGNAL, PNG, ObservationProto
 from headrace.stages.environments.unity.png import PngError, decode_each, decode_into, png_size, split_pngs
+
+log = logging.getLogger(__name__)
 
 _LARGE = 64 * 64 * 3
 """From so many numbers of a picture on, decoding outlasts what holds the interpreter's lock: then threads help."""
@@ -73,13 +76,15 @@ class BehaviorReader:
         )
         pairs = zip(self.spec.observations, first.observations, strict=True)
         self._readers = [observation_reader(spec, proto) for spec, proto in pairs]
+        self._mask_reader = MaskReader.of_branches(self.spec.actions, "at least one that is left out")
+        self._warned_of_mask = False
 
     def read(self, infos: Sequence[Any]) -> ProgramRows:
         """Convert the behaviour's agents (`AgentInfoProto`) of one message to columns.
 
         Raises:
-            UnityBroken: if agents are doubled, a reward or observation is not finite, or an observation or action mask
-                does not fit the spec; the text names the agent.
+            UnityBroken: if agents are doubled, a reward or observation is not finite, an observation does not fit the
+                spec, or an action mask forbids every choice; the text names the agent.
         """
         endings = [info for info in infos if info.done]
         rows = [*endings, *(info for info in infos if not info.done)] if endings else list(infos)
@@ -139,31 +144,33 @@ class BehaviorReader:
             ) from error
 
     def _masks(self, rows: list[Any]) -> NDArray[np.bool_] | None:
-        branches = self.spec.actions.discrete_branches
-        if not branches:
+        reader, width = self._mask_reader, self._mask_reader.width
+        forbidden = [info.action_mask[:] for info in rows]
+        if {*map(len, forbidden)} - {0, width}:
+            forbidden = self._without_wrong(rows, forbidden)
+        if not width:
             return None
-        width = self.spec.actions.mask_size
-        masks = [info.action_mask for info in rows]
-        lengths = {len(mask) for mask in masks} - {0}
-        if not lengths:  # agents that forbid nothing send no mask
+        if not any(forbidden):  # agents that forbid nothing send no mask
             return np.ones((len(rows), width), np.bool_)
-        lengths.discard(width)
-        if lengths:
-            row = next(row for row, mask in enumerate(masks) if len(mask) in lengths)
-            raise UnityBroken(
-                f"{self._owner}, agent {rows[row].id}: its action mask has {len(masks[row])} entries, expected {width}"
-                f": one for each choice of the branches {list(branches)}"
-            )
         nothing = [False] * width
-        allowed = ~np.array([mask[:] or nothing for mask in masks], np.bool_).reshape(len(rows), width)
-        stuck = branches_without_choice(allowed, branches)
-        if stuck.any():
-            row, branch = (int(index) for index in np.argwhere(stuck)[0])
-            raise UnityBroken(
-                f"{self._owner}, agent {rows[row].id}: its action mask forbids every choice of branch {branch}; leave "
-                "it at least one"
+        try:
+            return reader.read(~np.array([mask or nothing for mask in forbidden], np.bool_), len(rows))
+        except MaskError as error:
+            agent = rows[error.row or 0].id
+            raise UnityBroken(f"{self._owner}, agent {agent}: its action mask {error.problem}") from error
+
+    def _without_wrong(self, rows: list[Any], forbidden: list[list[bool]]) -> list[list[bool]]:
+        """Leave out masks of another length, as ML-Agents does, and say so once."""
+        width = self._mask_reader.width
+        if not self._warned_of_mask:
+            self._warned_of_mask = True
+            row = next(row for row, mask in enumerate(forbidden) if len(mask) not in (0, width))
+            log.warning(
+                "%s, agent %d: its action mask has %d entries, expected %d: one for each choice of the branches %s. "
+                "Masks of another length are left out: their agents may do everything, here as in ML-Agents",
+                *(self._owner, rows[row].id, len(forbidden[row]), width, list(self._mask_reader.branches)),
             )
-        return allowed
+        return [mask if len(mask) == width else [] for mask in forbidden]
 
 
 class WrongObservation(Exception):

@@ -113,7 +113,7 @@ async def test_a_session_remembers(tmp_path):
         (asking([1, 2]), "INVALID_ARGUMENT", "2 numbers are no whole number of vector float32[3], 3 an agent"),
         (asking([1, 2, float("nan")]), "INVALID_ARGUMENT", "not finite"),
         (asking(name="vektor"), "INVALID_ARGUMENT", "did you mean 'vector'"),
-        (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: expected [1, 5]"),
+        (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: has the shape (4,), for 1 agents"),
         (asking(masks=[False] * 5), "INVALID_ARGUMENT", "forbids all 3 choices of branch 0"),
         (asking(episode_start=[True]), "INVALID_ARGUMENT", "the request names none"),
         (grpc_server.ActRequest(model="Ball"), "INVALID_ARGUMENT", "observations.vector: missing"),

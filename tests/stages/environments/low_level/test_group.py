@@ -178,8 +178,8 @@ def test_what_does_not_fit_its_spec_is_named(wrong, says):
 @pytest.mark.parametrize(
     ("mask", "says"),
     [
-        ([[True]], r"has 1 entries for each agent, expected 3: one for each choice of the branches \[3\]"),
-        ([[True, True, True]], "forbids row 0 every choice of branch 0"),
+        ([[True]], r"action_mask has the shape \(1, 1\), for 1 agents; expected .*: 3$"),
+        ([[True, True, True]], "action_mask of row 0 forbids all 3 choices; expected at least one that is false"),
         ([[[1, 2], [3]]], "is no mask for 1 agents"),
     ],
 )

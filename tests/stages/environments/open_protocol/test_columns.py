@@ -108,9 +108,12 @@ def test_actions_are_written_by_agent():
         (deciding(truncated=[1, 2]), "has sent truncated in agents.Ball.deciding"),
         (
             deciding(masks=[[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]),
-            "for agent 9 of Ball a mask that forbids every choice of the",
+            "for agent 9 of Ball a mask that forbids all 3 choices of branch 1; expected at least one",
         ),
-        (deciding(masks=[[1, 1, 1, 1, 2]] * 2), "for agent 4 of Ball 2 at index 4 of masks, expected 0 or 1"),
+        (
+            deciding(masks=[[1, 1, 1, 1, 2]] * 2),
+            "for agent 4 of Ball a mask that has 2 at index 4, expected 1 for each",
+        ),
         (deciding(groups=[0.5, 1]), "for agent 4 of Ball 0.5 at index 0 of groups, expected whole numbers from 0"),
         ({"decide": {}}, "expected a map with 'deciding', 'ended' or both"),
         ({"deciding": 3}, "expected a map of columns"),

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.spaces import actions
-from headrace.stages.environments.spaces.actions import action_masks, flat_mask
 from headrace.stages.environments.spaces.own_space import own_space
 from headrace.stages.errors import StageError
 
@@ -21,8 +19,6 @@ def action_mapping(space, num_envs, owner):
     return actions.action_mapping(own_space(space), num_envs, owner)
 
 
-TWO_AND_THREE = action_mapping(spaces.MultiDiscrete([2, 3]), 2, "Env")
-BODY = spaces.Dict({"hand": spaces.MultiDiscrete([2, 3]), "leg": spaces.Box(-1, 1, (1,)), "walk": spaces.Discrete(2)})
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
@@ -64,7 +60,6 @@ def test_multi_binary_actions_are_branches_of_two():
     given_to_env = mapping.to_environment(discrete([0, 1, 1]))
 
     assert mapping.spec.discrete_branches == (2, 2, 2)
-    assert not mapping.maskable
     assert given_to_env.tolist() == [[0, 1, 1]]
     assert given_to_env in batch_space(space, 1)
 
@@ -119,75 +114,6 @@ def test_whole_number_boxes_are_rounded_and_keep_shape_and_dtype():
 
     assert given_to_env.dtype == np.uint8
     assert given_to_env.tolist() == [[[0, 4], [2, 3]]]
-
-
-def test_masks_of_instances_that_gave_none_allow_everything():
-    infos = {
-        "action_mask": np.array([[1, 0, 1], [0, 0, 0]], np.int8),
-        "_action_mask": np.array([True, False]),
-    }
-
-    three = action_mapping(spaces.Discrete(3), 2, "Env")
-    assert action_masks(infos, 2, three).tolist() == [[True, False, True], [True, True, True]]
-    assert action_masks({}, 2, three).all()
-
-
-def test_masks_may_be_one_array_for_each_branch():
-    per_instance = np.empty(2, object)
-    per_instance[0] = (np.array([1, 0], np.int8), np.array([0, 1, 1], np.int8))
-    per_branch = (np.array([[1, 0], [1, 1]], np.int8), np.array([[0, 1, 1], [1, 1, 1]], np.int8))
-    expected = [[True, False, False, True, True], [True] * 5]
-
-    assert action_masks({"action_mask": per_instance}, 2, TWO_AND_THREE).tolist() == expected
-    assert action_masks({"action_mask": per_branch}, 2, TWO_AND_THREE).tolist() == expected
-
-
-def test_masks_of_another_width_are_refused():
-    with pytest.raises(ValueError, match="reshape"):
-        action_masks({"action_mask": np.ones((2, 4), np.int8)}, 2, TWO_AND_THREE)
-    with pytest.raises(ValueError, match=r"got shape \(2, 4\) for 2 instances"):
-        action_masks({"action_mask": (np.ones((2, 4), np.int8),)}, 2, TWO_AND_THREE)
-
-
-def test_masks_pass_over_parts_without_branches():
-    mapping = action_mapping(spaces.Tuple((spaces.Box(-1, 1), spaces.Discrete(2))), 1, "Env")
-    per_instance = np.empty(1, object)
-    per_instance[0] = (None, np.array([1, 0], np.int8))
-    assert action_masks({"action_mask": per_instance}, 1, mapping).tolist() == [[True, False]]
-    assert action_masks({"action_mask": (None, np.array([[1, 0]]))}, 1, mapping).tolist() == [[True, False]]
-
-
-def test_masks_of_a_dict_are_maps_by_its_keys_as_the_space_samples_with():
-    infos = _infos_of(
-        [
-            {"action_mask": {"hand": (np.array([0, 1], np.int8), np.array([1, 0, 0], np.int8)), "leg": None}},
-            {"action_mask": {"walk": np.array([1, 0], np.int8)}},
-            {},
-        ]
-    )
-
-    masks = action_masks(infos, 3, action_mapping(BODY, 3, "Env"))
-
-    assert masks.astype(int).tolist() == [[0, 1, 1, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1, 0], [1] * 7]
-    one = flat_mask({"walk": np.array([1, 0], np.int8), "leg": None}, action_mapping(BODY, 1, "Env"))
-    assert one.astype(int).tolist() == [1, 1, 1, 1, 1, 1, 0]
-
-
-def test_masks_of_a_part_that_the_action_space_does_not_have_are_refused():
-    with pytest.raises(ValueError, match="the action space has no 'wing', but 'hand', 'leg', 'walk'"):
-        action_masks(_infos_of([{"action_mask": {"wing": np.ones(2)}}]), 1, action_mapping(BODY, 1, "Env"))
-    with pytest.raises(TypeError, match="got a map where the action space is no Dict"):
-        action_masks(_infos_of([{"action_mask": {"wing": np.ones(2)}}]), 1, TWO_AND_THREE)
-
-
-def _infos_of(infos):
-    """What Gymnasium makes of the infos of single environments."""
-    batched = {}
-    envs = VectorEnv()
-    envs.num_envs = len(infos)
-    for number, info in enumerate(infos):
-        batched = envs._add_info(batched, info, number)
-    return batched
 
 
 # Names of heads.
@@ -260,18 +186,6 @@ def test_any_decision_is_an_action_of_the_composed_space(seed, n):
     given_to_env = mapping.to_environment(ActionBatch(drawn, chosen.astype(np.int32)))
 
     assert given_to_env in batch_space(space, n)
-
-
-@pytest.mark.parametrize(
-    ("space", "maskable"),
-    [
-        (spaces.Tuple([spaces.Box(-1, 1, (1,)), spaces.Discrete(3)]), True),
-        (spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]), False),
-        (spaces.Dict(a=spaces.Discrete(2), b=spaces.MultiDiscrete([2, 2])), True),
-    ],
-)
-def test_composed_actions_can_be_masked_if_all_of_their_branches_can(space, maskable):
-    assert action_mapping(space, 1, "Env").maskable is maskable
 
 
 @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Tuple([spaces.Discrete(2), spaces.Text(3)])])

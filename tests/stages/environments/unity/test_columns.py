@@ -162,17 +162,28 @@ def test_doubled_agents_are_reported():
     assert "agent 6: ended 2 times in one step" in broken(reader, ending)
 
 
-def test_a_mask_of_another_length_is_reported():
-    reader = reader_of(agent(1, numbers([1])), branches=(2, 3))
-    message = broken(reader, [agent(1, numbers([1])), agent(4, numbers([1]), mask=(True, False))])
-    assert "agent 4: its action mask has 2 entries, expected 5" in message
-    assert "[2, 3]" in message
+@pytest.mark.parametrize(("branches", "width"), [((2, 3), 5), ((), 0)])
+def test_a_mask_of_another_length_is_none_and_reported_once(branches, width, caplog):
+    reader = reader_of(agent(1, numbers([1])), branches=branches)
+    right = (True, False, False, False, False)[:width]
+    infos = [agent(1, numbers([1]), mask=right), agent(4, numbers([1]), mask=(True, False))]
+    masks = [reader.read(infos).action_masks for _ in range(2)]
+    for found in masks:
+        assert found is None if not width else found.tolist() == [[False, True, True, True, True], [True] * 5]
+    (warning,) = caplog.messages
+    assert (
+        f"Unity worker 3, behaviour 'Crawler?team=0', agent 4: its action mask has 2 entries, expected {width}"
+        in warning
+    )
+    assert str(list(branches)) in warning
 
 
 def test_a_mask_that_leaves_no_choice_is_reported():
     reader = reader_of(agent(1, numbers([1])), branches=(2, 3))
     message = broken(reader, [agent(4, numbers([1]), mask=(False, False, True, True, True))])
-    assert "agent 4: its action mask forbids every choice of branch 1" in message
+    assert (
+        "agent 4: its action mask forbids all 3 choices of branch 1; expected at least one that is left out" in message
+    )
 
 
 def test_another_number_of_observations_is_reported():

@@ -1,0 +1,101 @@
+"""The masks of agents in observations and infos, which groups of Gymnasium and PettingZoo environments share.
+
+`masks` reads them. This module decides whether agents have any. An agent without a mask may do everything; of one with
+a mask in both places each is obeyed; a mask that comes when the policy was made without masks is an error.
+
+Axis letters: n agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headrace.stages.environments.spaces.masks import MASK, MaskError, MaskReader, Masks
+from headrace.stages.errors import BrokenEnvironmentError, StageError
+
+
+class AgentMasks:
+    """The masks of one behaviour's agents: whether they have any, and what both places say.
+
+    Args:
+        reader: of their action space.
+        observed: true if their observation space has the key `action_mask`.
+        owner: the environment, and the behaviour if it has several, for messages.
+
+    Attributes:
+        masked: True if agents have masks; fixed once the spec is made.
+
+    Raises:
+        StageError: if masks are observed, and there is nothing to choose.
+    """
+
+    def __init__(self, reader: MaskReader, observed: bool, owner: str) -> None:
+        self._reader = reader
+        self._owner = owner
+        self.masked = observed
+        if observed and not reader.width:
+            raise StageError(
+                f"{owner}: its observation space has the key {MASK!r}, but its actions have no choices that a mask "
+                "could forbid; expected a mask of discrete actions: drop the key, or give it another name if it is an "
+                "observation"
+            )
+
+    def expect(self) -> None:
+        """A mask stands in an info, before the spec is made."""
+        self.masked = self.masked or bool(self._reader.width)
+
+    def read(
+        self,
+        n: int,
+        observed: Any,
+        told: Any,
+        who: Callable[[int], str],
+        there: Masks | None = None,
+        deciding: Masks | None = None,
+    ) -> Masks | None:
+        """Return the masks [n, choices] of n agents; None if agents have none.
+
+        Args:
+            n: the number of agents.
+            observed: the masks of their observations; None where these have none.
+            told: those of their infos, which may be None or hold None.
+            who: says whose a row is, for messages.
+            there: of those of the infos, as of `MaskReader.read`.
+            deciding: as of `MaskReader.read`.
+
+        Raises:
+            BrokenEnvironmentError: if a mask can't be obeyed.
+            StageError: if a mask comes where the spec has none.
+        """
+        allowed = None
+        places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", told, there)
+        for name, masks, known in places:
+            if _is_nothing(masks):
+                continue
+            if not self.masked and self._reader.width:
+                raise self._late()
+            try:
+                found = self._reader.read(masks, n, known, deciding)
+                if allowed is not None:
+                    found &= allowed
+                    self._reader.check_choice(found, deciding)
+            except MaskError as error:
+                raise BrokenEnvironmentError(f"{self._owner}: {error.of(name, who)}") from error
+            allowed = found
+        return np.ones((n, self._reader.width), np.bool_) if self.masked and allowed is None else allowed
+
+    def _late(self) -> StageError:
+        return StageError(
+            f"{self._owner}: there is an {MASK} in the infos now, but there was none at the first reset, so the policy "
+            f"was made without masks and would take forbidden actions; expected info[{MASK!r}] from reset() too (ones "
+            "where everything is allowed), or the key in the observation space"
+        )
+
+
+def _is_nothing(masks: Any) -> bool:
+    if isinstance(masks, list) or (isinstance(masks, np.ndarray) and masks.dtype == object):
+        return all(mask is None for mask in masks)
+    return masks is None

@@ -1,0 +1,365 @@
+"""Action masks: the one reader of what environments, scripts and clients say about which choices are allowed.
+
+A column of masks is [n, choices], true where a choice is allowed, the choices of all branches side by side. Given are
+booleans, or 0 and 1 of any type, in one of these forms:
+
+- an array of all choices side by side, [choices] or [1, choices];
+- an array with a row for each branch, [branches, most choices], filled up behind shorter ones;
+- a tuple or list of an array for each branch, or of a mask for each part of a Tuple;
+- of a Dict a map by its keys, as `Dict.sample` takes it;
+- of a MultiBinary an array for each flag [2] (may be 0, may be 1), or as `MultiBinary.sample` takes it: for each flag a
+  number, 0 where it has to be 0, 1 where it has to be 1, 2 where it may be either.
+
+What is None or missing allows everything. Of several agents arrays have an axis more in front; a tuple has such an
+array for each branch or part, and a list has a mask for each agent.
+
+Axis letters: n agents.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.environments.spaces.own_space import ChoiceSpace, ComposedSpace, OwnSpace, from_plain, leaves
+
+MASK = "action_mask"
+"""The key of masks in the infos, and in observations that are maps."""
+Masks = NDArray[np.bool_]
+Lead = tuple[int, ...]
+"""The axes before those of one mask: () of one agent, (n,) of several."""
+_MEANING = "1 for each choice that is allowed and 0 for each that is not"
+_LEAST = "at least one that is allowed, as 1 stands for"
+_FLAGS = "for each flag 0 where it has to be 0, 1 where it has to be 1, and 2 where it may be either"
+_ADDITIVE = -1e6
+"""Numbers below it are meant to be added to logits."""
+
+
+class MaskError(ValueError):
+    """A mask that can't be obeyed.
+
+    Attributes:
+        row: the agent's, None if it is of all.
+        at: the place within the mask, such as `['arm']`; empty if it is the whole mask.
+        problem: text that follows the mask's name in a sentence.
+    """
+
+    def __init__(self, problem: str, row: int | None = None, at: str = "") -> None:
+        super().__init__(f"{at} {problem}".lstrip())
+        self.problem, self.row, self.at = problem, row, at
+
+    def of(self, name: str, who: Callable[[int], str]) -> str:
+        """The sentence about a mask of this name; `who` says whose a row is."""
+        return f"{name}{self.at}{'' if self.row is None else f' of {who(self.row)}'} {self.problem}"
+
+
+class MaskReader:
+    """Reads masks of one action space.
+
+    Args:
+        space: the action space.
+        names: of the branches, for messages; empty: numbers.
+        least: what messages expect of a mask that leaves no choice.
+        free: choices of a branch behind those of the space, which masks may leave out: the policy's own, how long its
+            actions are held for.
+
+    Attributes:
+        branches: the number of choices of each branch of the space.
+        width: the choices of all of these branches.
+    """
+
+    def __init__(self, space: OwnSpace, names: Sequence[str] = (), least: str = _LEAST, free: int = 0) -> None:
+        self._space = space
+        self.branches, self.width, self._starts = _layout(space)[:3]
+        self._names, self._least = names, least
+        self._free = free
+        self._with_free = ComposedSpace("Tuple", {0: space, 1: _choices(free)}) if free else space
+
+    @classmethod
+    def of_branches(cls, actions: ActionSpec, least: str = _LEAST) -> MaskReader:
+        """Return the reader of an environment that has branches and no space; maps are by the names of the branches."""
+        return _reader_of(actions.discrete_branches, actions.branch_names, least)
+
+    @classmethod
+    def of_policy(cls, spec: BehaviorSpec) -> MaskReader:
+        """Return the reader of who asks a policy: of its environment's own space, where the spec has that."""
+        plain, actions = (spec.spaces or {}).get("action"), spec.actions
+        free = actions.discrete_branches[-1] if spec.action_repeat == "learned" else 0
+        decided = actions.discrete_branches[: -1 if free else None], actions.branch_names[: -1 if free else None]
+        space = from_plain(plain) if plain is not None else _reader_of(*decided)._space
+        return cls(space, decided[1], free=free)
+
+    def read(self, masks: Any, n: int, there: Masks | None = None, deciding: Masks | None = None) -> Masks:
+        """Return the masks [n, choices] of several agents, a new array.
+
+        Args:
+            masks: of n agents, in one of the forms of this module.
+            n: the number of agents.
+            there: [n] false for agents without a mask, as `gymnasium.vector` says under `_action_mask`; None: nobody.
+            deciding: [n] true for those who must have a choice left; None: all.
+
+        Raises:
+            MaskError: if one can't be obeyed; its row is the agent's.
+        """
+        space = self._space
+        if self._free and _as_array(masks).shape[-1:] == (self.width + self._free,):
+            space = self._with_free
+        allowed = _read(space, masks, (n,), "")
+        if there is not None:
+            allowed[~there] = True
+        self.check_choice(allowed, deciding)
+        if self._free and space is self._space:
+            allowed = np.concatenate((allowed, np.ones((n, self._free), np.bool_)), axis=1)
+        return allowed
+
+    def check_choice(self, allowed: Masks, deciding: Masks | None = None) -> None:
+        """Check that masks [n, choices] leave a choice of each branch; arguments as of `read`.
+
+        Raises:
+            MaskError: if one does not.
+        """
+        if not allowed.shape[1]:
+            return
+        sizes = (*self.branches, self._free) if allowed.shape[1] > self.width else self.branches
+        starts = (*self._starts, self.width) if allowed.shape[1] > self.width else self._starts
+        stuck = ~np.logical_or.reduceat(allowed, starts, axis=1)
+        if not stuck.any():
+            return
+        if deciding is not None:
+            stuck[~deciding] = False
+        for row, branch in np.argwhere(stuck).tolist():
+            name = repr(self._names[branch]) if branch < len(self._names) else branch
+            of = f" of branch {name}" if len(sizes) > 1 else ""
+            raise MaskError(f"forbids all {sizes[branch]} choices{of}; expected {self._least}", row)
+
+
+@lru_cache(maxsize=256)
+def _reader_of(branches: tuple[int, ...], names: tuple[str, ...], least: str = _LEAST) -> MaskReader:
+    space: OwnSpace = _choices(branches)
+    if len({*names}) == len(branches):
+        space = ComposedSpace("Dict", {name: _choices(size) for name, size in zip(names, branches, strict=True)})
+    return MaskReader(space, names, least)
+
+
+class _Layout(NamedTuple):
+    """What arrays of masks of a space are compared with."""
+
+    branches: tuple[int, ...]
+    width: int
+    starts: NDArray[np.int64]
+    """[branches] the first choice of each in a row."""
+    shape: Lead
+    """The space's own."""
+    filled: NDArray[np.int64]
+    """[width] the places of choices where each branch has a row as long as that of the largest."""
+    flags: bool
+    """True of a MultiBinary."""
+
+
+@lru_cache(maxsize=1024)
+def _layout(space: OwnSpace) -> _Layout:
+    branches = tuple(
+        int(size) for _, leaf in leaves(space) if isinstance(leaf, ChoiceSpace) for size in leaf.sizes.flat
+    )
+    choices, most = np.arange(max(branches, default=0)), max(branches, default=0)
+    filled = np.concatenate([[], *(branch * most + choices[:size] for branch, size in enumerate(branches))])
+    shape = space.shape if isinstance(space, ChoiceSpace) else (len(branches),)
+    starts = np.cumsum((0, *branches[:-1]))
+    return _Layout(branches, sum(branches), starts, shape, filled.astype(np.int64), space.kind == "MultiBinary")
+
+
+@lru_cache(maxsize=1024)
+def _ways_to_split(space: OwnSpace) -> tuple[tuple[OwnSpace, ...], ...]:
+    """Return the parts of a space for which a tuple may have an entry each: its own, or its branches."""
+    if isinstance(space, ComposedSpace):
+        return tuple(space.parts.values()), tuple(_choices(size) for size in _layout(space).branches)
+    if isinstance(space, ChoiceSpace) and space.shape:
+        rows = zip(space.sizes, space.start, strict=True)
+        return (tuple(ChoiceSpace(space.kind, np.asarray(row), start, space.dtype) for row, start in rows),)
+    return ((space,),)
+
+
+def _choices(sizes: Any) -> ChoiceSpace:
+    sizes = np.asarray(sizes, np.int64)
+    return ChoiceSpace("MultiDiscrete" if sizes.ndim else "Discrete", sizes, np.zeros_like(sizes), sizes.dtype)
+
+
+def _read(space: OwnSpace, given: Any, lead: Lead, at: str) -> Masks:
+    """Read the masks of a space, [*lead, choices]; a new array."""
+    if isinstance(given, np.ndarray):
+        if given.dtype != object:
+            return _of_array(space, given, lead, at)
+        given = given.tolist()
+    if given is None:
+        return np.ones((*lead, _layout(space).width), np.bool_)
+    if lead and isinstance(given, list) and len(given) == lead[0]:
+        return _of_each(space, given, at)
+    if isinstance(given, Mapping):
+        return _of_map(space, given, lead, at)
+    if isinstance(given, tuple | list):
+        return _of_sequence(space, given, lead, at)
+    return _of_array(space, _as_array(given), lead, at)
+
+
+def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
+    """Read the mask of each agent."""
+    together = _alike(given)
+    if together is not None:
+        with suppress(MaskError):  # below it is found whose mask is wrong
+            return _of_array(space, together, (len(given),), at)
+    allowed = np.ones((len(given), _layout(space).width), np.bool_)
+    for row, mask in enumerate(given):
+        try:
+            allowed[row] = _read(space, mask, (), at)
+        except MaskError as error:
+            raise MaskError(error.problem, row, error.at) from None
+    return allowed
+
+
+def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> Masks:
+    if not isinstance(space, ComposedSpace):
+        raise MaskError(f"is a map, and what it is of is no Dict but {space}; {_expected(space)}", None, at)
+    # Beside each `arm` a vector environment has `_arm`: which instances have it.
+    unknown = [key for key in given if key not in space.parts and not (str(key)[:1] == "_" and str(key)[1:] in given)]
+    if unknown:
+        known = ", ".join(map(repr, space.parts))
+        raise MaskError(f"is of {unknown[0]!r}, which the actions do not have; there are: {known}", None, at)
+    found = []
+    for key, part in space.parts.items():
+        allowed = _read(part, given.get(key), lead, f"{at}[{key!r}]")
+        there = given.get(f"_{key}") if lead else None
+        if there is not None:
+            allowed[~np.asarray(there, np.bool_)] = True
+        found.append(allowed)
+    return np.concatenate(found, axis=-1)
+
+
+def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> Masks:
+    """Read an entry for each part or branch, or numbers."""
+    if lead and len(given) == lead[0] and not any(len(parts) == len(given) for parts in _ways_to_split(space)):
+        return _of_each(space, given, at)
+    numbers, layout = _are_numbers(given), _layout(space)
+    if numbers or not lead:
+        array, filled_up = _as_array(given), (len(layout.branches), max(layout.branches, default=0))
+        if numbers or (array.dtype != object and (isinstance(space, ChoiceSpace) or array.shape == filled_up)):
+            return _of_array(space, array, lead, at)
+    for parts in _ways_to_split(space):
+        pairs = list(zip(parts, given, strict=False))
+        if len(parts) == len(given) and all(entry is None or _layout(part).width for part, entry in pairs):
+            return np.concatenate(
+                [_read(part, entry, lead, f"{at}[{i}]") for i, (part, entry) in enumerate(pairs)], axis=-1
+            )
+    return _of_array(space, _as_array(given), lead, at)
+
+
+def _alike(masks: Sequence[Any]) -> NDArray[Any] | None:
+    """Masks of one shape and type as one array [n, …]; None if they are not such, or not arrays of numbers."""
+    first = masks[0] if masks else None
+    if isinstance(first, np.ndarray):
+        alike = all(
+            isinstance(mask, np.ndarray) and mask.shape == first.shape and mask.dtype == first.dtype for mask in masks
+        )
+        return np.array(masks) if alike else None
+    array = _as_array(masks) if isinstance(first, list) and _are_numbers(first) else None
+    return array if array is not None and array.dtype != object else None
+
+
+def _are_numbers(given: Sequence[Any]) -> bool:
+    return all(isinstance(entry, bool | int | float | np.generic) for entry in given)
+
+
+def _as_array(given: Any) -> NDArray[Any]:
+    """An array of numbers; of objects, holding what is given, if it is none."""
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError, RuntimeError):  # of different lengths; a tensor that needs its gradient
+        array = np.empty(0, object)
+    if array.dtype.kind in "biuf":
+        return array
+    held = np.empty(1, object)
+    held[0] = given
+    return held
+
+
+def _of_array(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> Masks:
+    """Read numbers [*lead, …]."""
+    layout = _layout(space)
+    if not layout.width:
+        raise MaskError(
+            f"is of {space}, of which nothing can be forbidden; expected a mask of discrete actions alone, or None",
+            None,
+            at,
+        )
+    shape = array.shape[len(lead) :]
+    if array.dtype.kind not in "biuf" or array.shape[: len(lead)] != lead:
+        raise _unfit(space, array, lead, at)
+    if layout.flags and shape in (layout.shape, (len(layout.branches),)):
+        return _of_flags(space, array.reshape(*lead, -1), lead, at)
+    if max(shape, default=0) == layout.width and array.size == layout.width * prod(lead):
+        given = array.reshape(*lead, layout.width)
+    elif shape[:-1] in (layout.shape, (len(layout.branches),)) and shape[-1:] == (max(layout.branches),):
+        given = array.reshape(*lead, -1)[..., layout.filled]
+    else:
+        raise _unfit(space, array, lead, at)
+    allowed: Masks = given.astype(np.bool_)
+    if given.dtype != np.bool_ and not (allowed == given).all():
+        raise _no_booleans(given, allowed != given, _MEANING, lead, at)
+    return allowed
+
+
+def _of_flags(space: OwnSpace, given: NDArray[Any], lead: Lead, at: str) -> Masks:
+    """Read what `MultiBinary.sample` takes, [*lead, flags]."""
+    if given.dtype == np.bool_:
+        raise MaskError(
+            f"has a boolean for each flag of {space}, of which nobody can tell whether it forbids 1 or sets the flag; "
+            f"{_expected(space)}",
+            None,
+            at,
+        )
+    wrong = (given != 0) & (given != 1) & (given != 2)
+    if wrong.any():
+        raise _no_booleans(given, wrong, _FLAGS, lead, at)
+    return np.stack((given != 1, given != 0), axis=-1).reshape(*lead, -1)
+
+
+def _no_booleans(given: NDArray[Any], wrong: Masks, meaning: str, lead: Lead, at: str) -> MaskError:
+    *row, index = np.argwhere(wrong)[0].tolist()
+    number = given[(*row, index)]
+    problem = f"has {number} at index {index}, expected {meaning}"
+    if number < _ADDITIVE:
+        problem = (
+            f"has {number} at index {index}, as masks have that are added to logits; expected {meaning}, which is "
+            "(mask == 0) of such a mask"
+        )
+    return MaskError(problem, row[0] if lead else None, at)
+
+
+def _unfit(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> MaskError:
+    if array.dtype == object:
+        got = f"is {_shown(array[0])}"
+    elif array.dtype.kind not in "biuf":
+        got = f"is an array of {array.dtype}"
+    else:
+        got = f"has the shape {array.shape}" + (f", for {lead[0]} agents" if lead else "")
+    return MaskError(f"{got}; {_expected(space)}", None, at)
+
+
+def _expected(space: OwnSpace) -> str:
+    layout = _layout(space)
+    sizes = f" ({' + '.join(map(str, layout.branches))})" if len(layout.branches) > 1 else ""
+    of_flags = f", or {_FLAGS}: {len(layout.branches)}" if layout.flags else ""
+    return f"expected {_MEANING}: {layout.width}{sizes}{of_flags}"
+
+
+def _shown(given: Any) -> str:
+    if isinstance(given, tuple | list):
+        return f"a {type(given).__name__} of {len(given)}: {reprlib.repr(given)}"
+    return f"{type(given).__name__} {reprlib.repr(given)}"
