@@ -179,8 +179,7 @@ class CheckedVector:
         told, masks = seen.infos.get(MASK), self.spaces.masks
         if told is None and not masks.masked:
             return None
-        there = seen.infos.get(f"_{MASK}")
-        return masks.read(self.num_envs, seen.mask, told, lambda row: f"instance {row}", there, which)
+        return masks.read(self.num_envs, seen.mask, told, self._who, seen.infos.get(f"_{MASK}"), which)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [height, width, 3] of one instance.

@@ -38,7 +38,7 @@ _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
     """A `SyncVectorEnv` in the mode SAME_STEP that checks what environments return.
 
-    Rewards and flags are arrays of what came; who uses them checks their dtype. Of the infos there are masks (in a list),
+    Rewards and flags are arrays of what came; who uses them checks their dtype. Of the infos there are masks (a list),
     `final_obs` and `final_info` (an info or None for each instance), so other contents of infos can't fail to be
     batched. Final observations are copies, as many environments return the same array each time.
 

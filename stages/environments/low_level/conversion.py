@@ -142,7 +142,8 @@ class _StepsReader:
             reader = MaskReader.of_branches(self._spec.actions, "at least one that is false, as true forbids")
             return reader.read(allowed[0] if len(allowed) == 1 else tuple(allowed), count)
         except MaskError as error:
-            raise self._broken(error.of("DecisionSteps.action_mask", lambda row: f"row {row}")) from error
+            row = "" if error.row is None else f" of row {error.row}"
+            raise self._broken(f"DecisionSteps.action_mask{row} {error.problem}") from error
         except (TypeError, ValueError) as error:
             raise self._broken(f"DecisionSteps.action_mask is no mask for {count} agents: {error}") from error
 

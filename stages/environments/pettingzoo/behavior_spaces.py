@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -96,24 +96,19 @@ class BehaviorSpaces:
                 f"{describe_error(error)}"
             ) from error
 
-    def masks(self, seen: Sequence[tuple[Any, Mapping[str, Any]]], actors: Sequence[tuple[int, str]]) -> Masks | None:
+    def masks(self, seen: Sequence[TimeStep], who: Who) -> Masks | None:
         """Masks [d, choices] of d agents; None if the spec has none.
 
         Args:
-            seen: their observations and infos.
-            actors: their instances and names, for messages.
+            seen: what they decide on.
+            who: made which.
 
         Raises:
             BrokenEnvironmentError: if a mask can't be obeyed.
             StageError: if a mask comes where the spec has none.
         """
-        observed = [observation.get(MASK) for observation, _ in seen] if self._spaces.mask_observed else None
-        return self._spaces.masks.read(
-            len(seen),
-            observed,
-            [info.get(MASK) for _, info in seen],
-            lambda row: f"agent '{actors[row][1]}' of {self.behavior} in instance {actors[row][0]}",
-        )
+        observed = [each.observation.get(MASK) for each in seen] if self._spaces.mask_observed else None
+        return self._spaces.masks.read(len(seen), observed, [each.info.get(MASK) for each in seen], who)
 
     def actions(self, batch: ActionBatch, count: int) -> list[Any]:
         """Convert the actions of d = `count` decisions to single actions for the environment.
@@ -245,7 +240,9 @@ class BehaviorRows:
             ended=len(ending.time_steps),
             terminated=np.array([time_step.terminated for time_step in ending.time_steps], np.bool_),
             truncated=np.array([time_step.truncated for time_step in ending.time_steps], np.bool_),
-            action_masks=spaces.masks([(each.observation, each.info) for each in deciding.time_steps], self.actors),
+            action_masks=spaces.masks(
+                deciding.time_steps, lambda row: who(None if row is None else row + len(ending.time_steps))
+            ),
             group_ids=agents[:, 3].copy() if grouped else None,
             group_rewards=_finite(ending.group_rewards + deciding.group_rewards, "its mates' reward", who)
             if grouped

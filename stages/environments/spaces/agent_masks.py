@@ -16,6 +16,12 @@ import numpy as np
 from headrace.stages.environments.spaces.masks import MASK, MaskError, MaskReader, Masks
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
+_LATE = (
+    f"there is an {MASK} in the infos now, but there was none at the first reset, so the policy was made without masks "
+    f"and would take forbidden actions; expected info[{MASK!r}] from reset() too (ones where everything is allowed), "
+    "or the key in the observation space"
+)
+
 
 class AgentMasks:
     """The masks of one behaviour's agents: whether they have any, and what both places say.
@@ -23,7 +29,7 @@ class AgentMasks:
     Args:
         reader: of their action space.
         observed: true if their observation space has the key `action_mask`.
-        owner: the environment, and the behaviour if it has several, for messages.
+        owner: the environment's name, for messages.
 
     Attributes:
         masked: True if agents have masks; fixed once the spec is made.
@@ -34,7 +40,6 @@ class AgentMasks:
 
     def __init__(self, reader: MaskReader, observed: bool, owner: str) -> None:
         self._reader = reader
-        self._owner = owner
         self.masked = observed
         if observed and not reader.width:
             raise StageError(
@@ -52,7 +57,7 @@ class AgentMasks:
         n: int,
         observed: Any,
         told: Any,
-        who: Callable[[int], str],
+        who: Callable[[int | None], str],
         there: Masks | None = None,
         deciding: Masks | None = None,
     ) -> Masks | None:
@@ -62,7 +67,7 @@ class AgentMasks:
             n: the number of agents.
             observed: the masks of their observations; None where these have none.
             told: those of their infos, which may be None or hold None.
-            who: says whose a row is, for messages.
+            who: how messages begin about a row; None: about all.
             there: of those of the infos, as of `MaskReader.read`.
             deciding: as of `MaskReader.read`.
 
@@ -76,23 +81,16 @@ class AgentMasks:
             if _is_nothing(masks):
                 continue
             if not self.masked and self._reader.width:
-                raise self._late()
+                raise StageError(f"{who(None)}: {_LATE}")
             try:
                 found = self._reader.read(masks, n, known, deciding)
                 if allowed is not None:
                     found &= allowed
                     self._reader.check_choice(found, deciding)
             except MaskError as error:
-                raise BrokenEnvironmentError(f"{self._owner}: {error.of(name, who)}") from error
+                raise BrokenEnvironmentError(f"{who(error.row)}: {name}{error.at} {error.problem}") from error
             allowed = found
         return np.ones((n, self._reader.width), np.bool_) if self.masked and allowed is None else allowed
-
-    def _late(self) -> StageError:
-        return StageError(
-            f"{self._owner}: there is an {MASK} in the infos now, but there was none at the first reset, so the policy "
-            f"was made without masks and would take forbidden actions; expected info[{MASK!r}] from reset() too (ones "
-            "where everything is allowed), or the key in the observation space"
-        )
 
 
 def _is_nothing(masks: Any) -> bool:

@@ -19,7 +19,7 @@ Axis letters: n agents.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from math import prod
@@ -55,10 +55,6 @@ class MaskError(ValueError):
     def __init__(self, problem: str, row: int | None = None, at: str = "") -> None:
         super().__init__(f"{at} {problem}".lstrip())
         self.problem, self.row, self.at = problem, row, at
-
-    def of(self, name: str, who: Callable[[int], str]) -> str:
-        """The sentence about a mask of this name; `who` says whose a row is."""
-        return f"{name}{self.at}{'' if self.row is None else f' of {who(self.row)}'} {self.problem}"
 
 
 class MaskReader:

@@ -499,7 +499,7 @@ def test_a_mask_that_forbids_everything_is_reported():
     group = GymnasiumGroup(Given(AutoresetMode.NEXT_STEP, mask=np.array([[1, 1], [0, 0]])), "B", "Given")
 
     with pytest.raises(
-        BrokenEnvironmentError, match=r"info\['action_mask'\] of instance 1 forbids all 2 choices; expected at"
+        BrokenEnvironmentError, match=r"^Given, instance 1: info\['action_mask'\] forbids all 2 choices; expected at"
     ):
         group.reset()
 

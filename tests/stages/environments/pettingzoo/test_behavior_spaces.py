@@ -9,11 +9,18 @@ from gymnasium import spaces
 from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.pettingzoo.behavior_spaces import BehaviorSpaces, check_names
+from headrace.stages.environments.pettingzoo.instance import TimeStep
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 BOARD = spaces.Box(0, 1, (3, 3, 2), np.int8)
 
-AGENTS = [(0, "a"), (1, "b")]
+
+def step(observation, info=None):
+    return TimeStep("a", observation, 0.0, info or {}, False, False)
+
+
+def who(row):
+    return "Zoo" if row is None else f"Zoo, {'ab'[row]}"
 
 
 def behavior_spaces(observation, action, settings=None):
@@ -38,7 +45,7 @@ def test_the_mask_beside_the_observation_becomes_ours():
     seen = [{"observation": board * n, "action_mask": mask} for n in range(2)]
     (values,) = four.observations(seen, str)
     np.testing.assert_array_equal(values, np.repeat([[0], [1]], 18, axis=1))
-    np.testing.assert_array_equal(four.masks([(each, {}) for each in seen], AGENTS), np.stack([mask == 1] * 2))
+    np.testing.assert_array_equal(four.masks([step(each) for each in seen], who), np.stack([mask == 1] * 2))
 
 
 def test_masks_of_several_branches_stand_side_by_side_or_one_by_one():
@@ -46,7 +53,7 @@ def test_masks_of_several_branches_stand_side_by_side_or_one_by_one():
     flat = np.array([1, 0, 1, 1, 0])
     apart = (np.array([1, 0]), np.array([1, 1, 0]))
 
-    masks = both.masks([({"action_mask": flat}, {}), ({"action_mask": apart}, {})], AGENTS)
+    masks = both.masks([step({"action_mask": flat}), step({"action_mask": apart})], who)
 
     np.testing.assert_array_equal(masks, np.array([[1, 0, 1, 1, 0]] * 2, np.bool_))
 
@@ -56,7 +63,7 @@ def test_an_agent_without_a_mask_may_do_everything():
     plain.expect_masks({"action_mask": [1, 1, 1]})
     seen = np.zeros((3, 3, 2), np.int8)
 
-    masks = plain.masks([(seen, {"action_mask": [0, 1, 0]}), (seen, {})], AGENTS)
+    masks = plain.masks([step(seen, {"action_mask": [0, 1, 0]}), step(seen)], who)
 
     np.testing.assert_array_equal(masks, [[False, True, False], [True, True, True]])
 
@@ -65,22 +72,20 @@ def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_reported():
     plain = behavior_spaces(BOARD, spaces.Discrete(3))
     plain.expect_masks({})
 
-    assert plain.masks([(None, {})], AGENTS) is None
+    assert plain.masks([step(None)], who) is None
     with pytest.raises(
         StageError, match=r"Zoo: there is an action_mask in the infos now, .*\['action_mask'\] from reset"
     ):
-        plain.masks([(None, {}), (None, {"action_mask": [0, 1, 0]})], AGENTS)
+        plain.masks([step(None), step(None, {"action_mask": [0, 1, 0]})], who)
 
 
 def test_a_mask_that_can_not_be_obeyed_is_reported_with_its_agent():
     plain = behavior_spaces(BOARD, spaces.Discrete(3))
     plain.expect_masks({"action_mask": [1, 1]})
-    seen = [(None, {}), (None, {"action_mask": np.array([1, 1])})]
+    seen = [step(None), step(None, {"action_mask": np.array([1, 1])})]
 
-    with pytest.raises(
-        BrokenEnvironmentError, match=r"^Zoo: info\['action_mask'\] of agent 'b' of Four in instance 1 has"
-    ):
-        plain.masks(seen, AGENTS)
+    with pytest.raises(BrokenEnvironmentError, match=r"^Zoo, b: info\['action_mask'\] has the shape \(2,\)"):
+        plain.masks(seen, who)
 
 
 def batch(continuous, discrete):

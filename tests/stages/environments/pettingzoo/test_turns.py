@@ -200,7 +200,7 @@ def test_a_mask_that_forbids_everything_is_reported():
             return np.zeros(2, np.int8)
 
     with pytest.raises(
-        BrokenEnvironmentError, match="action_mask in the observation of agent .* of Count in instance 0 forbids all 2"
+        BrokenEnvironmentError, match="agent .* of Count in instance 0: action_mask in the observation forbids all 2"
     ):
         group_of(Stuck()).reset(0)
 

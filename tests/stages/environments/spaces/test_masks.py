@@ -229,7 +229,7 @@ def masks_of(space, observed=False):
 
 
 def who(row):
-    return f"instance {row}"
+    return "Env" if row is None else f"Env, instance {row}"
 
 
 def test_a_mask_in_both_places_counts_twice():
@@ -238,7 +238,7 @@ def test_a_mask_in_both_places_counts_twice():
     found = masks.read(2, np.array([[1, 1, 0], [1, 1, 1]]), [np.array([0, 1, 1]), None], who)
 
     assert found.astype(int).tolist() == [[0, 1, 0], [1, 1, 1]]
-    words = r"^Env: info\['action_mask'\] of instance 1 forbids all 3 choices"
+    words = r"^Env, instance 1: info\['action_mask'\] forbids all 3 choices"
     with pytest.raises(BrokenEnvironmentError, match=words):
         masks.read(2, np.eye(3)[:2], [None, [1, 0, 1]], who)
 
@@ -254,7 +254,7 @@ def test_a_mask_where_nothing_is_chosen_is_an_error():
     masks = masks_of(spaces.Box(-1, 1))
     masks.expect()
     assert not masks.masked
-    with pytest.raises(BrokenEnvironmentError, match=r"^Env: info\['action_mask'\] of instance 0 is of Box"):
+    with pytest.raises(BrokenEnvironmentError, match=r"^Env.*: info\['action_mask'\] is of Box"):
         masks.read(1, None, [np.ones(1)], who)
     with pytest.raises(StageError, match="^Env: its observation space has the key 'action_mask', but"):
         masks_of(spaces.Box(-1, 1), observed=True)
