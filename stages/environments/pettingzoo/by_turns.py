@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem
-from headrace.stages.environments.pettingzoo.instance import Agent, Instance, TimeStep, arguments, blaming, copied
+from headrace.stages.environments.pettingzoo.instance import (
+    Agent,
+    Instance,
+    TimeStep,
+    arguments,
+    blaming,
+    copied,
+    number,
+)
 from headrace.stages.errors import BrokenEnvironmentError
 
 
@@ -20,7 +28,7 @@ class TurnInstance(Instance):
         self._last = {}
         with blaming(self._name, "reset"):
             self.env.reset(**arguments(seed, options))
-            self.first_infos = dict(getattr(self.env, "infos", {}))
+            self.first_infos = {agent: info or {} for agent, info in dict(getattr(self.env, "infos", {})).items()}
             return self._up_to_next_turn()
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
@@ -39,7 +47,7 @@ class TurnInstance(Instance):
             received = getattr(self.env, "_cumulative_rewards", None)
             if not isinstance(received, Mapping):
                 return {}
-            return {agent: float(received[agent]) for agent in self.env.agents if agent in received}
+            return {agent: number(received[agent]) for agent in self.env.agents if agent in received}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
         """End the episode of the agent whose turn it is, and of those who wait for theirs."""
@@ -84,7 +92,7 @@ class TurnInstance(Instance):
         problem = flag_problem(terminated, parts[2]) or flag_problem(truncated, parts[3]) or number_problem(reward)
         if problem := problem or info_problem(info or {}, "last()"):
             raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
-        return TimeStep(agent, observation, float(reward), info or {}, bool(terminated), bool(truncated))
+        return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
 
     def _left_behind(self) -> list[TimeStep]:
         """Endings of agents whose last decision would have no result, as they are gone without a turn at their end."""
@@ -99,7 +107,7 @@ class TurnInstance(Instance):
                     "truncated",
                     agent,
                 )
-            reward = float(dict(getattr(self.env, "_cumulative_rewards", {})).get(agent, 0.0))
+            reward = number(dict(getattr(self.env, "_cumulative_rewards", {})).get(agent, 0.0))
             ended.append(last._replace(reward=reward, terminated=terminated, truncated=truncated or not terminated))
         self._last = {}
         return ended

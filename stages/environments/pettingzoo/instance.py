@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem
 from headrace.stages.errors import BrokenEnvironmentError, describe_error
 
@@ -141,3 +143,8 @@ def blaming(name: str, call: str) -> Iterator[None]:
 def is_filled(result: Any, count: int) -> bool:
     """True if a result has so many values."""
     return isinstance(result, tuple | list) and len(result) == count
+
+
+def number(value: Any) -> float:
+    """A reward, which may be an array of one."""
+    return float(value.item() if isinstance(value, np.ndarray) else value)

@@ -13,6 +13,7 @@ from headrace.stages.environments.pettingzoo.instance import (
     blaming,
     copied,
     is_filled,
+    number,
 )
 from headrace.stages.errors import BrokenEnvironmentError
 
@@ -21,6 +22,8 @@ _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 """What using a value of another type raises."""
 _LONGEST_PAUSE = 10_000
 """Steps without anybody that decides, after which something is wrong."""
+_MOST_LIVES = 20
+"""Episodes of one step each that an agent may have in a row without leaving `agents`."""
 
 
 class ParallelInstance(Instance):
@@ -34,6 +37,9 @@ class ParallelInstance(Instance):
         super().__init__(env, name, said)
         self._owed: dict[Agent, float] = {}
         """By agent whose episode goes on, its rewards since its last time step."""
+        self._lives: dict[Agent, tuple[int, int]] = {}
+        """By agent that ended and stayed in `agents`, the step of its end, and how many ended in a row before."""
+        self._steps = 0
         self._tried = False
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
@@ -75,6 +81,7 @@ class ParallelInstance(Instance):
         return time_steps
 
     def _advance(self, actions: Mapping[Agent, Any]) -> tuple[list[TimeStep], list[Agent]]:
+        self._steps += 1
         with blaming(self._name, "step"):
             result = self.env.step(actions)
             left = list(self.env.agents)
@@ -96,7 +103,7 @@ class ParallelInstance(Instance):
         if len(rewards) > len(self._owed):
             self._note_rewards(rewards)
         for agent in [*self._owed]:
-            self._owed[agent] += float(rewards.get(agent, 0.0))
+            self._owed[agent] += number(rewards.get(agent, 0.0))
             terminated, truncated = bool(terminations.get(agent)), bool(truncations.get(agent))
             if not (terminated or truncated):
                 if agent not in there:
@@ -104,6 +111,8 @@ class ParallelInstance(Instance):
                 if left:
                     continue
                 truncated = True
+            elif agent in there:
+                self._note_new_life(agent)
             observation, last = seen.get(agent), self._last.pop(agent, None)
             if observation is None and last is not None:  # one without `last` has never decided, so it makes no row
                 if not terminated and agent in actions:
@@ -138,6 +147,22 @@ class ParallelInstance(Instance):
         how = "so it pauses: it gets no action until it is there again" if goes_on else "so its end counts as truncated"
         self._warn(
             f"gone {goes_on}", f"agent '%s' is gone from agents, but neither terminated nor truncated, {how}", agent
+        )
+
+    def _note_new_life(self, agent: Agent) -> None:
+        """Tell an agent that lives again from one that is over and was forgotten in `agents`."""
+        step, lives = self._lives.get(agent, (0, 0))
+        self._lives[agent] = self._steps, lives + 1 if step == self._steps - 1 else 1
+        if self._lives[agent][1] >= _MOST_LIVES:
+            raise BrokenEnvironmentError(
+                f"{self._name}: agent '{agent}' has ended in {_MOST_LIVES} steps in a row, and is still in agents; "
+                "expected agents without those that are over, and none when the game is"
+            )
+        self._warn(
+            "lives",
+            "agent '%s' ended and is still in agents, so it begins another episode; the game is over once agents is "
+            "empty",
+            agent,
         )
 
     def _note_rewards(self, rewards: Mapping[Agent, Any]) -> None:
