@@ -211,7 +211,11 @@ def fail(fault, link, text, given):
     if fault in ("nan", "-nan", "inf", "1e99999", "null"):
         at = text.index('"obs": [', text.index('"obs": [') + 1) + len('"obs": [')
         return text[:at] + fault + text[text.index(",", at) :]
-    message = json.loads(text)
+    return json.dumps(damaged(fault, json.loads(text)))
+
+
+def damaged(fault, message):
+    """An answer with the fault in it."""
     if fault == "few":
         message["obs"].pop()
     elif fault == "many":
@@ -222,9 +226,15 @@ def fail(fault, link, text, given):
         del message["obs"][-1]["obs"]
     elif fault == "reward":
         message["reward"][0] = None
+    elif fault == "done":
+        message["done"][-1] = "no"
+    elif fault == "info":
+        message["info"][-1] = "won"
+    elif fault == "limit":
+        message["done"][-1], message["info"][-1] = True, {"TimeLimit.truncated": "yes"}
     else:
         wrong(f"no fault {fault!r}")
-    return json.dumps(message)
+    return message
 
 
 def announcement(game, generation):
@@ -259,7 +269,8 @@ def main():
         wrong(f"a handshake {first}")
     if link.receive() != {"type": "env_info"}:
         wrong("no env_info after the handshake")
-    text = json.dumps({"type": "env_info", **announcement(game, generation)}, ensure_ascii=False)
+    announced = announcement(game, generation) | json.loads(given.get("announce", "{}"))
+    text = json.dumps({"type": "env_info", **announced}, ensure_ascii=False)
     link.send(fail(fault, link, text, given) if fault_at == 0 and fault else text)
     serve(link, game, generation, fault, fault_at, given)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 
 import numpy as np
@@ -121,6 +122,9 @@ def test_older_addons_serve_as_well(opened):
         ("null", r"agent 0 has null \(NaN in Godot, or nothing\) at index 0"),
         ("few", "has sent 2 entries as 'obs', expected one for each of 3 agents"),
         ("reward", "agent 0 has the reward null"),
+        ("done", "agent 2: has 'no' as 'done', expected true or false"),
+        ("info", "agent 2: has 'won' as its info, expected a map of keys"),
+        ("limit", "agent 2: has 'yes' as 'TimeLimit.truncated', expected true or false"),
     ],
 )
 def test_what_goes_wrong_is_named_and_the_game_ended(opened, monkeypatch, fault, message):
@@ -189,3 +193,163 @@ def test_without_a_speedup_the_scenes_own_counts(opened, capfd):
     assert "--speedup" not in capfd.readouterr().out
     opened(speedup=8)
     assert "--speedup=8" in capfd.readouterr().out
+
+
+def test_an_episode_that_a_time_limit_cuts_is_truncated_and_not_terminated(opened):
+    env = opened(game="reach")
+    env.reset()
+    ends = [env.step([np.zeros((3, 1))])[2:4] for _ in range(10)]
+    assert np.sum([truncated for _, truncated in ends], axis=0).tolist() == [1, 1, 1]
+    assert not np.any([terminated for terminated, _ in ends])
+
+
+def test_who_reads_terminated_alone_may_have_both(opened, monkeypatch):
+    monkeypatch.setattr(GodotEnv, "ENDS_ARE_TERMINATED", True)
+    env = opened(game="reach")
+    env.reset()
+    ends = [env.step([np.zeros((3, 1))])[2:4] for _ in range(10)]
+    assert [terminated for terminated, _ in ends] == [truncated for _, truncated in ends]
+    assert np.any(ends)
+
+
+PRESS = {"press": {"size": 2, "action_type": "discrete"}}
+OBS = {"obs": {"space": "box", "size": [2]}}
+
+
+@pytest.mark.parametrize(
+    ("announced", "message"),
+    [
+        ({"action_space": [PRESS, {"press": {"size": 2, "action_type": "multi"}}]}, "agent 1: .*'press' .*'multi'"),
+        ({"action_space": {"press": {"size": 2, "action_type": "multi"}}}, "agent 0: .*'press' .*'continuous' or"),
+        ({"action_space": [PRESS, {"press": {"action_type": "discrete"}}]}, "agent 1: .*'press' .*a size"),
+        ({"action_space": [PRESS, {"press": {"size": 1.5, "action_type": "discrete"}}]}, "agent 1: .*'press'"),
+        ({"action_space": [PRESS, {"press": 2}]}, "agent 1: .*'press' as 2"),
+        ({"action_space": [PRESS, 2]}, "announces 2 as the action_space of agent 1"),
+        ({"action_space": {}}, "agent 0: announces no actions"),
+        ({"observation_space": [OBS, {"obs": {"space": "disk", "size": [2]}}]}, "agent 1: .*'obs' .*'disk'"),
+        ({"observation_space": [OBS, {"obs": {"space": "box", "size": ["2"]}}]}, "agent 1: .*'obs'"),
+        ({"observation_space": {"obs": {"space": "repeated", "size": 3}}}, "agent 0: .*'obs' .*fixed number"),
+        ({"observation_space": {"cam_2d": {"space": "box", "size": [36, 36]}}}, r"agent 0: .*\[channels, height, w"),
+        ({"agent_policy_names": ["a", None]}, "announces None as the policy name of agent 1"),
+    ],
+)
+def test_spaces_that_are_not_known_are_refused_by_agent_and_key(opened, announced, message):
+    with pytest.raises(GodotEnvError, match=message):
+        opened(agents=2, announce=json.dumps(announced).replace(" ", ""))
+
+
+def test_agents_may_differ_in_their_spaces(opened):
+    moves = [PRESS, {"press": {"size": 3, "action_type": "discrete"}}]
+    env = opened(agents=2, announce=json.dumps({"action_space": moves}).replace(" ", ""))
+    assert [space["press"].n for space in env.action_spaces] == [2, 3]
+    assert [space[0].n for space in env.tuple_action_spaces] == [2, 3]
+
+
+# One request, one answer: what is sent meanwhile is an error to the strict stand-in, which would say so and exit.
+
+
+@pytest.mark.parametrize("ask", ["reset", "step", "step_send", "call"])
+def test_nothing_is_sent_before_the_last_answer_was_taken(opened, ask):
+    env = opened(game="switch", step_ms=50)
+    env.reset()
+    env.step_send([[0, 0, 0]])
+    asked = {"reset": env.reset, "call": lambda: env.call("x")}.get(ask, lambda: getattr(env, ask)([[0, 0, 0]]))
+    with pytest.raises(GodotEnvError, match="step_recv comes before anything else"):
+        asked()
+    assert len(env.step_recv()[0]) == 3
+    env.step([[0, 0, 0]])
+    with pytest.raises(GodotEnvError, match="step_send comes before step_recv"):
+        env.step_recv()
+
+
+@pytest.mark.lengthy
+def test_a_game_that_is_left_in_a_step_is_asked_to_quit_once_it_has_answered(opened, capfd):
+    env = opened(game="switch", step_ms=150)
+    env.reset()
+    env.step_send([[0, 0, 0]])
+    env.close()
+    assert env.proc.returncode == 0
+    assert "WRONG" not in capfd.readouterr().out
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("cut_at", [0, 2, 30])
+def test_a_game_whose_answer_is_interrupted_by_ctrl_c_is_asked_to_quit_in_order(opened, capfd, monkeypatch, cut_at):
+    env = opened(game="switch", step_ms=100)
+    env.reset()
+    read = env._link._read
+
+    def interrupted(have):
+        if have >= cut_at:
+            monkeypatch.setattr(env._link, "_read", read)
+            raise KeyboardInterrupt
+        whole = env._link._buffer
+        env._link._buffer = whole[: have + cut_at]  # a part of what is there
+        count = read(have)
+        whole[: have + count] = env._link._buffer
+        env._link._buffer = whole
+        return count
+
+    monkeypatch.setattr(env._link, "_read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        env.step([[0, 0, 0]])
+    env.close()
+    assert env.proc.returncode == 0
+    assert "WRONG" not in capfd.readouterr().out
+
+
+@pytest.mark.lengthy
+def test_a_game_that_never_answers_is_ended_unasked(opened, capfd, monkeypatch):
+    monkeypatch.setattr("headrace.stages.environments.godot.environment._PATIENCE_S", 0.1)
+    env = opened(fault="hang", fault_at=1)
+    env.reset()
+    env.step_send([[0, 0, 0]])
+    env.close()
+    assert env.proc.returncode == -9
+    assert "WRONG" not in capfd.readouterr().out
+
+
+# What scripts and wrappers for Godot RL Agents' class touch.
+
+
+def test_actions_are_converted_as_wrappers_do_it(opened):
+    env = opened(game="mixed", convert_action_space=True)
+    assert env.action_space_processor.action_space == env.action_space
+    chosen = np.array([[0.5, 1.0], [0.25, -1.0], [-0.5, 0.5]], np.float32)
+    by_key = env.action_space_processor.to_original_dist(chosen)
+    assert env.from_numpy(by_key) == [
+        {"push": [0.5], "jump": 1},
+        {"push": [0.25], "jump": 0},
+        {"push": [-0.5], "jump": 1},
+    ]
+    assert env.from_numpy([[[0.5], 1]] * 3, order_ij=True) == [{"push": [0.5], "jump": 1}] * 3
+    plain = opened(game="mixed")
+    assert plain.action_space_processor.to_original_dist("as it is") == "as it is"
+
+
+def test_the_connection_is_there_until_the_end(opened):
+    env = opened()
+    assert env.connection.getsockname()[1] == env.port
+    env.close()
+    with pytest.raises(GodotEnvError, match="is closed"):
+        env.connection  # noqa: B018
+
+
+def test_a_game_for_this_system_is_looked_for(opened, tmp_path):
+    env = opened()
+    env.check_platform(build_in(tmp_path))
+    with pytest.raises(GodotEnvError, match="no Godot executable at"):
+        env.check_platform(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["_send_as_json", "_get_json_dict", "_process_obs", "_close"])
+def test_what_is_internal_to_the_official_class_is_refused_by_name(opened, name):
+    with pytest.raises(AttributeError, match=f"no GodotEnv.{name}: .*use reset, step"):
+        getattr(opened(), name)
+    with pytest.raises(TypeError, match=f"Mine.{name} would never be called"):
+        type("Mine", (GodotEnv,), {name: lambda self: None})
+
+
+def test_what_nobody_has_is_no_attribute(opened):
+    with pytest.raises(AttributeError, match="no attribute 'spam'"):
+        opened().spam  # noqa: B018

@@ -71,8 +71,11 @@ def read_announcement(message: Mapping[str, Any]) -> Announcement:
     names = message.get("agent_policy_names")
     if names is None:
         names = [SHARED_POLICY] * count
-    if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or len(names) != count:
         raise BadAnnouncement(f"announces the agent_policy_names {names!r}: expected a name for each of {count} agents")
+    for place, name in enumerate(names):
+        if not isinstance(name, str):
+            raise BadAnnouncement(f"announces {name!r} as the policy name of agent {place}: expected a text")
     agents = tuple(map(AgentSpaces, names, observations, actions))
     unsorted = any([*keys] != sorted(keys) for agent in agents for keys in (agent.observations, agent.actions))
     return Announcement(agents, unsorted or "agent_policy_names" in message)
@@ -168,11 +171,14 @@ def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec
 def _for_each(spaces: Any, count: int, what: str) -> list[Mapping[str, Any]]:
     if isinstance(spaces, Mapping):
         return [spaces] * count
-    if isinstance(spaces, list) and len(spaces) == count and all(isinstance(space, Mapping) for space in spaces):
-        return spaces
-    if isinstance(spaces, list):
+    if not isinstance(spaces, list):
+        raise BadAnnouncement(f"announces {spaces!r} as {what}: expected a map of keys, or one for each agent")
+    if len(spaces) != count:
         raise BadAnnouncement(f"announces {len(spaces)} of {what} for {count} agents: expected a map for each")
-    raise BadAnnouncement(f"announces {spaces!r} as {what}: expected a map of keys, or a list of such, one an agent")
+    for place, space in enumerate(spaces):
+        if not isinstance(space, Mapping):
+            raise BadAnnouncement(f"announces {space!r} as the {what} of agent {place}: expected a map of keys")
+    return spaces
 
 
 def _whole(value: Any) -> int | None:
@@ -255,11 +261,13 @@ def assign_agents(
         first_place, first = by_name.setdefault(behavior_name(behavior_id), (agents[0], announcement.agents[agents[0]]))
         for place in agents:
             agent = announcement.agents[place]
-            if agent.observations != first.observations or agent.actions != first.actions:
+            if differs := _difference(first, agent):
+                who = f"{owner}, behaviour {behavior_id!r}, agent {place}"
+                behavior_spec(behavior_id, agent, announcement.ordered, pictures, who)  # one that is wrong by itself
                 raise ProgramRefused(
                     f"{owner}: agents {first_place} and {place} are of one behaviour, {behavior_name(behavior_id)!r}, "
-                    f"but announce different spaces ({_spaces(first)} and {_spaces(agent)}); give them policy names of "
-                    "their own (the property policy_name of their AIController)"
+                    f"but announce {differs}; give them policy names of their own (the property policy_name of their "
+                    "AIController)"
                 )
         what = f"{owner}, behaviour {behavior_id!r}"
         spec = behavior_spec(behavior_id, first, announcement.ordered, pictures, what)
@@ -272,5 +280,14 @@ def assign_agents(
     return found
 
 
-def _spaces(agent: AgentSpaces) -> str:
-    return f"{dict(agent.observations)}, {dict(agent.actions)}"
+def _difference(one: AgentSpaces, other: AgentSpaces) -> str:
+    """The first key that two agents announce differently, in words; nothing if there is none."""
+    for what, first, second in (
+        ("observation", one.observations, other.observations),
+        ("action", one.actions, other.actions),
+    ):
+        for key in {**first, **second}:
+            if first.get(key) != second.get(key):
+                each = [repr(spaces[key]) if key in spaces else "nothing" for spaces in (first, second)]
+                return f"the {what} {key!r} as {each[0]} and {each[1]}"
+    return ""

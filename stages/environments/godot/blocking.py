@@ -26,6 +26,7 @@ _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
 """Time from the end of a connection to the end of its process."""
 _CLOSED = "the environment is closed, or its game has failed; make a new one"
+_OWES = "the game has not answered the last request yet: step_recv comes before anything else is sent"
 _UNASKED = "the game has sent a message that answers nothing"
 
 
@@ -50,6 +51,10 @@ class BlockingLink:
         self._port = port
         self._timeout_s = timeout_s
         self._buffer = bytearray(_CHUNK)
+        self._have = 0
+        """Bytes of an answer that is not whole yet; more than none after an interrupt alone."""
+        self._owes = False
+        """True while a request is unanswered."""
         self._socket: socket.socket | None = None
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
             self._listen(server)
@@ -71,21 +76,42 @@ class BlockingLink:
         self.send(content)
         return self.receive()
 
-    def send(self, content: bytes) -> None:
-        """Send a message.
+    @property
+    def connection(self) -> socket.socket:
+        """The connection.
 
         Raises:
-            GodotEnvError: if the game is gone.
+            GodotEnvError: if it is closed.
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
+        return self._socket
+
+    def send(self, content: bytes, is_answered: bool = True) -> None:
+        """Send a message, which is answered or not.
+
+        Raises:
+            GodotEnvError: if the game is gone, or has not answered the last one.
+        """
+        if self._socket is None:
+            raise GodotEnvError(_CLOSED)
+        if self._owes:
+            raise GodotEnvError(_OWES)
         if self._unasked():
             self.close()
             raise GodotEnvError(_UNASKED)
         try:
+            self._owes = is_answered
             self._socket.sendall(HEADER.pack(len(content)) + content)
         except OSError:
             raise self._gone() from None
+
+    def say_goodbye(self, content: bytes, patience_s: float) -> None:
+        """Send a last message, before which an answer that is owed is waited for; raises as `send` and `receive`."""
+        if self._owes and self._socket is not None:
+            _limit_waiting(self._socket, patience_s)
+            self.receive()
+        self.send(content, is_answered=False)
 
     def receive(self) -> bytes | bytearray:
         """Wait for a message.
@@ -95,15 +121,11 @@ class BlockingLink:
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
-        have, wanted = self._read(0), HEADER.size
-        if have > wanted and HEADER.unpack_from(self._buffer)[0] == have - wanted:
-            return self._buffer[wanted:have]  # mostly all comes at once
-        if have >= wanted:
-            wanted += self._announced(HEADER.unpack_from(self._buffer)[0])
-        while have < wanted:
-            have += self._read(have)
-            if wanted == HEADER.size and have >= wanted:
-                wanted += self._announced(HEADER.unpack_from(self._buffer)[0])
+        if not self._owes:
+            raise GodotEnvError("nothing was asked that the game could answer: step_send comes before step_recv")
+        while self._have < (wanted := self._wanted()):
+            self._have += self._read(self._have)
+        have, self._have, self._owes = self._have, 0, False
         if have > wanted:
             self.close()
             raise GodotEnvError(_UNASKED)
@@ -183,14 +205,17 @@ class BlockingLink:
             raise self._gone()
         return count
 
-    def _announced(self, size: int) -> int:
-        """The length of a message, for which there is room then."""
+    def _wanted(self) -> int:
+        """Bytes of the answer, as far as is known; there is room for them then."""
+        if self._have < HEADER.size:
+            return HEADER.size
+        (size,) = HEADER.unpack_from(self._buffer)
         if size > _MOST_BYTES:
             self.close()
             raise GodotEnvError(f"the game has sent no message: its length would be {size:,} bytes")
         if len(self._buffer) < HEADER.size + size + 1:  # one more, to see what nobody has asked for
             self._buffer += bytes(HEADER.size + size + 1 - len(self._buffer))
-        return size
+        return int(HEADER.size + size)
 
     def _gone(self) -> GodotEnvError:
         code = None

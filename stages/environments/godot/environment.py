@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import atexit
 import json
+import socket
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -24,44 +25,59 @@ import orjson
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from headrace.stages.environments.godot.acting import ActingAgents, of_equal_actions
 from headrace.stages.environments.godot.announcement import (
     CHANNELS,
-    AgentSpaces,
     BadAnnouncement,
+    behavior_spec,
     is_picture,
     read_announcement,
 )
 from headrace.stages.environments.godot.blocking import BlockingLink, GodotEnvError
-from headrace.stages.environments.godot.gymnasium_spaces import action_space, flat_space, observation_space, split
+from headrace.stages.environments.godot.gymnasium_spaces import ActionSpaceProcessor, action_space, observation_space
 from headrace.stages.environments.godot.messages import (
     CLOSE,
     ENV_INFO,
     HANDSHAKE,
     OF_OBSERVATIONS,
     RESET,
+    TRUNCATED,
     WireError,
+    WrongColumn,
     call_of,
+    info_of,
     not_a_number,
     read_message,
     read_picture,
+    truth,
 )
-from headrace.stages.environments.godot.worker import GodotBuild
+from headrace.stages.environments.godot.worker import ENGINE, GodotBuild
+from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.errors import StageError
 
 Step = tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]
-"""Of each agent: observations by key, reward, whether its episode has ended (twice), infos."""
+"""Of each agent: observations by key, reward, whether its episode was terminated, whether it was truncated, infos."""
 
 _PATIENCE_S = 2.0
-"""Time that a build may take to end after `close`."""
+"""Time that a build may take to answer at `close`, and to end after it."""
+_INTERNAL = {
+    *("_send_as_json", "_get_json_dict", "_get_data", "_get_obs", "_send_string", "_send_action", "_clear_socket"),
+    *("_start_server", "_launch_env", "_handshake", "_get_env_info", "_process_obs", "_decode_2d_obs_from_string"),
+    *("_close", "_set_platform_suffix"),
+}
+"""Of Godot RL Agents' class, which some scripts call or override."""
+_NOT_HERE = (
+    "it is internal to Godot RL Agents' class, and this one does without; use reset, step, step_send, step_recv, call, "
+    "close and connection, or that class itself"
+)
 
 
 class GodotEnv:
     """One game made with Godot, with the constructor and methods of `godot_rl.core.godot_env.GodotEnv`.
 
     What differs: actions keep the game's order of keys, cameras' pictures have their pixels in the right places,
-    `infos` of `reset` are the game's, and a game that hangs, closes or sends what is no number raises a
-    `GodotEnvError` that says so. As there, an end counts as terminated and truncated at once; `infos` have what the
-    game knows better.
+    `infos` of `reset` are the game's, an end is terminated or, where the game's info says `TimeLimit.truncated`,
+    truncated, and a game that hangs, closes or sends what is no number raises a `GodotEnvError` that says so.
 
     Args:
         env_path: the exported game, with or without its extension; None to wait for the editor's Play.
@@ -79,6 +95,9 @@ class GodotEnv:
         agent_policy_names: of each agent.
         observation_spaces, action_spaces: of each agent, by key.
         observation_space, action_space: of the first agent; the latter as `step` takes it.
+        action_space_processor: makes actions by key of an array in the latter.
+        tuple_action_spaces: of each agent, without the keys.
+        proc: the game's process; None for the editor.
 
     Raises:
         GodotEnvError: if there is no such game, it does not connect in time, or announces what can't be read.
@@ -89,6 +108,14 @@ class GodotEnv:
     DEFAULT_PORT = 11008
     DEFAULT_TIMEOUT = 60
     """Seconds for the connection, and for each answer."""
+    ENDS_ARE_TERMINATED = False
+    """True: a truncated episode is terminated, too, for those who read that alone, as Godot RL Agents' wrapper for
+    Stable-Baselines3 does."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in _INTERNAL & set(vars(cls)):
+            raise TypeError(f"{cls.__name__}.{name} would never be called: {_NOT_HERE}")
 
     def __init__(
         self,
@@ -125,14 +152,12 @@ class GodotEnv:
         self.proc = self._link.process
         atexit.register(_close_at_exit, weakref.ref(self))
         try:
-            self._link.send(HANDSHAKE)
+            self._link.send(HANDSHAKE, is_answered=False)
             self._announce(self._ask(ENV_INFO, "env_info"))
             self._converts = convert_action_space
-            first = self.action_spaces[0]
             self.tuple_action_spaces = [spaces.Tuple(list(each.spaces.values())) for each in self.action_spaces]
-            self.action_space: spaces.Space[Any] = (
-                flat_space(first) if convert_action_space else self.tuple_action_spaces[0]
-            )
+            self.action_space_processor = ActionSpaceProcessor(self.action_spaces[0], convert_action_space)
+            self.action_space: spaces.Space[Any] = self.action_space_processor.action_space
         except BaseException:
             self._link.close()
             raise
@@ -156,7 +181,8 @@ class GodotEnv:
                 sample of its own in `action_spaces`.
 
         Returns:
-            for each agent: observations by key, reward, whether its episode has ended (twice), infos.
+            for each agent: observations by key, reward, whether its episode was terminated, whether it was truncated,
+            infos.
 
         Raises:
             ValueError: if the actions do not fit the action spaces.
@@ -174,9 +200,17 @@ class GodotEnv:
 
     def _stepped(self, content: bytes | bytearray) -> Step:
         message = self._read(content, "step")
-        done = list(map(bool, self._per_agent(message, "done")))
-        rewards = self._per_agent(message, "reward")
-        return self._observations(message), rewards, done, done.copy(), self._infos(message)
+        rewards, infos = self._per_agent(message, "reward"), self._infos(message)
+        try:
+            terminated = [truth(agent, "done", done) for agent, done in enumerate(self._per_agent(message, "done"))]
+            truncated = [False] * self.num_envs
+            for agent, done in enumerate(terminated):
+                if done:
+                    cut = truncated[agent] = truth(agent, TRUNCATED, infos[agent].get(TRUNCATED, False))
+                    terminated[agent] = not cut or self.ENDS_ARE_TERMINATED
+        except WrongColumn as error:
+            raise GodotEnvError(f"the game, {error}") from None
+        return self._observations(message), rewards, terminated, truncated, infos
 
     def call(self, method: str) -> list[Any]:
         """Call a method, without arguments, of all agents; returns what each returned."""
@@ -184,24 +218,70 @@ class GodotEnv:
         return returned if isinstance(returned, list) else []
 
     def close(self) -> None:
-        """Ask the game to quit, and end it if it doesn't; closing twice is allowed."""
+        """Ask the game to quit, once it has answered, and end it if it doesn't; closing twice is allowed."""
         with suppress(GodotEnvError):  # it has ended
-            self._link.send(CLOSE)
+            self._link.say_goodbye(CLOSE, _PATIENCE_S)
         self._link.close(_PATIENCE_S)
+
+    @property
+    def connection(self) -> socket.socket:
+        """The connection with the game.
+
+        Raises:
+            GodotEnvError: if the environment is closed, or its game has failed.
+        """
+        return self._link.connection
+
+    def from_numpy(self, action: Any, order_ij: bool = False) -> list[dict[str, Any]]:
+        """Return each agent's actions as they are sent.
+
+        Args:
+            action: by key in the game's order, and for each key by agent.
+            order_ij: as of `step`.
+
+        Raises:
+            ValueError: if they do not fit the action spaces.
+        """
+        agents = self.num_envs
+        if len(self._acting) == 1:
+            return self._acting[0].write(action, order_ij, agents)
+        maps: list[dict[str, Any]] = [{}] * agents
+        for acting in self._acting:
+            for place, each in zip(acting.places, acting.write(action, order_ij, agents), strict=True):
+                maps[place] = each
+        return maps
+
+    def check_platform(self, filename: str | Path) -> None:
+        """Check that there is a game for this system.
+
+        Raises:
+            GodotEnvError: if there is none.
+        """
+        try:
+            find_executable(Path(filename), ENGINE)
+        except StageError as error:
+            raise GodotEnvError(str(error)) from None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _INTERNAL:
+            raise AttributeError(f"there is no GodotEnv.{name}: {_NOT_HERE}")
+        raise AttributeError(f"GodotEnv has no attribute {name!r}")
 
     def _announce(self, message: Mapping[str, Any]) -> None:
         try:
             announcement = read_announcement(message)
-            self.action_spaces = [action_space(agent.actions) for agent in announcement.agents]
-            self.observation_spaces = [observation_space(agent.observations) for agent in announcement.agents]
+            for place, agent in enumerate(announcement.agents):
+                behavior_spec(agent.policy, agent, announcement.ordered, "auto", f"the game, agent {place}")
         except BadAnnouncement as error:
             raise GodotEnvError(f"the game {error}") from None
-        except (KeyError, TypeError, ValueError) as error:
-            raise GodotEnvError(f"the game announces a space that can't be read: {error!r}") from error
+        except StageError as error:
+            raise GodotEnvError(str(error)) from None
+        self.action_spaces = [action_space(agent.actions) for agent in announcement.agents]
+        self.observation_spaces = [observation_space(agent.observations) for agent in announcement.agents]
         self.num_envs = len(announcement.agents)
         self.observation_space = self.observation_spaces[0]
         self.agent_policy_names = [agent.policy for agent in announcement.agents]
-        self._acting = _of_equal_actions(announcement.agents)
+        self._acting: list[ActingAgents] = of_equal_actions(announcement.agents)
         self._pictures = [
             (place, key, space.shape)
             for place, each in enumerate(self.observation_spaces)
@@ -214,16 +294,8 @@ class GodotEnv:
 
     def _message(self, action: Any, order_ij: bool) -> bytes:
         """The message with the actions of all agents, in ASCII, as Godot reads one byte a character."""
-        if self._converts:
-            action, order_ij = split(np.asarray(action), self.action_spaces[0]), False
-        agents = self.num_envs
-        if len(self._acting) == 1:
-            maps = self._acting[0].write(action, order_ij, agents)
-        else:
-            maps = [{}] * agents
-            for acting in self._acting:
-                for place, each in zip(acting.places, acting.write(action, order_ij, agents), strict=True):
-                    maps[place] = each
+        action = self.action_space_processor.to_original_dist(action)
+        maps = self.from_numpy(action, order_ij and not self._converts)
         content = orjson.dumps({"type": "action", "action": maps})
         if b"null" in content and (b":null" in content or b"[null" in content or b",null" in content):
             raise ValueError("actions: a number is not finite")
@@ -290,62 +362,11 @@ class GodotEnv:
     def _infos(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         if message.get("info") is None:
             return [{} for _ in range(self.num_envs)]
-        return self._per_agent(message, "info")
-
-
-class _ActingAgents:
-    """Agents of equal action spaces, and what their actions are in a message."""
-
-    def __init__(self, places: list[int], actions: Mapping[str, Any]) -> None:
-        self.places = places
-        self._names = list(actions)
-        self._sizes = [
-            0 if space["action_type"] == "discrete" else int(space["size"]) for space in actions.values()
-        ]  # 0: a choice, one number
-
-    def write(self, action: Any, order_ij: bool, agents: int) -> list[dict[str, Any]]:
-        """The agents' actions by key, of those of all `agents` as [key][agent] or [agent][key]."""
-        places, names = self.places, self._names
-        columns = []
-        for index, size in enumerate(self._sizes):
-            try:
-                if order_ij:
-                    at = names[index] if isinstance(action[places[0]], Mapping) else index
-                    values = [action[place][at] for place in places]
-                else:
-                    values = action[index]
-                    if len(places) != agents:
-                        values = [values[place] for place in places]
-            except (IndexError, KeyError):
-                expected = f"those of {len(names)} keys and {agents} agents"
-                raise ValueError(f"actions: none for the key {names[index]!r}; expected {expected}") from None
-            columns.append(self._plain(values if isinstance(values, np.ndarray) else np.asarray(values), index, size))
-        if len(names) == 1:
-            (name,), (column,) = names, columns
-            return [{name: value} for value in column]
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-    def _plain(self, values: NDArray[Any], index: int, size: int) -> list[Any]:
-        """One key's values as lists of numbers, or as numbers."""
-        count = len(self.places)
-        if size:
-            if values.shape == (count, size):
-                return list(values.tolist())
-        elif values.size == count:
-            whole = values.reshape(-1)
-            return list((whole if whole.dtype.kind in "iu" else whole.astype(np.int64)).tolist())
-        expected = f"{size} numbers" if size else "one whole number"
-        raise ValueError(
-            f"actions: those of the key {self._names[index]!r} have the shape {values.shape}, expected {expected} for "
-            f"each of {count} agents"
-        )
-
-
-def _of_equal_actions(agents: Sequence[AgentSpaces]) -> list[_ActingAgents]:
-    places: dict[str, list[int]] = {}
-    for place, agent in enumerate(agents):
-        places.setdefault(json.dumps(agent.actions), []).append(place)
-    return [_ActingAgents(own, agents[own[0]].actions) for own in places.values()]
+        infos = self._per_agent(message, "info")
+        try:
+            return [info_of(agent, info) for agent, info in enumerate(infos)]
+        except WrongColumn as error:
+            raise GodotEnvError(f"the game, {error}") from None
 
 
 def _picture(text: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:

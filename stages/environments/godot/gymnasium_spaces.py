@@ -47,6 +47,27 @@ def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
     return spaces.Box(-1.0, 1.0, (sum(_width(part) for part in parts.values()),))
 
 
+class ActionSpaceProcessor:
+    """Actions as learners give them, and by key; as of `godot_rl.core.utils`.
+
+    Args:
+        action_space: by key.
+        convert: True to give them as one array, see `flat_space`.
+
+    Attributes:
+        action_space: of what learners give.
+    """
+
+    def __init__(self, action_space: spaces.Dict, convert: bool) -> None:
+        self._original = action_space
+        self._convert = convert
+        self.action_space = flat_space(action_space) if convert else spaces.Tuple(list(action_space.spaces.values()))
+
+    def to_original_dist(self, action: Any) -> Any:
+        """Return actions [agents, width] by key; others as they are."""
+        return split(np.asarray(action), self._original) if self._convert else action
+
+
 def split(actions: NDArray[Any], space: spaces.Dict) -> list[NDArray[Any]]:
     """Split actions [agents, width] of the flat space by key; of floats, those above 0 are the second choice."""
     parts = []

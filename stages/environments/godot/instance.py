@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.godot.announcement import Announcement, assign_agents
-from headrace.stages.environments.godot.messages import AgentColumns, WrongColumn, action_message
+from headrace.stages.environments.godot.messages import LAST, TRUNCATED, AgentColumns, WrongColumn, action_message
 from headrace.stages.environments.godot.worker import GodotWorker
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.programs.errors import ProgramBroken
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 _LONG = 10_000
 """Decisions after which an agent that has never been done is named."""
-TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
-"""Keys of infos, of newer addons: the episode was cut by a time limit; what was observed at its end."""
 
 
 class _LastHeard:
@@ -190,13 +188,17 @@ class GodotInstance(Program[GodotWorker]):
         """What the agents whose episodes end have observed last: what they decided on, where the game tells no more."""
         ended = behavior.heard.ended
         last = tuple(observation[ended] for observation in before)
-        with_last = [place for place, info in enumerate(infos) if isinstance(info.get(LAST), Mapping)]
+        with_last = [place for place, info in enumerate(infos) if info.get(LAST) is not None]
         if with_last:
             agents = AgentColumns(behavior.columns.spec, behavior.columns.agents[ended[with_last]])
             by_agent: list[Any] = [None] * self._agents
             for place in with_last:
                 by_agent[int(behavior.columns.agents[ended[place]])] = infos[place][LAST]
-            for column, values in zip(last, agents.observations(by_agent), strict=True):
+            try:
+                found = agents.observations(by_agent)
+            except WrongColumn as error:
+                raise WrongColumn(f"{error}, in the {LAST!r} of its info") from None
+            for column, values in zip(last, found, strict=True):
                 column[with_last] = values
         return last
 

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from headrace.stages.environments.godot.announcement import CHANNELS, is_picture
 from headrace.stages.environments.programs.errors import MessageError, shown
 
 _NUMBER_KINDS = (int, float)
+TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
+"""Keys of infos, of newer addons: the episode was cut by a time limit; what was observed at its end."""
 OF_OBSERVATIONS = (
     "look for a division by zero or an error in its get_obs(), which a debug export (--export-debug) names in its log"
 )
@@ -97,16 +99,33 @@ class AgentColumns:
         return rewards
 
     def done(self, values: Sequence[Any]) -> NDArray[np.bool_]:
-        """Return which agents' episodes have ended, [n]."""
+        """Return which agents' episodes have ended, [n].
+
+        Raises:
+            WrongColumn: if one is no truth value.
+        """
         own = self._own(values)
-        return np.fromiter(map(bool, own), np.bool_, len(own))
+        if {*map(type, own)} != {bool}:
+            own = [truth(*each) for each in zip(self._places, repeat("done"), own)]
+        return np.fromiter(own, np.bool_, len(own))
 
     def infos(self, values: Sequence[Any] | None, places: NDArray[np.intp]) -> list[Mapping[str, Any]]:
-        """Return the infos of some of the agents; empty ones where the addon sends none."""
+        """Return the infos of some of the agents; empty ones where the addon sends none.
+
+        Raises:
+            WrongColumn: if one is no map, or a field that is known has a wrong value.
+        """
         if values is None:
             return [{} for _ in places]
-        found = [values[self._places[place]] for place in places]
-        return [info if isinstance(info, Mapping) else {} for info in found]
+        found: list[Mapping[str, Any]] = []
+        for agent in (self._places[place] for place in places):
+            info = info_of(agent, values[agent])
+            truth(agent, TRUNCATED, info.get(TRUNCATED, False))
+            last = info.get(LAST)
+            if last is not None and not isinstance(last, Mapping):
+                raise WrongColumn(f"agent {agent}: has {shown(last)} as {LAST!r} in its info, expected a map of keys")
+            found.append(info)
+        return found
 
     def actions(self, batch: ActionBatch) -> list[bytes]:
         """Write the agents' actions [n] as the JSON map of each."""
@@ -215,6 +234,28 @@ class AgentColumns:
             except WrongPicture as error:
                 raise WrongColumn(f"agent {agent}: has a picture {observation.name!r} {error}") from None
         return pictures
+
+
+def info_of(agent: int, info: Any) -> dict[str, Any]:
+    """Return an agent's info; an empty one where it has none.
+
+    Raises:
+        WrongColumn: if it is no map.
+    """
+    if info is not None and not isinstance(info, dict):
+        raise WrongColumn(f"agent {agent}: has {shown(info)} as its info, expected a map of keys")
+    return info or {}
+
+
+def truth(agent: int, what: str, value: Any) -> bool:
+    """Return a truth value, which may be sent as a number.
+
+    Raises:
+        WrongColumn: if it is none.
+    """
+    if value not in (0, 1) or not isinstance(value, bool | int | float):
+        raise WrongColumn(f"agent {agent}: has {shown(value)} as {what!r}, expected true or false")
+    return bool(value)
 
 
 def action_message(texts: Sequence[bytes]) -> bytes:

@@ -160,3 +160,42 @@ async def test_a_message_that_does_not_fit_names_game_behaviour_and_agent(answer
     game.answers.append(answer)
     with pytest.raises(ProgramBroken, match=f"Godot worker 0.*{problem}"):
         await made.step({"A": pressed(0, 0)})
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (step(1, 2, done=[1], info=[{}, "won"]), "agent 1: has 'won' as its info, expected a map"),
+        (
+            step(1, 2, done=[1], info=[{}, {"TimeLimit.truncated": "yes"}]),
+            "agent 1: has 'yes' as 'TimeLimit.truncated'",
+        ),
+        (
+            step(1, 2, done=[1], info=[{}, {"terminal_observation": [3]}]),
+            "agent 1: has .*3.* as 'terminal_observation'",
+        ),
+        (
+            step(1, 2, done=[1], info=[{}, {"terminal_observation": {"seen": [3]}}]),
+            "agent 1: lacks the observation 'obs' .*in the 'terminal_observation' of its info",
+        ),
+        (
+            step(1, 2, done=[1], info=[{}, {"terminal_observation": {"obs": [3, 4]}}]),
+            "agent 1: has 2 numbers as the observation 'obs'.*in the 'terminal_observation' of its info",
+        ),
+        (step(1, 2) | {"done": [False, None]}, "agent 1: has None as 'done', expected true or false"),
+        (step(1, 2) | {"done": [False, "false"]}, "agent 1: has 'false' as 'done', expected true or false"),
+        (step(1, 2) | {"done": [2, False]}, "agent 0: has 2 as 'done', expected true or false"),
+    ],
+)
+async def test_a_field_of_one_agent_that_is_wrong_is_named(message, problem):
+    game, made, _ = await begun("A", "A")
+    game.answers.append(message)
+    with pytest.raises(ProgramBroken, match=f"behaviour 'A', {problem}"):
+        await made.step({"A": pressed(0, 1)})
+
+
+@pytest.mark.parametrize("done", [[0, 1], [0.0, 1.0], [False, 1]])
+async def test_truth_may_be_a_number_and_an_info_nothing(done):
+    game, made, _ = await begun("A", "A")
+    game.answers.append(step(1, 2, info=[{}, None]) | {"done": done})
+    assert (await made.step({"A": pressed(0, 1)})).rows["A"].columns.ended == 1

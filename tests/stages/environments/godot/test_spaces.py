@@ -8,6 +8,7 @@ from headrace.queues.specs import GODOT, ObservationSpec
 from headrace.stages.environments.godot.announcement import (
     SHARED_POLICY,
     BadAnnouncement,
+    assign_agents,
     behavior_spec,
     read_announcement,
 )
@@ -105,6 +106,11 @@ def test_pictures_are_told_by_their_keys(size, pictures, shape, last):
         ({"observation_space": [BOX], "action_space": MOVE, "n_agents": 2}, "1 of observation_space for 2 agents"),
         ({"observation_space": BOX, "action_space": 3}, "3 as action_space"),
         ({"observation_space": BOX, "action_space": MOVE, "agent_policy_names": []}, "a name for each of 1 agents"),
+        (
+            {"observation_space": BOX, "action_space": MOVE, "agent_policy_names": [3]},
+            "3 as the policy name of agent 0",
+        ),
+        ({"observation_space": [BOX, 7], "action_space": MOVE, "n_agents": 2}, "7 as the observation_space of agent 1"),
     ],
 )
 def test_an_announcement_that_can_not_be_read_is_described(message, problem):
@@ -133,3 +139,47 @@ def test_an_announcement_that_can_not_be_read_is_described(message, problem):
 def test_spaces_that_are_not_supported_are_refused_with_what_is_expected(observations, actions, problem):
     with pytest.raises(ProgramRefused, match=problem):
         spec_of(observations, actions)
+
+
+TURN = {"turn": {"size": 2, "action_type": "continuous"}}
+
+
+@pytest.mark.parametrize(
+    ("spaces", "problem"),
+    [
+        ({"action_space": [MOVE, MOVE | {"move": {"size": 3, "action_type": "continuous"}}]}, "the action 'move' as "),
+        ({"action_space": [MOVE, MOVE | TURN]}, "the action 'turn' as nothing and "),
+        ({"action_space": [MOVE | TURN, MOVE]}, "the action 'turn' as .* and nothing"),
+        (
+            {"observation_space": [BOX, {"obs": {"space": "box", "size": [9]}}]},
+            "the observation 'obs' as .*8.* and .*9",
+        ),
+    ],
+)
+def test_agents_of_one_behaviour_that_differ_are_told_by_the_field_in_which_they_do(spaces, problem):
+    with pytest.raises(ProgramRefused, match=f"agents 0 and 1 are of one behaviour, 'B', but announce {problem}"):
+        of_two(**spaces)
+
+
+@pytest.mark.parametrize(
+    ("spaces", "problem"),
+    [
+        ({"action_space": [MOVE, {"move": {"size": 2, "action_type": "multi"}}]}, "the action 'move' as .*'multi'"),
+        ({"action_space": [MOVE, {"move": {"action_type": "continuous"}}]}, "the action 'move'.*a size"),
+        ({"observation_space": [BOX, {"obs": {"space": "box"}}]}, "the observation 'obs'"),
+        ({"observation_space": [BOX, {}]}, "no observations"),
+    ],
+)
+def test_a_field_that_is_wrong_for_one_agent_is_named_with_the_agent_alone(spaces, problem):
+    with pytest.raises(ProgramRefused, match=f"behaviour 'B', agent 1: announces {problem}") as refused:
+        of_two(**spaces)
+    assert "agents 0 and 1" not in str(refused.value)
+
+
+def test_agents_of_one_behaviour_may_give_their_keys_in_another_order():
+    assert len(of_two(action_space=[MOVE | TURN, TURN | MOVE])) == 1
+
+
+def of_two(**spaces):
+    message = {"observation_space": [BOX, BOX], "action_space": [MOVE, MOVE], "n_agents": 2, **spaces}
+    return assign_agents(read_announcement(message), [("B", 0)] * 2, "auto", "Godot worker 0")
