@@ -193,6 +193,12 @@ class BehaviorSettings(Settings):
         return {name: signal for name, signal in self.signals.items() if isinstance(signal, LearnedSignalSettings)}
 
     @property
+    def normalizes(self) -> bool:
+        """True if its policy or a reward signal normalises observations."""
+        networks = self.network_settings, *(signal.network_settings for signal in self.learned_signals.values())
+        return any(network.normalize for network in networks)
+
+    @property
     def teacher(self) -> str | None:
         """The behaviour whose trajectories this one imitates during the run; None if it imitates none."""
         return self._imitated("teacher")

@@ -96,7 +96,11 @@ class MemorySettings(Settings):
 class NetworkSettings(Settings):
     """The network of one behaviour."""
 
-    normalize: Flag = Field(False, description="Normalise vector observations by their running mean and variance.")
+    normalize: Flag = Field(
+        False,
+        description="Normalise vector observations by their running mean and variance; of Gymnasium and PettingZoo "
+        "those in float64, or in integers of 32 bits and more, before they are rounded to float32.",
+    )
     hidden_units: Annotated[int | tuple[int, ...], BeforeValidator(_units)] = Field(
         128,
         description="Units in each hidden layer; or a list with the units of every one, from the inputs on "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -47,6 +47,11 @@ class ObservationSpec:
         """The form in messages: `camera uint8[3, 84, 84]`."""
         notes = [note for note, is_so in (("channels last", self.channels_last), ("a goal", self.goal)) if is_so]
         return f"{self.name} {self.dtype}{list(self.shape)}" + (f" ({', '.join(notes)})" if notes else "")
+
+    @property
+    def rounded(self) -> ObservationSpec:
+        """The same in float32, as networks take it in: what the specs of one policy have in common."""
+        return replace(self, dtype="float32") if self.dtype == "float64" else self
 
     @property
     def size(self) -> int:
@@ -131,6 +136,10 @@ class BehaviorSpec:
     def seen(self) -> str:
         """Its observations as messages name them."""
         return ", ".join(map(str, self.observations)) or "no observations"
+
+    def sees_like(self, other: BehaviorSpec) -> bool:
+        """Return True if the observations of both are the same but for float64, which only a normaliser needs."""
+        return [each.rounded for each in self.observations] == [each.rounded for each in other.observations]
 
     @property
     def name(self) -> str:

@@ -251,7 +251,7 @@ def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the envir
     Raises:
         StageError: if it was not.
     """
-    if theirs.observations != ours.observations:
+    if not theirs.sees_like(ours):
         raise StageError(f"it was trained with other observations: {theirs.seen}; {whose} {ours.seen}")
     if replace(theirs.actions, masked=ours.actions.masked) != ours.actions:
         raise StageError(f"it was trained with other actions: {theirs.actions}; {whose} {ours.actions}")

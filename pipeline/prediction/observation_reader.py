@@ -39,7 +39,7 @@ class ObservationReader:
         self._space = terms.observation_space
         self._extract = [part.extract for part in terms.parts]
         self._alone = self._space if isinstance(self._space, BoxSpace | ChoiceSpace) else None
-        self._floats = [part.spec.dtype == "float32" for part in terms.parts]
+        self._floats = [part.spec.dtype in ("float32", "float64") for part in terms.parts]
 
     def read(self, value: Any) -> tuple[tuple[Array, ...], bool]:
         """Return the columns [n, …] of an observation or a batch, and True if it was a single one (n = 1).
@@ -84,8 +84,8 @@ class ObservationReader:
             if bad.any():
                 row = f" in row {int(bad.argmax())} of {len(column)}" if len(column) > 1 else ""
                 raise PredictError(
-                    f"obs{_path(keys)}: has a NaN or infinity{row}, in float32, as the policy sees it; expected finite "
-                    f"numbers of {leaf}"
+                    f"obs{_path(keys)}: has a NaN or infinity{row}, in {column.dtype}, as the policy sees it; expected "
+                    f"finite numbers of {leaf}"
                 )
 
 

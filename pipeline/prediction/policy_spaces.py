@@ -62,7 +62,8 @@ def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
             return _columns(spec, decided, held, chooses)
         seen, done = (from_plain(stated[key]) for key in ("observation", "action"))
         _check_sizes(seen, done, spec)
-        parts = observation_parts(seen, where, _settings(seen, spec.observations))
+        exact = any(observation.dtype == "float64" for observation in spec.observations)
+        parts = observation_parts(seen, where, _settings(seen, spec.observations), exact)
         actions = action_mapping(done, 1, where).spec
     except (StageError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{where}: what it says of the environment's spaces can't be read: {error}") from error
@@ -91,7 +92,7 @@ def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses:
         seen = ComposedSpace("Tuple", dict(enumerate(boxes)))
     parts = []
     for (keys, box), each in zip(leaves(seen), spec.observations, strict=True):
-        (part,) = observation_parts(box, "", {"observation": _setting(box, each)})
+        (part,) = observation_parts(box, "", {"observation": _setting(box, each)}, each.dtype == "float64")
         parts.append(ObservationPart(each, _below(keys, part)))
     kinds: dict[str, OwnSpace] = {}
     if decided.continuous_size:

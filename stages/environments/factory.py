@@ -60,6 +60,12 @@ class EnvironmentRequest:
         return self.config.source_folder
 
     @property
+    def exact(self) -> bool:
+        """True if vectors in float64 are given in float64, as they are to be normalised before they are rounded."""
+        settings = (*self.config.behaviors.values(), self.config.default_settings)
+        return any(each is not None and each.normalizes for each in settings)
+
+    @property
     def first_instance(self) -> int:
         """Number of the actor's first instance, over all actors."""
         return self.replica * self.settings.num_envs

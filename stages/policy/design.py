@@ -196,6 +196,9 @@ ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
 
 NORMALIZER_MEAN = "normalizer.mean"
 NORMALIZER_INVERSE_STD = "normalizer.inverse_std"
+NORMALIZER_REST = "normalizer.mean_rest"
+"""What float32 leaves of the mean: of policies that see float64, after all other tensors, and no part of a layout that
+a trainer has to fill."""
 
 
 def policy_layout(design: PolicyDesign) -> Layout:
@@ -252,7 +255,7 @@ def check_layout(update: PolicyUpdate, expected: Layout) -> None:
     Raises:
         StageError: naming the first tensor that differs, what was expected and what came.
     """
-    got = {name: tuple(shape) for name, shape in update.layout}
+    got = {name: tuple(shape) for name, shape in update.layout if name != NORMALIZER_REST}
     about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
     mend = "was it trained with other network_settings?"
     for name, shape in expected:

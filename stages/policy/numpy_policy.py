@@ -19,6 +19,7 @@ from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import (
     NORMALIZER_INVERSE_STD,
     NORMALIZER_MEAN,
+    NORMALIZER_REST,
     PolicyDesign,
     check_layout,
     consecutive_slices,
@@ -59,9 +60,11 @@ class NumpyPolicy:
         self._activation = activation(design.settings.activation)
         self._sampler = ActionSampler(design)
         self._normalizes = any(name == NORMALIZER_MEAN for name, _ in self._layout)
+        self._exact = self._normalizes and self._observations.exact
         self._weights: list[Floats] = []
         self._vectors = np.empty(0, np.float32)
-        """All that belongs to columns, side by side: the normaliser's mean and 1/std, then the bias of each layer."""
+        """All that belongs to columns, side by side: the normaliser's mean and 1/std, of float64 the mean's rest, and
+        the bias of each layer."""
         self._own: list[Floats] = []
         """The same, one by one."""
         self._widths = [
@@ -81,6 +84,8 @@ class NumpyPolicy:
         layers = [name.removesuffix(".weight") for name, _ in self._layout if name.endswith(".weight")]
         self._weights = [tensors[f"{layer}.weight"] for layer in layers]
         vectors = [tensors[name] for name in (NORMALIZER_MEAN, NORMALIZER_INVERSE_STD) if self._normalizes]
+        if self._exact:  # policies of earlier versions have no rest
+            vectors.append(tensors.get(NORMALIZER_REST, np.zeros_like(vectors[0])))
         vectors += [tensors[f"{layer}.bias"] for layer in layers]
         self._vectors = np.concatenate(vectors)
         self._own = self._split(self._vectors)
@@ -132,9 +137,13 @@ class NumpyPolicy:
             parts = consecutive_slices(counts)
             vectors = self._split(np.repeat([policy._vectors for policy in policies], counts, axis=0))
         with np.errstate(over="ignore", invalid="ignore"):
-            self._observations.write_vectors(observations, x)
-            if self._normalizes:
-                normalize(x, vectors[0], vectors[1], x)
+            if self._exact:
+                seen = self._observations.encode(observations).vectors
+                normalize(seen, vectors[0] + vectors[2].astype(np.float64), vectors[1], x)
+            else:
+                self._observations.write_vectors(observations, x)
+                if self._normalizes:
+                    normalize(x, vectors[0], vectors[1], x)
             for layer, bias in enumerate(vectors[-layers:]):
                 out = self._views[layer + 1]
                 for policy, rows in zip(policies, parts, strict=True):
@@ -150,7 +159,7 @@ class NumpyPolicy:
 
     def _split(self, vectors: Floats) -> list[Floats]:
         """Views of `_vectors` [sum of widths], or of such rows [d, sum of widths], one by one."""
-        widths = [*self._widths[:1] * (2 * self._normalizes), *self._widths[1:]]
+        widths = [*self._widths[:1] * (2 * self._normalizes + self._exact), *self._widths[1:]]
         return [vectors[..., end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
 
     def _resize(self, d: int) -> None:

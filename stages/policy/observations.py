@@ -1,8 +1,9 @@
 """From observations of environments to inputs of networks: one matrix of vectors, maybe normalised, and the others.
 
-The only place where observation dtypes are cast. All vectors stand side by side in one float32 matrix (which is what
-the normaliser works on); images and sets keep their dtype and go to encoders of their own. The normaliser's state and
-start are those of ML-Agents': one imagined observation of 0 with variance 1.
+The only place where observation dtypes are cast. All vectors stand side by side in one matrix, which is what the
+normaliser works on; images and sets keep their dtype and go to encoders of their own. Networks take in float32. The
+matrix is float64 where a vector is, so that it is normalised before it is rounded: a clock in seconds since 1970 has
+steps of 128 in float32.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ VECTORS = "vectors"
 class EncodedObservations:
     """Observations of n agents (or rows) as inputs of networks, not normalised."""
 
-    vectors: NDArray[np.float32]
-    """[n, V]"""
+    vectors: Array
+    """[n, V], float32, or float64 if `ObservationLayout.exact`."""
     others: tuple[Array, ...] = ()
     """[n, *shape] of each image and set, in the order of the spec, in its own dtype."""
 
@@ -43,6 +44,7 @@ class ObservationLayout:
         others: indices in the spec of images and sets, rising.
         goals: slices of the V columns that hold the goal.
         plain: true if there are vectors only and none holds a goal, so that a plain perceptron is enough.
+        exact: true if a vector is float64, so that all are until they are normalised.
 
     Raises:
         StageError: if there is no observation, or one has a rank or dtype that can't be learned from.
@@ -65,13 +67,15 @@ class ObservationLayout:
         self.others = tuple(others)
         self.goals = tuple(goals)
         self.plain = not others and not goals
+        self.exact = any(spec.observations[index].dtype == "float64" for index, _ in vectors)
+        self._dtype = "float64" if self.exact else "float32"
         self._specs = spec.observations
         if not vectors and not others:
             raise StageError(f"{spec.behavior_id}: a policy needs at least one observation, the spec has none")
 
     def encode(self, observations: Sequence[Array]) -> EncodedObservations:
         """Encode one array [n, *shape] per observation: the vectors in a new matrix, the others as they are."""
-        matrix = np.empty((len(observations[0]), self.vector_size), np.float32)
+        matrix = np.empty((len(observations[0]), self.vector_size), self._dtype)
         self.write_vectors(observations, matrix)
         return EncodedObservations(matrix, tuple(observations[index] for index in self.others))
 
@@ -83,7 +87,7 @@ class ObservationLayout:
             arrays[index] = encoded.vectors[:, columns].reshape(len(encoded.vectors), *spec.shape).astype(spec.dtype)
         return [arrays[index] for index in range(len(self._specs))]
 
-    def write_vectors(self, observations: Sequence[Array], out: NDArray[np.float32]) -> None:
+    def write_vectors(self, observations: Sequence[Array], out: Array) -> None:
         """Write the vectors of n observations into `out` [n, V]."""
         for index, columns in self.vectors:
             observation = observations[index]
@@ -96,7 +100,7 @@ class ObservationLayout:
     def columns(self, prefix: str = "") -> tuple[Column, ...]:
         """The columns in which a buffer keeps encoded observations: `vectors` [V], and `obs_<index>` of the others."""
         return (
-            Column(f"{prefix}{VECTORS}", "float32", (self.vector_size,)),
+            Column(f"{prefix}{VECTORS}", self._dtype, (self.vector_size,)),
             *(Column(f"{prefix}obs_{i}", self._specs[i].dtype, self._specs[i].shape) for i in self.others),
         )
 
@@ -127,19 +131,25 @@ def _check(spec: BehaviorSpec, observation: ObservationSpec) -> None:
 
 
 NORMALIZED_LIMIT = 5.0
+LEAST_DEVIATION = 1e-10
+"""A standard deviation that is not larger is that of rounding, and so is one of a mean's last digits in float64."""
+_LAST_DIGITS = 1e-13
 
 
 class Normalizer:
-    """The state of one normaliser over vectors of `size`; kept in float64, used in float32."""
+    """The running mean and variance of vectors of `size`, in float64. Before the first batch nothing is normalised.
+
+    The state of ML-Agents' normaliser, which counts an imagined first observation of 0, can be loaded and goes on.
+    """
 
     def __init__(self, size: int) -> None:
-        self.steps = 1
-        """Observations seen, counting the imagined first one."""
+        self.steps = 0
+        """Observations seen."""
         self.mean: NDArray[np.float64] = np.zeros(size)
-        self.squares: NDArray[np.float64] = np.ones(size)
+        self.squares: NDArray[np.float64] = np.zeros(size)
         """Sum of squared deviations from the mean."""
 
-    def update(self, rows: NDArray[np.float32]) -> None:
+    def update(self, rows: Array) -> None:
         """Count n more observations [n, size].
 
         Chan, Golub & LeVeque (1979), "Updating Formulae and a Pairwise Algorithm for Computing Sample
@@ -148,23 +158,33 @@ class Normalizer:
         n = len(rows)
         if n == 0:
             return
-        batch = rows.astype(np.float64)
+        first = rows[0].astype(np.float64)
+        batch = rows - first  # in float64; what never changes is 0 here, and has no variance of rounding
         batch_mean = batch.mean(axis=0)
         batch -= batch_mean
         total = self.steps + n
-        shift = batch_mean - self.mean
+        shift = (first - self.mean) + batch_mean
         self.squares += np.einsum("ij,ij->j", batch, batch) + np.square(shift) * (self.steps * n / total)
         self.mean += shift * (n / total)
         self.steps = total
 
     def tensors(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(mean, 1 / standard deviation) as trainer and actors use them, each [size]."""
-        return self.mean.astype(np.float32), (1.0 / np.sqrt(self.squares / self.steps)).astype(np.float32)
+        """(mean, 1 / standard deviation) as actors use them, each [size]; a constant is divided by 1."""
+        deviation = np.sqrt(self.squares / max(self.steps, 1))
+        varies = deviation > np.maximum(LEAST_DEVIATION, _LAST_DIGITS * np.abs(self.mean))
+        inverse_std = np.divide(1.0, deviation, out=np.ones_like(deviation), where=varies)
+        return self.mean.astype(np.float32), inverse_std.astype(np.float32)
 
-    def apply(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    @property
+    def mean_rest(self) -> NDArray[np.float32]:
+        """What float32 leaves of the mean [size]: with the mean of `tensors` it has 48 bits."""
+        return (self.mean - self.mean.astype(np.float32)).astype(np.float32)
+
+    def apply(self, rows: Array) -> NDArray[np.float32]:
         """Normalised observations [n, size], a new array."""
-        out = np.empty_like(rows)
-        normalize(rows, *self.tensors(), out)
+        mean, inverse_std = self.tensors()
+        out = np.empty(rows.shape, np.float32)
+        normalize(rows, mean if rows.dtype == np.float32 else self.mean, inverse_std, out)
         return out
 
     def state_dict(self) -> dict[str, Any]:
@@ -186,14 +206,12 @@ class Normalizer:
         self.squares = np.array(state["squares"], np.float64)
 
 
-def normalize(
-    rows: NDArray[np.float32],
-    mean: NDArray[np.float32],
-    inverse_std: NDArray[np.float32],
-    out: NDArray[np.float32],
-) -> None:
-    """Write the normalised `rows` [n, size] into `out`, which may be `rows` itself."""
-    np.subtract(rows, mean, out=out)
+def normalize(rows: Array, mean: Array, inverse_std: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Write the normalised `rows` [n, size] into `out`, which may be `rows` itself.
+
+    The difference from the mean is that of the wider of both dtypes, rounded once: of float64 rows, it should be 64.
+    """
+    np.subtract(rows, mean, out=out, casting="same_kind")
     np.multiply(out, inverse_std, out=out)
     np.maximum(out, -NORMALIZED_LIMIT, out=out)  # these two cost a quarter of np.clip where rows are few
     np.minimum(out, NORMALIZED_LIMIT, out=out)

@@ -18,7 +18,14 @@ from torch import Tensor
 from headrace.queues.messages import Array, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy.design import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, Layout, PolicyDesign, design_of
+from headrace.stages.policy.design import (
+    NORMALIZER_INVERSE_STD,
+    NORMALIZER_MEAN,
+    NORMALIZER_REST,
+    Layout,
+    PolicyDesign,
+    design_of,
+)
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
@@ -83,21 +90,26 @@ class Intake:
         with np.errstate(over="ignore", invalid="ignore"):  # found and named below
             rows = self.layout.encode_columns(batch.rows)
             finals = self.layout.encode_columns(batch.trajectories, "next_obs_")
-        finals = self._sound_at_ends(batch, rows, finals)
-        self._check(batch, rows, finals, step)
+            finals = self._sound_at_ends(batch, rows, finals)
+            self._check(batch, rows, finals, step)
         if self.normalizer is not None:
             self.normalizer.update(rows.vectors)
         return rows, finals
 
-    def normalized(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Vectors [n, V] as networks take them in; the same array where nothing is normalised."""
-        return vectors if self.normalizer is None else self.normalizer.apply(vectors)
+    def normalized(self, vectors: Array) -> NDArray[np.float32]:
+        """Vectors [n, V] as networks take them in; the same array if it is float32 and nothing is normalised."""
+        if self.normalizer is not None:
+            return self.normalizer.apply(vectors)
+        return vectors.astype(np.float32, copy=False)
 
     def policy(self, trainer: Trainer, acting: Mapping[str, Array], layout: Layout) -> PolicyUpdate:
         """A trainer's policy: the network's tensors and the normaliser's as one vector, in the layout's order."""
         tensors = dict(acting)
         if self.normalizer is not None:
             tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self.normalizer.tensors()
+            if self.layout.exact:
+                tensors[NORMALIZER_REST] = rest = self.normalizer.mean_rest
+                layout = (*layout, (NORMALIZER_REST, rest.shape))
         weights = np.concatenate([tensors[name].reshape(-1) for name, _ in layout])
         return PolicyUpdate(trainer.context.behavior, trainer.version, weights, layout, trainer.step)
 
@@ -129,6 +141,7 @@ class Intake:
         mean, inverse_std = (
             np.asarray(tensors[name], np.float64) for name in (NORMALIZER_MEAN, NORMALIZER_INVERSE_STD)
         )
+        mean = mean + np.asarray(tensors.get(NORMALIZER_REST, 0.0), np.float64)
         squares = EXPORTED_STEPS / np.square(inverse_std)
         self.normalizer.load_state_dict({"steps": EXPORTED_STEPS, "mean": mean, "squares": squares})
 
@@ -143,7 +156,7 @@ class Intake:
         ended = batch.terminated
         checked = [other for other in finals.others if other.dtype.kind == "f"]
         if self._beyond_termination:
-            checked.append(finals.vectors)
+            checked.append(finals.vectors.astype(np.float32, copy=False))
         else:
             finals.vectors[ended] = 0.0
         if not checked:
@@ -164,7 +177,8 @@ class Intake:
         return EncodedObservations(finals.vectors, tuple(others))
 
     def _check(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int) -> None:
-        columns: dict[str, Array] = {"obs": rows.vectors, "rewards": batch.rewards}
+        # Networks take in float32, where what is too large is infinite.
+        columns: dict[str, Array] = {"obs": rows.vectors.astype(np.float32, copy=False), "rewards": batch.rewards}
         columns["log_probs"] = batch.rows["log_probs"]
         for name in ("group_rewards", "continuous_actions", "memories", "action_heads"):
             if name in batch.rows:
@@ -180,7 +194,10 @@ class Intake:
                 first = int(ends[k] - batch.lengths[k])
                 at = f"step {row - first} of its trajectory of {batch.lengths[k]} steps"
                 self._refuse(batch, k, name, column[row], at, step)
-        for column in (finals.vectors, *(other for other in finals.others if other.dtype.kind == "f")):
+        for column in (
+            finals.vectors.astype(np.float32, copy=False),
+            *(other for other in finals.others if other.dtype.kind == "f"),
+        ):
             if not np.isfinite(column).all():
                 k = _first_bad_row(column)
                 at = f"the end of its trajectory of {batch.lengths[k]} steps"

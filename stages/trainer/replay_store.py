@@ -9,6 +9,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -243,7 +244,7 @@ def _write(memory: SavedMemory, file: IO[bytes], step: int) -> None:
     _write_all(file, MAGIC + struct.pack("<Q", len(header)) + header + struct.pack("<I", zlib.crc32(header)))
     for column, rows in memory.columns():
         checksum = 0
-        for chunk in _chunks(column, rows):
+        for chunk in chain.from_iterable(map(_chunks, column.parts(rows))):
             _write_all(file, chunk)
             checksum = zlib.crc32(chunk, checksum)
         _write_all(file, struct.pack("<I", checksum))
@@ -264,13 +265,17 @@ def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
         if then != now:
             raise ReplayFileError(f"it was saved with {name} {then}, now it is {now}")
     memory.restore(saved["facts"])
-    if saved["columns"] != _described(memory):
+    if [_before(*described) for described in saved["columns"]] != [_before(*now) for now in _described(memory)]:
         raise ReplayFileError("it holds other observations or actions than the environment has now")
-    for column, rows in memory.columns():
+    for (_, dtype, *_), (column, rows) in zip(saved["columns"], memory.columns(), strict=True):
         checksum = 0
-        for chunk in _chunks(column, rows):
-            _fill(file, chunk)
-            checksum = zlib.crc32(chunk, checksum)
+        for part in column.parts(rows):
+            read = part if dtype == column.dtype.str else np.empty(part.shape, dtype)
+            for chunk in _chunks(read):
+                _fill(file, chunk)
+                checksum = zlib.crc32(chunk, checksum)
+            if read is not part:
+                part[...] = read
         if checksum != struct.unpack("<I", _take(file, 4))[0]:
             raise ReplayFileError(f"its column {column.name} is broken")
     if file.read(1):
@@ -282,12 +287,16 @@ def _described(memory: SavedMemory) -> list[list[Any]]:
     return [[column.name, column.dtype.str, list(column.shape), rows] for column, rows in memory.columns()]
 
 
-def _chunks(column: LazyColumn, rows: int) -> Iterator[memoryview]:
-    """A column's first rows as bytes, in the memory's own arrays."""
-    for part in column.parts(rows):
-        data = _as_bytes(part)
-        for at in range(0, len(data), _CHUNK_BYTES):
-            yield data[at : at + _CHUNK_BYTES]
+def _before(name: str, dtype: str, shape: list[int], rows: int) -> tuple[str, str, list[int], int]:
+    """A column as it was described when all vectors were float32, which are float64 now where they are normalised."""
+    return name, "<f4" if dtype == "<f8" else dtype, shape, rows
+
+
+def _chunks(part: Array) -> Iterator[memoryview]:
+    """An array as bytes, in its own memory."""
+    data = _as_bytes(part)
+    for at in range(0, len(data), _CHUNK_BYTES):
+        yield data[at : at + _CHUNK_BYTES]
 
 
 def _as_bytes(part: Array) -> memoryview:

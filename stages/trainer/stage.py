@@ -270,10 +270,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._lost_updates = int(state.get("lost_updates", 0))
         if self._threads is not None and "threads" in state:
             self._threads.keep(int(state["threads"]))
-        policy = state["policy"]
+        policy, current = state["policy"], self.trainer.policy()
+        weights = np.asarray(policy["weights"], np.float32)
+        # Policies of earlier versions lack the rest of the normaliser's mean, which stands last: it was 0.
         self._policy = replace(
-            self.trainer.policy(),
-            weights=np.asarray(policy["weights"], np.float32),
+            current,
+            weights=np.pad(weights, (0, max(0, len(current.weights) - len(weights)))),
             step=int(policy["step"]),
             version=int(policy["version"]),
         )

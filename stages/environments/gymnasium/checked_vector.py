@@ -58,6 +58,7 @@ class CheckedVector:
         name: of the environment, for messages.
         observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
             open.
+        exact: see `SpaceColumns`.
 
     Attributes:
         mode: its autoreset mode.
@@ -69,7 +70,11 @@ class CheckedVector:
     """
 
     def __init__(
-        self, envs: VectorEnv[Any, Any, Any], name: str, observations: Mapping[str, ObservationSettings] | None
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        name: str,
+        observations: Mapping[str, ObservationSettings] | None,
+        exact: bool = False,
     ) -> None:
         self.num_envs: int = envs.num_envs
         self._envs = envs
@@ -79,7 +84,8 @@ class CheckedVector:
         self._terminated, self._truncated = FlagsColumn("terminated"), FlagsColumn("truncated")
         try:
             self.mode = _autoreset_mode(envs, name)
-            self.spaces = SpaceColumns(envs.single_observation_space, envs.single_action_space, name, observations)
+            spaces = envs.single_observation_space, envs.single_action_space
+            self.spaces = SpaceColumns(*spaces, name, observations, exact)
             self._shapes = [part.spec.shape for part in self.spaces.parts]
             self.actions = self.spaces.actions(envs.num_envs)
         except StageError:

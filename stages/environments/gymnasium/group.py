@@ -47,6 +47,7 @@ class GymnasiumGroup:
         observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
             open.
         info_keys: `environment.info_keys`.
+        exact: see `SpaceColumns`.
 
     Raises:
         StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
@@ -59,12 +60,13 @@ class GymnasiumGroup:
         name: str,
         observations: Mapping[str, ObservationSettings] | None = None,
         info_keys: Sequence[str] = (),
+        exact: bool = False,
     ) -> None:
         self.num_envs: int = envs.num_envs
         self.limits_episodes = False
         """True if its maker has given each environment the limit of the settings."""
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
-        self._envs = CheckedVector(envs, name, observations)
+        self._envs = CheckedVector(envs, name, observations, exact)
         self._behavior = behavior
         self._name = name
         self._episode_infos = EpisodeInfos(info_keys, name)

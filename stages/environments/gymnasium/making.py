@@ -43,14 +43,8 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
         name = _name(settings.id)
         _import_registrar(settings.id, request.folder)
         singly = bool(request.config.environment_parameters)
-        envs = make_vector(
-            settings.id,
-            settings.num_envs,
-            settings.options,
-            name,
-            wrap(settings.max_episode_steps if singles else None),
-            singly,
-        )
+        wrapped = wrap(settings.max_episode_steps if singles else None)
+        envs = make_vector(settings.id, settings.num_envs, settings.options, name, wrapped, singly)
     else:
         name = f"environment factory {settings.factory!r}"
         env, make = factory.call_factory(request, name)
@@ -63,7 +57,9 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
             )
         singles = isinstance(env, Env)
         envs = vectorise(env, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
-    group = GymnasiumGroup(envs, settings.behavior or "", name, settings.observations, settings.info_keys)
+    group = GymnasiumGroup(
+        envs, settings.behavior or "", name, settings.observations, settings.info_keys, request.exact
+    )
     group.limits_episodes = singles
     return group
 

@@ -84,6 +84,7 @@ class PettingZooGroup:
         outcome: the rule by which a game is won, see `environment.outcome`.
         rotate_sides: True if teams change sides with each episode; None: if all sides have the same behaviours.
         info_keys: `environment.info_keys`.
+        exact: see `SpaceColumns`.
 
     Raises:
         StageError: if the roles do not fit the agents, or a space is not supported.
@@ -99,6 +100,7 @@ class PettingZooGroup:
         outcome: OutcomeRule = "return",
         rotate_sides: bool | None = None,
         info_keys: Sequence[str] = (),
+        exact: bool = False,
     ) -> None:
         self.num_envs = len(instances)
         self.limits_episodes = any(isinstance(instance, LimitedInstance) for instance in instances)
@@ -107,6 +109,7 @@ class PettingZooGroup:
         self._name = name
         self._episode_infos = EpisodeInfos(info_keys, name)
         self._observations = observations or {}
+        self._exact = exact
         self._outcome: OutcomeRule = outcome
         self._wants_rotation = rotate_sides
         self._rotates = False
@@ -240,7 +243,7 @@ class PettingZooGroup:
 
     def _add_spaces(self, behavior: str, grouped: bool) -> None:
         spaces = self._assignment.spaces_of(behavior)
-        self._spaces[behavior] = BehaviorSpaces(behavior, *spaces, self._observations, grouped, self._name)
+        self._spaces[behavior] = BehaviorSpaces(behavior, *spaces, self._observations, grouped, self._name, self._exact)
         self._tracks_group_rewards |= grouped and self._instances[0].by_turns
 
     def _make_specs(self) -> None:

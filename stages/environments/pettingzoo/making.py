@@ -57,6 +57,7 @@ def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGro
         settings.outcome,
         settings.rotate_sides,
         settings.info_keys,
+        request.exact,
     )
 
 

@@ -25,6 +25,7 @@ class SpaceColumns:
         action_space: Gymnasium's, of one agent.
         owner: the environment's name, for messages.
         settings: `environment.observations`: the kinds of observations, by name, where their spaces leave them open.
+        exact: see `observation_parts`.
 
     Attributes:
         observation_space: as plain data, without the mask.
@@ -37,14 +38,19 @@ class SpaceColumns:
     """
 
     def __init__(
-        self, observation_space: Any, action_space: Any, owner: str, settings: Mapping[str, ObservationSettings] | None
+        self,
+        observation_space: Any,
+        action_space: Any,
+        owner: str,
+        settings: Mapping[str, ObservationSettings] | None,
+        exact: bool = False,
     ) -> None:
         seen, self._action_space = own_space(observation_space), own_space(action_space)
         self.mask_observed = isinstance(seen, ComposedSpace) and seen.kind == "Dict" and MASK in seen.parts
         if isinstance(seen, ComposedSpace) and self.mask_observed:
             seen = replace(seen, parts={key: part for key, part in seen.parts.items() if key != MASK})
         self.observation_space = seen
-        self.parts = observation_parts(self.observation_space, owner, settings)
+        self.parts = observation_parts(self.observation_space, owner, settings, exact)
         self._owner = owner
         self._mappings = lru_cache(maxsize=64)(self._make_mapping)
         self._actions = self.actions(1).spec

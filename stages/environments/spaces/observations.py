@@ -83,7 +83,7 @@ class _Leaf:
 
 
 def observation_parts(
-    space: OwnSpace, owner: str, settings: Mapping[str, ObservationSettings] | None = None
+    space: OwnSpace, owner: str, settings: Mapping[str, ObservationSettings] | None = None, exact: bool = False
 ) -> tuple[ObservationPart, ...]:
     """Map an observation space to columns, in the space's own order.
 
@@ -91,6 +91,7 @@ def observation_parts(
         space: the space of a single instance.
         owner: the environment's name, for messages.
         settings: `environment.observations`: kinds of observations, by name.
+        exact: keep vectors in float64 whose numbers float32 may round, for those who normalise them first.
 
     Raises:
         StageError: if an observation can't be of its kind, or the settings name an unknown one.
@@ -101,7 +102,7 @@ def observation_parts(
         for keys, leaf in leaves(space)
     ]
     _check_names(settings, [leaf.name for leaf in found], owner)
-    parts = [_part(leaf) for leaf in found]
+    parts = [_part(leaf, exact) for leaf in found]
     if not parts:
         raise StageError(f"{owner}: its observation space {space} is empty; an agent has to observe something")
     if GOAL not in settings:
@@ -141,7 +142,7 @@ def _goal(part: ObservationPart) -> ObservationPart:
     return replace(part, spec=replace(part.spec, goal=True)) if part.spec.kind == "vector" else part
 
 
-def _part(leaf: _Leaf) -> ObservationPart:
+def _part(leaf: _Leaf, exact: bool) -> ObservationPart:
     kind = _kind(leaf)
     if kind != "image" and leaf.settings.channels is not None:
         raise leaf.mistake(".channels", f"only an image has channels; {leaf.space} is used as a {kind}")
@@ -150,7 +151,7 @@ def _part(leaf: _Leaf) -> ObservationPart:
     if kind == "image":
         return _image_part(leaf)
     if kind == "vector":
-        return _vector_part(leaf)
+        return _vector_part(leaf, exact)
     return _sequence_part(leaf) if isinstance(leaf.space, SequenceSpace) else _rows_part(leaf)
 
 
@@ -234,8 +235,10 @@ def _channels_last(leaf: _Leaf) -> bool:
     return smallest != 0
 
 
-def _vector_part(leaf: _Leaf) -> ObservationPart:
+def _vector_part(leaf: _Leaf, exact: bool) -> ObservationPart:
     size, dtype, extract = _flattened(leaf.space)
+    if exact and isinstance(leaf.space, BoxSpace) and np.result_type(leaf.space.dtype, np.float32) != np.float32:
+        return leaf.part((size,), np.float64, _cast(np.dtype(np.float64), (size,)))
     return leaf.part((size,), dtype, extract)
 
 

@@ -20,6 +20,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import (
     NORMALIZER_INVERSE_STD,
     NORMALIZER_MEAN,
+    NORMALIZER_REST,
     PolicyDesign,
     check_layout,
     policy_layout,
@@ -28,7 +29,7 @@ from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import seeded, write_named
 from headrace.stages.policy.network.layers import linear
 from headrace.stages.policy.network.transfers import Inputs, host_copies
-from headrace.stages.policy.observations import ObservationLayout, normalize
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.policy.sampling import ActionSampler, action_features, check_heads, first_action_features
 
@@ -135,7 +136,7 @@ class TorchPolicy:
         self._observations = ObservationLayout(design.spec)
         self._sampler = ActionSampler(design)
         self._actor = untrained_actor(design).to(device)
-        self._normalizer: tuple[Floats, Floats] | None = None
+        self._normalizer: tuple[Array, Floats] | None = None
         self.memory_size = design.memory_size
         self.previous_action_size = design.previous_action_size
         self.version = -1
@@ -146,7 +147,10 @@ class TorchPolicy:
         tensors = update.tensors()
         self._actor.load_acting(tensors)
         if NORMALIZER_MEAN in tensors:
-            self._normalizer = (tensors[NORMALIZER_MEAN].copy(), tensors[NORMALIZER_INVERSE_STD].copy())
+            mean: Array = tensors[NORMALIZER_MEAN].copy()
+            if NORMALIZER_REST in tensors:
+                mean = mean + tensors[NORMALIZER_REST].astype(np.float64)
+            self._normalizer = (mean, tensors[NORMALIZER_INVERSE_STD].copy())
         if self._actor.log_sigma is not None:
             self._sampler.log_sigma = self._actor.log_sigma.detach().cpu().numpy().copy()
         self._sampler.adopt(update)
@@ -186,7 +190,9 @@ class TorchPolicy:
         with np.errstate(over="ignore", invalid="ignore"):
             encoded = self._observations.encode(observations)
             if self._normalizer is not None:
-                normalize(encoded.vectors, *self._normalizer, encoded.vectors)
+                vectors = np.empty(encoded.vectors.shape, np.float32) if self._observations.exact else encoded.vectors
+                normalize(encoded.vectors, *self._normalizer, vectors)
+                encoded = EncodedObservations(vectors, encoded.others)
         with torch.inference_mode(), _one_thread():
             inputs = Inputs.from_encoded(encoded, self._device)
             if recall is not None:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace.queues.messages import Array
 from headrace.stages.policy.observations import EncodedObservations
 
 
@@ -131,6 +132,8 @@ class Inputs(NamedTuple):
     """[B / L, m] before the first row of each sequence, only with memory."""
     sequence_length: int = 1
     """L."""
+    vectors_rest: Tensor | None = None
+    """[B, V] what float32 leaves of vectors in float64 that are not normalised; None where they are float32."""
 
     @classmethod
     def from_encoded(cls, encoded: EncodedObservations, device: str | torch.device = "cpu") -> Inputs:
@@ -139,8 +142,14 @@ class Inputs(NamedTuple):
         others = tuple(
             to_device(torch.from_numpy(np.require(other, requirements=("C", "W"))), device) for other in encoded.others
         )
-        return cls(to_device(torch.from_numpy(encoded.vectors), device), others)
+        vectors: Array = encoded.vectors.astype(np.float32, copy=False)
+        inputs = cls(to_device(torch.from_numpy(vectors), device), others)
+        if vectors is encoded.vectors:
+            return inputs
+        rest = (encoded.vectors - vectors).astype(np.float32)
+        return inputs._replace(vectors_rest=to_device(torch.from_numpy(rest), device))
 
     def rows(self, index: Tensor | slice) -> Inputs:
         """Some of the rows, without memory."""
-        return Inputs(self.vectors[index], tuple(other[index] for other in self.others))
+        rest = None if self.vectors_rest is None else self.vectors_rest[index]
+        return Inputs(self.vectors[index], tuple(other[index] for other in self.others), vectors_rest=rest)

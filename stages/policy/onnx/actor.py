@@ -17,7 +17,13 @@ from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import Array
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
-from headrace.stages.policy.design import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, PolicyDesign, branch_slices
+from headrace.stages.policy.design import (
+    NORMALIZER_INVERSE_STD,
+    NORMALIZER_MEAN,
+    NORMALIZER_REST,
+    PolicyDesign,
+    branch_slices,
+)
 from headrace.stages.policy.network.body import Encoders, HyperLayer, NetworkBody
 from headrace.stages.policy.network.custom import CustomNetwork
 from headrace.stages.policy.network.images import ImageEncoders, VisualEncoder
@@ -120,6 +126,8 @@ def _normalized(graph: Graph, vectors: str, tensors: Mapping[str, Array]) -> str
     if NORMALIZER_MEAN not in tensors:
         return vectors
     centred = graph.node("Sub", vectors, graph.constant(tensors[NORMALIZER_MEAN]))
+    if NORMALIZER_REST in tensors:
+        centred = graph.node("Sub", centred, graph.constant(tensors[NORMALIZER_REST]))
     scaled = graph.multiply(centred, tensors[NORMALIZER_INVERSE_STD])
     return graph.clip(scaled, -NORMALIZED_LIMIT, NORMALIZED_LIMIT)
 

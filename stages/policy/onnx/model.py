@@ -239,4 +239,4 @@ def _made_up(spec: ObservationSpec, random: np.random.Generator) -> Array:
     shape = (_ROWS, *spec.shape)
     if np.dtype(spec.dtype).kind in "biu":
         return random.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(spec.dtype)
-    return random.standard_normal(shape).astype(spec.dtype)
+    return random.standard_normal(shape).astype(np.float32).astype(spec.dtype)  # models take in float32

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace.config import GAILSettings
+from headrace.queues.messages import Array
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
@@ -117,7 +117,7 @@ class GAIL(NetworkSignal):
             reported["Policy/GAIL Beta"] = self._beta
         return reported
 
-    def observe(self, vectors: NDArray[np.float32]) -> None:
+    def observe(self, vectors: Array) -> None:
         """Nothing: the normaliser goes by the demonstrations alone."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from headrace.config import LearnedSignalSettings, OwnSignalSettings, RewardSignalSettings
 from headrace.config.errors import KeyPath, dotted
+from headrace.queues.messages import Array
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import LoadError, NotFiniteError, StageError, blaming
 from headrace.stages.loading import check_arguments, construct, find_class, load_attribute
@@ -101,7 +102,7 @@ class RewardSignal(ABC):
         """The end of the message about rewards that are not finite."""
         return f"; see {type(self).__name__}.compute"
 
-    def observe(self, vectors: NDArray[np.float32]) -> None:  # noqa: B027  # a signal may normalise nothing
+    def observe(self, vectors: Array) -> None:  # noqa: B027  # a signal may normalise nothing
         """Count the vector observations [n, V] of new steps, for a normaliser.
 
         Trainers call it once for each step, before that step's reward is computed: a normaliser without data would
@@ -293,7 +294,7 @@ class NetworkSignal(RewardSignal):
         values = torch.stack([value.detach() for value in reported.values()]).tolist()  # one wait for the device
         return dict(zip(reported, values, strict=True))
 
-    def observe(self, vectors: NDArray[np.float32]) -> None:
+    def observe(self, vectors: Array) -> None:
         """Count the vector observations [n, V] of new steps in the normaliser."""
         if self.normalizer is not None:
             self.normalizer.update(vectors)
@@ -302,9 +303,13 @@ class NetworkSignal(RewardSignal):
         """Inputs as the network receives them; the same where nothing is normalised."""
         if self.normalizer is None:
             return inputs
-        mean, inverse_std = (torch.from_numpy(tensor).to(self.device) for tensor in self.normalizer.tensors())
-        vectors = ((inputs.vectors - mean) * inverse_std).clamp(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
-        return inputs._replace(vectors=vectors)
+        tensors = (*self.normalizer.tensors(), self.normalizer.mean_rest)
+        mean, inverse_std, rest = (torch.from_numpy(tensor).to(self.device) for tensor in tensors)
+        centred = inputs.vectors - mean
+        if inputs.vectors_rest is not None:
+            centred += inputs.vectors_rest - rest
+        vectors = (centred * inverse_std).clamp(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
+        return inputs._replace(vectors=vectors, vectors_rest=None)
 
     def state_dict(self) -> dict[str, Any]:
         """Network, optimizer, normaliser, randomness."""

@@ -91,10 +91,10 @@ class MinibatchMaker:
             allowed = self._tensor(np.add.reduceat(masks, self._begins, axis=1, dtype=np.float32))
         return ReplayMinibatch(actor, inputs, target, transitions.continuous, choices, penalties, allowed, mask)
 
-    def _normalized(self, vectors: NDArray[np.float32], inputs: Inputs) -> Inputs:
+    def _normalized(self, vectors: Array, inputs: Inputs) -> Inputs:
         if self._intake.normalizer is None:
             return inputs
-        return inputs._replace(vectors=self._tensor(self._intake.normalized(vectors)))
+        return inputs._replace(vectors=self._tensor(self._intake.normalized(vectors)), vectors_rest=None)
 
     def _with_memory(
         self, replayed: ReplayedRows, sequences: ReplayedSequences, inputs: Inputs, following: Inputs

@@ -14,6 +14,7 @@ from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, policy_layout
 from headrace.stages.policy.design import MASK_PENALTY, branch_slices
 from headrace.stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
+from headrace.stages.policy.network.actor import TorchPolicy
 from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.numpy_policy import act_together
 
@@ -88,6 +89,49 @@ def test_its_heads_are_those_of_the_network_in_torch(actions, squashed, normaliz
     with torch.no_grad():
         expected, _ = network(inputs_for(seen, tensors))
     np.testing.assert_allclose(policy_of(design, tensors).heads(seen), expected.numpy(), atol=2e-5)
+
+
+def clock_policy(seed, start=1.7e9, rest=True):
+    """A policy that sees a clock, and what its network takes in of times."""
+    spec = BehaviorSpec("Test", (ObservationSpec("time", (2,), "float64"), ObservationSpec("v", (1,))), ActionSpec(2))
+    design = PolicyDesign(spec, NetworkSettings.model_validate({**SMALL, "normalize": True}), False)
+    random, normalizer = np.random.default_rng(seed), Normalizer(3)
+    normalizer.update(np.concatenate([start + random.normal(0, 60, (50, 2)), random.normal(size=(50, 1))], axis=1))
+    network = seeded(random, lambda: ActorNetwork(design))
+    tensors = network.acting_tensors()
+    tensors["normalizer.mean"], tensors["normalizer.inverse_std"] = normalizer.tensors()
+    tensors["normalizer.mean_rest"] = normalizer.mean_rest
+    layout = (*policy_layout(design), *((("normalizer.mean_rest", (3,)),) if rest else ()))
+    weights = np.concatenate([tensors[name].reshape(-1) for name, _ in layout])
+    policies = NumpyPolicy(design), TorchPolicy(design)
+    for policy in policies:
+        policy.load(PolicyUpdate("Test", 1, weights, layout, 0))
+    return *policies, lambda seen: torch.from_numpy(normalizer.apply(np.concatenate(seen, axis=1))), network
+
+
+def test_float64_is_normalised_before_it_is_rounded():
+    by_numpy, by_torch, normalized, network = clock_policy(0)
+    seen = 1.7e9 + np.array([[0.0, 60.0], [60.0, 0.0], [1.0, -1.0]]), np.zeros((3, 1), np.float32)
+    with torch.no_grad():
+        expected, _ = network(Inputs(normalized(seen)))
+    np.testing.assert_allclose(by_numpy.heads(seen), expected, atol=1e-5)
+    np.testing.assert_allclose(by_torch.heads(seen)[0], expected, atol=1e-5)
+
+
+def test_policies_that_see_float64_decide_together_as_each_alone():
+    policies = [clock_policy(seed, start)[0] for seed, start in ((0, 1.7e9), (1, 1.6e9))]
+    seen = 1.7e9 + np.arange(8.0).reshape(4, 2), np.zeros((4, 1), np.float32)
+    rows = np.array([0, 2]), np.array([1, 3])
+    together = act_together([*zip(policies, rows, strict=True)], seen, None, np.random.default_rng(0), True)
+    for policy, own in zip(policies, rows, strict=True):
+        alone = policy.act(tuple(each[own] for each in seen), None, np.random.default_rng(0), True)
+        np.testing.assert_array_equal(together.actions.continuous[own], alone.actions.continuous)
+
+
+def test_a_policy_of_an_earlier_version_without_the_rest_of_its_mean_plays():
+    by_numpy, by_torch, _, _ = clock_policy(0, start=100.0, rest=False)
+    seen = 100.0 + np.zeros((1, 2)), np.zeros((1, 1), np.float32)
+    np.testing.assert_allclose(by_numpy.heads(seen), by_torch.heads(seen)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,21 @@ def mixed(n):
     )
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int64", "float64", "bool", "float32"])
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float16", "bool", "float32"])
 def test_vectors_of_every_dtype_become_float32(dtype):
     encoded = layout(ObservationSpec("o", (3,), dtype)).encode((np.array([[0, 1, 1], [1, 0, 1]], dtype),))
     assert encoded.vectors.dtype == np.float32
     assert encoded.vectors.tolist() == [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]]
+
+
+def test_one_vector_in_float64_keeps_all_of_them_so():
+    both = layout(ObservationSpec("clock", (1,), "float64"), ObservationSpec("v", (2,)))
+    encoded = both.encode((np.array([[1.7e9 + 1]]), np.array([[0.5, 2]], np.float32)))
+    assert encoded.vectors.tolist() == [[1.7e9 + 1, 0.5, 2.0]]
+    assert both.columns()[0].dtype == "float64"
+    assert (
+        layout(ObservationSpec("i", (3, 9, 9), "float64"), ObservationSpec("v", (2,))).columns()[0].dtype == "float32"
+    )
 
 
 def test_vectors_lie_side_by_side_in_the_order_of_the_spec():

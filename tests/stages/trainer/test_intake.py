@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
+import torch
 from trainer_samples import experience
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.policy.observations import Normalizer
 from headrace.stages.trainer.intake import EXPORTED_STEPS, Intake
 
@@ -93,7 +95,7 @@ def test_numbers_that_are_not_finite_are_refused_before_anything_is_kept(column,
     given.rows[column][row] = value
     with pytest.raises(NotFiniteError, match=message):
         intake.encode(given, 7)
-    assert intake.normalizer.steps == 1
+    assert intake.normalizer.steps == 0
 
 
 @pytest.mark.parametrize("column", ["next_obs_0", "next_obs_1"])
@@ -146,3 +148,49 @@ def test_an_exported_policy_has_to_normalize_as_this_one_does():
             {"normalizer.mean": np.zeros(3), "normalizer.inverse_std": np.ones(3)}
         )
     Intake(SPEC, False).load_exported_normalizer({})
+
+
+CLOCK = BehaviorSpec("Test", (ObservationSpec("time", (1,), "float64"), ObservationSpec("v", (2,))), ActionSpec(1))
+
+
+def clock_batch(times=(0.0, 60.0, 0.0, 60.0)):
+    made = experience(CLOCK, [2, 2])
+    made.trajectories["next_obs_0"][:] = 1.7e9
+    return made.replace(obs_0=1.7e9 + np.array(times)[:, None])
+
+
+def test_float64_is_normalised_before_it_is_rounded():
+    intake = Intake(CLOCK, True)
+    rows, finals = intake.encode(clock_batch(), 0)
+    assert rows.vectors.dtype == finals.vectors.dtype == np.float64
+    normalized = intake.normalized(rows.vectors)
+    assert normalized.dtype == np.float32
+    np.testing.assert_allclose(normalized[:, 0], [-1, 1, -1, 1], rtol=1e-6)
+
+
+def test_where_nothing_is_normalised_float64_is_rounded():
+    intake = Intake(CLOCK, False)
+    rows, _ = intake.encode(clock_batch(), 0)
+    assert intake.normalized(rows.vectors).dtype == np.float32
+    inputs = Inputs.from_encoded(rows)
+    assert inputs.vectors.dtype == torch.float32
+    assert (inputs.vectors.double() + inputs.vectors_rest)[:, 0].tolist() == (1.7e9 + np.array([0, 60, 0, 60])).tolist()
+
+
+def test_what_float32_can_not_hold_is_refused_in_float64_too():
+    with pytest.raises(NotFiniteError, match="agent 100, episode 0: obs is not finite at step 1 of its trajectory"):
+        Intake(CLOCK, True).encode(clock_batch((0.0, 1e300, 0.0, 0.0)), 7)
+
+
+def test_an_exported_policy_that_sees_float64_has_the_whole_mean_and_one_without_its_rest_is_taken():
+    intake, again, older = (Intake(CLOCK, True) for _ in range(3))
+    rows, _ = intake.encode(clock_batch(), 0)
+    tensors = dict(
+        zip(("normalizer.mean", "normalizer.inverse_std"), intake.normalizer.tensors(), strict=True),
+        **{"normalizer.mean_rest": intake.normalizer.mean_rest},
+    )
+    again.load_exported_normalizer(tensors)
+    np.testing.assert_allclose(again.normalized(rows.vectors), intake.normalized(rows.vectors), rtol=1e-4)
+    del tensors["normalizer.mean_rest"]
+    older.load_exported_normalizer(tensors)
+    assert older.normalizer.mean[0] == np.float32(1.7e9 + 30)

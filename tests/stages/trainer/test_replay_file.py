@@ -1,5 +1,7 @@
+from dataclasses import replace
+
 import pytest
-from replay_world import Every, Piece, World, add, new_memory, rows_of
+from replay_world import SPEC, Every, Piece, World, add, new_memory, rows_of
 
 from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 
@@ -36,6 +38,15 @@ def test_a_memory_read_back_is_the_same_and_goes_on_the_same(memory, world, tmp_
             add(each, batch)
         assert everything(other) == everything(memory)
         assert len(other.observations) == len(memory.observations)
+
+
+def test_a_memory_of_an_earlier_version_is_read_where_vectors_are_float64_now(memory, tmp_path):
+    write_replay(memory, tmp_path / "replay.bin")
+    first, *others = SPEC.observations
+    exact = replace(SPEC, observations=(replace(first, dtype="float64"), *others))
+    other = new_memory(CAPACITY, LENGTH, exact)
+    read_replay(other, tmp_path / "replay.bin")
+    assert everything(other) == everything(memory)
 
 
 def test_an_empty_memory_is_read_back_empty(tmp_path):

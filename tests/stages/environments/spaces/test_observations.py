@@ -17,8 +17,8 @@ from headrace.stages.environments.spaces.own_space import own_space
 from headrace.stages.errors import StageError
 
 
-def observation_parts(space, owner, settings=None):
-    return observations.observation_parts(own_space(space), owner, settings)
+def observation_parts(space, owner, settings=None, exact=False):
+    return observations.observation_parts(own_space(space), owner, settings, exact)
 
 
 def take_rows(space, batch, rows):
@@ -53,6 +53,45 @@ def pixels(*shape, low=0, high=255):
 
 
 # Vectors.
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept"),
+    [
+        (np.float64, "float64"),
+        (np.int64, "float64"),
+        (np.uint32, "float64"),
+        (np.float16, "float32"),
+        (np.float32, "float32"),
+        (np.int16, "int16"),
+        (np.uint8, "uint8"),
+    ],
+)
+def test_exact_vectors_are_float64_where_float32_would_round_them(dtype, kept):
+    space = spaces.Box(0, 100, (3,), dtype)
+    (part,) = observation_parts(space, "Env", exact=True)
+    assert part.spec.dtype == kept
+    values = part.extract(np.array([[1, 2, 99]], dtype))
+    assert (values.dtype, values.tolist()) == (np.dtype(kept), [[1, 2, 99]])
+
+
+def test_exact_is_about_vectors_alone_wherever_they_stand():
+    space = spaces.Dict(
+        clock=spaces.Box(0, np.inf, (), np.float64),
+        nested=spaces.Tuple([spaces.Box(-1, 1, (2, 2), np.float64), spaces.Discrete(3)]),
+        picture=spaces.Box(0, 1, (16, 16, 3), np.float64),
+        things=spaces.Box(0, 1, (4, 2), np.float64),
+    )
+    parts = observation_parts(space, "Env", said(things="set"), exact=True)
+    kinds = {part.spec.name: part.spec.dtype for part in parts}
+    assert kinds == {
+        "clock": "float64",
+        "nested.0": "float64",
+        "nested.1": "float32",
+        "picture": "float32",
+        "things": "float32",
+    }
+    assert parts[0].extract({"clock": np.array([1.7e9 + 1])}).tolist() == [[1.7e9 + 1]]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -224,6 +226,24 @@ def test_a_policy_of_another_network_is_refused():
         onnx_model(design_for(), update_for(design_for(hidden_units=8)))
     with pytest.raises(StageError, match="normalize"):
         onnx_model(design_for(normalize=True), update_for(design_for()))
+
+
+def test_of_float64_a_model_subtracts_the_whole_mean_of_what_it_is_given_in_float32():
+    design = design_for(ObservationSpec("time", (3,), "float64"), normalize=True)
+    update = update_for(design)
+    rest = np.array([3e-6, -3e-6, 1e-6], np.float32)
+    tensors = {
+        **update.tensors(),
+        "normalizer.mean": np.array([100, -100, 50], np.float32),
+        "normalizer.mean_rest": rest,
+    }
+    tensors["normalizer.inverse_std"] = np.array([1e5, 1e5, 1e5], np.float32)
+    layout = (*update.layout, ("normalizer.mean_rest", (3,)))
+    update = replace(update, layout=layout, weights=np.concatenate([tensors[n].reshape(-1) for n, _ in layout]))
+    seen = (np.array([[100, -100, 50]], np.float32).astype(np.float64),)
+    found = run(exported(design, update), inputs_for(design, seen))
+    expected = live_policy(design, update).act(seen, None, np.random.default_rng(0), True).actions.continuous
+    np.testing.assert_allclose(found["deterministic_continuous_actions"], expected, atol=1e-4)
 
 
 def test_continuous_actions_alone_need_no_masks():

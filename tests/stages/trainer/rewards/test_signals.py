@@ -9,6 +9,7 @@ import torch
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.rewards import make_signals
 
 SIGNALS = ["curiosity", "gail", "rnd"]
@@ -153,10 +154,21 @@ def test_the_normaliser_counts_what_it_is_shown_and_nothing_else(name, make_spec
     signal.observe(transitions.inputs.vectors.numpy())
     state = signal.state_dict()["normalizer"]
     np.testing.assert_allclose(state["mean"], transitions.inputs.vectors.mean(dim=0), rtol=1e-3)
-    assert state["steps"] == 2001
+    assert state["steps"] == 2000
     signal.learn(transitions)
     signal.rewards(transitions)
     assert same(signal.state_dict()["normalizer"], state)
+
+
+def test_float64_is_normalised_before_it_is_rounded(make_spec, make_signal, make_transitions):
+    spec = make_spec()
+    signal = make_signal("rnd", spec, network_settings=NORMALIZED)
+    seen = 1.7e9 + 60.0 * np.random.default_rng(0).integers(0, 2, (20, 3))
+    signal.observe(seen)
+    inputs = signal.normalized(Inputs.from_encoded(EncodedObservations(seen)))
+    np.testing.assert_allclose(inputs.vectors, signal.normalizer.apply(seen), atol=1e-5)
+    assert inputs.vectors.abs().max() < 3
+    assert inputs.vectors_rest is None
 
 
 def test_normalised_vectors_are_clipped_to_five_standard_deviations(make_spec, make_signal, make_transitions):
