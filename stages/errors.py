@@ -74,6 +74,11 @@ def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
 
 
 _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
+_PACKAGES = _LIBRARIES[1:]
+_PLUMBING = tuple(
+    f"{packages}/{package}" for packages in _PACKAGES for package in ("numpy/", "gymnasium/", "pettingzoo/utils/")
+)
+"""Packages that environments are made with, whose lines say less than the environment's own."""
 
 
 def describe_error(error: BaseException) -> str:
@@ -83,6 +88,16 @@ def describe_error(error: BaseException) -> str:
     """
     frame = user_frame(error)
     place = "" if frame is None else f" (at {frame.filename}:{frame.lineno}, in {frame.name})"
+    return error_summary(error) + place
+
+
+def describe_fault(error: BaseException) -> str:
+    """Describe an error of an environment: as `describe_error`, or with the place in the package that raised it."""
+    if user_frame(error) is not None:
+        return describe_error(error)
+    calls = [call for call in frames(error) if call.filename.startswith(_PACKAGES)]
+    own = [call for call in calls if not call.filename.startswith(_PLUMBING)]
+    place = "".join(f" (at {call.filename}:{call.lineno}, in {call.name})" for call in (own or calls)[-1:])
     return error_summary(error) + place
 
 

@@ -29,6 +29,7 @@ HEAVY_ALLOWED = {
         "stages/environments/gymnasium/checked_vector.py",
         "stages/environments/gymnasium/group.py",
         "stages/environments/gymnasium/in_turn.py",
+        "stages/environments/gymnasium/single.py",
         "stages/environments/pettingzoo/behavior_spaces.py",
         "stages/environments/gymnasium/trial.py",
         "stages/environments/gymnasium/vectorising.py",

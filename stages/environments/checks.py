@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
+from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
@@ -20,7 +21,9 @@ from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
 log = logging.getLogger(__name__)
 
 Who = Callable[[int | None], str]
-"""From a row to who returned it, as messages begin: the environment, its instance, an agent; None: all together."""
+"""From a row to who returned it, as errors begin: the environment, its instance, an agent; None: all together.
+
+Who returned what does not fit may be asked again, to find out; so it is called for errors alone."""
 
 _FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
 
@@ -28,6 +31,15 @@ _FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
 def described(value: Any) -> str:
     """Describe what a call returned by its type: `4 values`, `a list`."""
     return f"{len(value)} values" if isinstance(value, tuple) else f"a {type(value).__name__}"
+
+
+def space_problem(space: Any, which: str) -> str | None:
+    """Say why a value is no space of Gymnasium's; `which` is the attribute that holds it."""
+    if isinstance(space, Space):
+        return None
+    if space is None:
+        return f"it has no {which}; expected one of gymnasium.spaces, such as Box or Discrete, set in __init__"
+    return f"its {which} is {short(space)} of {type(space).__module__}; expected one of gymnasium.spaces"
 
 
 def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | None:
@@ -154,7 +166,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
         rewards: NDArray[np.float32] = array.astype(_FLOAT32)  # a copy, also where the dtype is right
     if rewards.shape != (count,):
         raise BrokenEnvironmentError(f"{who(None)}: step() gave rewards of shape {array.shape}; expected {(count,)}")
-    if not np.isfinite(np.add.reduce(rewards)) and not (finite := np.isfinite(rewards)).all():
+    if not (finite := np.isfinite(rewards)).all():
         row = int(finite.argmin())
         value = float(array[row])
         problem = reward_problem(value) or f"step() returned the reward {value:.6g}, which is too large for float32"
@@ -186,8 +198,8 @@ class FlagsColumn:
             if not self._warned and odd:
                 self._warned = True
                 log.warning(
-                    "%s: step() returned %s as `%s`; expected True or False (wrap it in bool())",
-                    *(who(odd[0]), short(raw[odd[0]]), self._which),
+                    "%s: step() returned %s as `%s` (instance %d); expected True or False (wrap it in bool())",
+                    *(who(None), short(raw[odd[0]]), self._which, odd[0]),
                 )
         if array.shape != (count,):
             raise BrokenEnvironmentError(

@@ -24,7 +24,7 @@ from headrace.stages.activity import preparing
 from headrace.stages.environments.action_repeat import RepeatingGroup
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.time_limit import Limited, LimitedGroup
-from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_fault
 from headrace.stages.loading import load_callable
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ def call(make: Callable[[], Any], name: str) -> Any:
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{name} raised {describe_error(error)}") from error
+        raise BrokenEnvironmentError(f"{name} raised {describe_fault(error)}") from error
 
 
 # The wrappers of `environment.wrappers`, for single environments of any kind.
@@ -261,7 +261,7 @@ def chain_wrappers(
                 env = wrapper(env, **each.with_)
             except Exception as error:
                 raise StageError(
-                    f"{name}: environment wrapper {each.use!r} with {dict(each.with_)} raised {describe_error(error)}"
+                    f"{name}: environment wrapper {each.use!r} with {dict(each.with_)} raised {describe_fault(error)}"
                 ) from error
             if not fits(env):
                 raise StageError(

@@ -25,7 +25,7 @@ from headrace.stages.environments.rendering import picture_of
 from headrace.stages.environments.spaces.columns import SpaceColumns
 from headrace.stages.environments.spaces.masks import MASK, Masks
 from headrace.stages.environments.spaces.observations import take_rows
-from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ class CheckedVector:
         space = batch_space(self._envs.single_observation_space, count)
         problem = observation_problem(space, raw, f"{call}()") or (
             f"an observation from {call}() does not fit its space {self._envs.single_observation_space}"
-            f"{f': {describe_error(error)}' if error else ''}"
+            f"{f': {describe_fault(error)}' if error else ''}"
         )
         raise BrokenEnvironmentError(f"{self._name}: {problem}") from error
 
@@ -255,7 +255,7 @@ class CheckedVector:
         return {name: column.copy() for name, column in self._drawn.items()}
 
     def _broken(self, call: str, error: Exception) -> BrokenEnvironmentError:
-        return BrokenEnvironmentError(f"{self._name}: its {call}() raised {describe_error(error)}")
+        return BrokenEnvironmentError(f"{self._name}: its {call}() raised {describe_fault(error)}")
 
 
 def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:

@@ -7,7 +7,7 @@ layers of the environment are asked once more from the inside, to find the wrapp
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import gymnasium
@@ -15,24 +15,19 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
-from headrace.stages.environments.checks import (
-    column,
-    described,
-    flag_problem,
-    info_problem,
-    observation_problem,
-    reward_problem,
-    stack,
+from headrace.stages.environments.checks import column, stack
+from headrace.stages.environments.gymnasium.single import (
+    AnyEnv,
+    culprit,
+    layers,
+    prepared,
+    raised_by_wrapper,
+    result_problem,
 )
-from headrace.stages.environments.gymnasium.old_gym import OLD_STEP
 from headrace.stages.environments.spaces.masks import MASK
-from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
-
-AnyEnv = gymnasium.Env[Any, Any]
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
 _MISSING = object()
-_SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
-"""What unpacking or using a result of another type raises."""
 
 
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
@@ -49,6 +44,9 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
 
     def __init__(self, makers: Sequence[Callable[[], AnyEnv]], name: str) -> None:
         self._name = name
+        makers = [lambda make=make: prepared(make(), name) for make in makers]  # type: ignore[misc]
+        self._shared: bool | None = None
+        """True if instances return the same array, so that each observation is copied at once; None: not known yet."""
         super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def reset(
@@ -63,7 +61,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         observations, infos = [], dict[str, Any]()
         for i, each in enumerate(seeds):
             observation, info = self._begin(i, {"seed": each, "options": options})
-            observations.append(observation)
+            observations.append(copy.deepcopy(observation))
             self._add_mask(infos, info, i)
         return self._batched(observations, "reset"), infos
 
@@ -71,7 +69,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         """Step all, and reset those whose episode ends; raises as `reset`."""
         observations, rewards, terminations, truncations = list[Any](), list[Any](), list[Any](), list[Any]()
         infos, endings = dict[str, Any](), list[tuple[int, Any, Any]]()
-        i, result = 0, None
+        addresses, i, result = list[int](), 0, None
         try:
             for i, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
                 result = None
@@ -82,14 +80,17 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                 if terminated or truncated:
                     endings.append((i, copy.deepcopy(observation), _copied(info)))
                     observation, info = self._begin(i, {})
-                observations.append(observation)
+                observations.append(observation if self._shared is False else copy.deepcopy(observation))
+                addresses += [] if self._shared is not None else _addresses(observation)
                 self._add_mask(infos, info, i)
         except Exception as error:
-            self._fail(i, "step", result, error)
+            self._fail(i, "step", result, error, {})
         if endings:
             infos["final_obs"], infos["final_info"] = np.full((2, self.num_envs), None, object)
             for i, observation, info in endings:
                 infos["final_obs"][i], infos["final_info"][i] = observation, info
+        if self._shared is None:
+            self._shared = len({*addresses}) < len(addresses)
         columns = column(rewards, "biuf"), column(terminations, "b"), column(truncations, "b")
         return self._batched(observations, "step"), *columns, infos
 
@@ -97,9 +98,9 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         """How messages begin about what an instance returned last: its number, and the wrapper that is to blame."""
         if i is None:
             return self._name
-        env, action = self.envs[i], self.single_action_space.sample()
+        env = self.envs[i]
         ours = [layer for layer in layers(env) if not type(layer).__module__.startswith("gymnasium.wrappers.")]
-        found = _culprit(env, "step", (action,)) if len(ours) > 1 else None
+        found = culprit(env, "step", {}) if len(ours) > 1 else None
         return self._label(i) if found is None else self._label(i, found[0])
 
     def _begin(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -133,20 +134,17 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
             raise
         return self._observations
 
-    def _fail(
-        self, i: int, call: str, result: Any, error: Exception, arguments: Mapping[str, Any] | None = None
-    ) -> NoReturn:
+    def _fail(self, i: int, call: str, result: Any, error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
         """Raise what says who returned what; `result` is None where the call itself raised."""
         if isinstance(error, StageError):
             raise error
         env, found = self.envs[i], None
-        if result is not None or _of_a_wrapper(error):
-            given = () if call == "reset" else (self.single_action_space.sample(),)
-            found = _culprit(env, call, given, arguments) if isinstance(env, gymnasium.Wrapper) else None
-        if found is None and result is not None and (problem := _result_problem(env, call, result)):
+        if isinstance(env, gymnasium.Wrapper) and (result is not None or raised_by_wrapper(error)):
+            found = culprit(env, call, arguments)
+        if found is None and result is not None and (problem := result_problem(env, call, result)):
             found = env.unwrapped, problem
         if found is None:
-            raise BrokenEnvironmentError(f"{self._label(i)}: its {call}() raised {describe_error(error)}") from error
+            raise BrokenEnvironmentError(f"{self._label(i)}: its {call}() raised {describe_fault(error)}") from error
         raise BrokenEnvironmentError(f"{self._label(i, found[0])}: {found[1]}") from error
 
     def _label(self, i: int, layer: Any = None) -> str:
@@ -155,56 +153,12 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         return f"{self._name}{instance}{wrapper}"
 
 
-def layers(env: Any) -> Iterator[Any]:
-    """The environment and its wrappers, the outermost first."""
-    while isinstance(env, gymnasium.Wrapper):
-        yield env
-        env = env.env
-    yield env
-
-
-def _culprit(
-    env: AnyEnv, call: str, given: tuple[Any, ...], arguments: Mapping[str, Any] | None = None
-) -> tuple[Any, str] | None:
-    """Call each layer, from the inside, and return the first whose result does not fit, and why; None for none."""
-    for layer in reversed([*layers(env)]):
-        try:
-            problem = _result_problem(layer, call, getattr(layer, call)(*given, **(arguments or {})))
-        except Exception:  # it fails in another way than before
-            return None
-        if problem:
-            return layer, problem
-    return None
-
-
-def _result_problem(layer: Any, call: str, result: Any) -> str | None:
-    count = 2 if call == "reset" else 5
-    if not isinstance(result, tuple) or len(result) != count:
-        if call == "reset":
-            return (
-                f"its reset() returned {described(result)}; expected two values, the observation and a dict of info: "
-                "write `return observation, {}`"
-            )
-        old = OLD_STEP if isinstance(result, tuple) and len(result) == 4 else ""
-        return (
-            f"its step() returned {described(result)}; expected five values: observation, reward, terminated, "
-            f"truncated, info{old}"
-        )
-    problem = info_problem(result[-1], f"{call}()")
-    problem = problem or observation_problem(layer.observation_space, result[0], f"{call}()")
-    if problem or call == "reset":
-        return problem
-    _, reward, terminated, truncated, _ = result
-    return reward_problem(reward) or flag_problem(terminated, "terminated") or flag_problem(truncated, "truncated")
-
-
-def _of_a_wrapper(error: Exception) -> bool:
-    """Return True if a wrapper raised the error itself, as it could not use what it wraps returned."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    surprised = isinstance(error, _SURPRISES) and trace is not None
-    return surprised and isinstance(trace.tb_frame.f_locals.get("self"), gymnasium.Wrapper)  # type: ignore[union-attr]
+def _addresses(observation: Any) -> list[int]:
+    """Where the arrays of an observation lie."""
+    if isinstance(observation, np.ndarray):
+        return [observation.ctypes.data] if observation.size else []
+    parts = observation.values() if isinstance(observation, Mapping) else observation
+    return [each for part in parts for each in _addresses(part)] if isinstance(observation, dict | tuple) else []
 
 
 def _copied(info: Mapping[str, Any]) -> dict[str, Any]:

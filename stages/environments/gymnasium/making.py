@@ -28,6 +28,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     from gymnasium.wrappers import TimeLimit
 
     from headrace.stages.environments.gymnasium.group import GymnasiumGroup
+    from headrace.stages.environments.gymnasium.old_gym import advice_for_class
     from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
 
     def wrap(limit: int | None) -> Callable[[Any], Any] | None:
@@ -53,9 +54,9 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
         if not isinstance(env, Env | VectorEnv):
             raise LoadError(
                 f"{name} gave a {type(env).__name__}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
-                "EnvironmentGroup (num_envs, behavior_specs, reset, step, close)"
+                f"EnvironmentGroup (num_envs, behavior_specs, reset, step, close){advice_for_class(env)}"
             )
-        singles = isinstance(env, Env)
+        singles = not isinstance(env, VectorEnv)  # EnvPool's classes are both
         envs = vectorise(env, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
     group = GymnasiumGroup(
         envs, settings.behavior or "", name, settings.observations, settings.info_keys, request.exact

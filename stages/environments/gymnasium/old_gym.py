@@ -12,9 +12,10 @@ OLD_STEP = (
 
 
 def advice_for_class(env: Any) -> str:
-    """What mends an object of the package `gym` where one of Gymnasium is expected; empty if it is of no such class."""
+    """What mends an object of the package `gym`, or one with the same methods; empty for another object."""
     if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
-        return ""
+        alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
+        return ". Derive its class from gymnasium.Env" if alike else ""
     return (
         f". It is of the old package gym, which the package shimmy converts: if it is registered there, write "
         f'id: "shimmy:{_converter()}", options: {{env_id: "…"}} instead of the factory; else let the factory return '

@@ -17,8 +17,10 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from headrace.stages.environments.factory import HUMAN
-from headrace.stages.environments.gymnasium.in_turn import AnyEnv, InTurnVectorEnv
-from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
+from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
+from headrace.stages.environments.gymnasium.old_gym import advice_for_id
+from headrace.stages.environments.gymnasium.single import AnyEnv
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Wrap = Callable[[AnyEnv], AnyEnv]
@@ -62,18 +64,18 @@ def make_vector(
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         raise StageError(
             f"{name}: {error} An environment of your own is registered by a module, named before a colon: "
-            f"my_module:{env_id.rpartition(':')[2]}",
+            f"my_module:{env_id.rpartition(':')[2]}{advice_for_id(env_id)}",
             key=("environment", "id"),
         ) from error
     except TypeError as error:
         raise BrokenEnvironmentError(
-            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_error(error)}; mend "
+            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_fault(error)}; mend "
             "environment.options, its keyword arguments",
             key=("environment", "options") if options else (),
         ) from error
     except Exception as error:
         raise BrokenEnvironmentError(
-            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_error(error)}"
+            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_fault(error)}"
         ) from error
 
 
@@ -113,7 +115,7 @@ def vectorise(
     except StageError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: making {num_envs} of it raised {describe_error(error)}") from error
+        raise BrokenEnvironmentError(f"{name}: making {num_envs} of it raised {describe_fault(error)}") from error
 
 
 def _register(env_id: str, name: str) -> None:
@@ -137,18 +139,25 @@ def _make(
     if module:
         importlib.import_module(module)
     mode = options.pop("vectorization_mode", None)
+    own, lacks = False, ""
     if mode is None:
         spec = gymnasium.registry.get(registered)
         own = spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers
-        window = options.get("render_mode") == HUMAN
-        mode = "vector_entry_point" if own and wrap is None and not singly and not window else "sync"
-        if own and window:
-            log.info(
-                "%s is stepped by single environments (sync): its vectorised implementation has no window.", env_id
-            )
+        lacks = "has no window" if options.get("render_mode") == HUMAN else ""
+        if own and not lacks and wrap is None and not singly:
+            try:
+                return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
+            except Exception as error:
+                if not options:
+                    raise
+                lacks = f"does not take these options ({error_summary(error)})"
+        mode = "sync"
     if mode == "sync":
         options = {"disable_env_checker": True, **options}  # `checks` says the same in better words
-        return _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs, wrap, name)
+        envs = _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs, wrap, name)
+        if own and lacks:
+            log.info("%s is stepped by single environments (sync): its vectorised implementation %s.", env_id, lacks)
+        return envs
     if wrap is not None:
         if mode == "vector_entry_point":
             raise StageError(
@@ -156,7 +165,7 @@ def _make(
                 "none; leave one of the two out"
             )
         return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=[cast("Any", wrap)], **options)
-    envs: AnyVectorEnv = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
+    envs = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
     if mode == "vector_entry_point" and options.get("render_mode") == HUMAN:
         _check_it_has_a_window(envs, env_id)
     return envs

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from headrace.config import ObservationSettings, RoleSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.checks import space_problem
 from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.pettingzoo.behavior_spaces import (
@@ -45,7 +46,7 @@ from headrace.stages.environments.pettingzoo.teams import (
 )
 from headrace.stages.environments.protocol import AgentSteps, GameResults, Measured, StepResult
 from headrace.stages.environments.rendering import picture_of
-from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
 log = logging.getLogger(__name__)
 
@@ -209,16 +210,20 @@ class PettingZooGroup:
                 if callable(close):
                     close()
             except Exception as error:
-                raise BrokenEnvironmentError(f"{self._name}: its close() raised {describe_error(error)}") from error
+                raise BrokenEnvironmentError(f"{self._name}: its close() raised {describe_fault(error)}") from error
 
     def _spaces_of(self, agent: Agent) -> tuple[Any, Any]:
         env = self._instances[0].env
         try:
-            return env.observation_space(agent), env.action_space(agent)
+            spaces = env.observation_space(agent), env.action_space(agent)
         except Exception as error:
             raise BrokenEnvironmentError(
-                f"{self._name}: observation_space('{agent}') or action_space('{agent}') raised {describe_error(error)}"
+                f"{self._name}: observation_space('{agent}') or action_space('{agent}') raised {describe_fault(error)}"
             ) from error
+        for space, which in zip(spaces, ("observation_space", "action_space"), strict=True):
+            if problem := space_problem(space, f"{which}('{agent}')"):
+                raise StageError(f"{self._name}: {problem}")
+        return spaces
 
     def _assign_roles(self, agents: Sequence[Agent], *, everybody: bool) -> None:
         assignment = self._assignment

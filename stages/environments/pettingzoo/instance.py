@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem
-from headrace.stages.errors import BrokenEnvironmentError, describe_error
+from headrace.stages.errors import BrokenEnvironmentError, describe_fault
 
 Agent = Hashable
 """The id of an agent, of any kind; `str` of it is its name in patterns and messages."""
@@ -137,7 +137,7 @@ def blaming(name: str, call: str) -> Iterator[None]:
     except BrokenEnvironmentError:
         raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: its {call}() raised {describe_error(error)}") from error
+        raise BrokenEnvironmentError(f"{name}: its {call}() raised {describe_fault(error)}") from error
 
 
 def is_filled(result: Any, count: int) -> bool:

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import pkgutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instance import Instance
 from headrace.stages.environments.pettingzoo.instances import LimitedInstance, api_of, instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.environments.resetting import accept_any_reset
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.loading import import_module
 
@@ -134,12 +135,23 @@ def make_instances(
         names = [f"{name}, instance {number}" for number in range(num_envs)] if num_envs > 1 else [name]
         wrapped = [env if wrap is None else wrap(env) for env in envs]
         _check_api(wrapped[0], api, name)
+        for env in wrapped:
+            accept_any_reset([*_layers(env)], name)
         return [instance_of(env, each, said) for env, each in zip(wrapped, names, strict=True)]
     except BaseException:
         for env in envs:
             if callable(getattr(env, "close", None)):
                 env.close()
         raise
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """The environment and its wrappers and conversions, the outermost first."""
+    while env is not None:
+        yield env
+        inside = getattr(env, "__dict__", {})
+        env = inside.get("env", inside.get("aec_env"))
+        env = env if api_of(env) is not None else None
 
 
 def _check_api(env: Any, api: Api, name: str) -> None:

@@ -134,8 +134,8 @@ def test_zero_and_one_stand_for_flags_with_one_warning(flag, caplog):
 
     assert [tick.ended for tick in ticks] == [int(np.asarray(flag).item())] * 3
     (warned,) = [record.getMessage() for record in caplog.records]
-    assert warned.startswith("Env, instance 1: step() returned")
-    assert "as `truncated`; expected True or False (wrap it in bool())" in warned
+    assert warned.startswith("Env: step() returned")
+    assert "as `truncated` (instance 1); expected True or False (wrap it in bool())" in warned
 
 
 def test_numpys_truth_values_are_flags_without_a_word(caplog):

@@ -1,0 +1,86 @@
+"""Resets that lack arguments of today's Gymnasium and PettingZoo are given what they take, with a warning."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.stages.errors import StageError
+
+log = logging.getLogger(__name__)
+
+_ARGUMENTS = ("seed", "options")
+
+
+def accept_any_reset(layers: Sequence[Any], name: str, seeded: Callable[..., Any] | None = None) -> None:
+    """Let the `reset` of an environment and of each of its wrappers take `seed` and `options`.
+
+    A seed goes to the environment's old method `seed` where it has one, and from a wrapper to what it wraps.
+
+    Args:
+        layers: the environment and its wrappers, the outermost first.
+        name: of the environment, for messages.
+        seeded: the `reset` of its base class, which seeds the random numbers that the class provides.
+    """
+    for inner, layer in zip([*layers[1:], None], layers, strict=True):
+        missing = [argument for argument in _ARGUMENTS if argument not in _taken(layer.reset)]
+        if missing:
+            text = (
+                f"reset{inspect.signature(layer.reset)} of {type(layer).__name__} takes no {' and no '.join(missing)}"
+            )
+            _warn_once(f"{name}: {text}", "seed" in missing)
+            layer.reset = _Reset(layer, missing, inner, seeded, f"{name}: {text}")
+
+
+class _Reset:
+    """Calls a `reset` with what it takes."""
+
+    def __init__(
+        self, layer: Any, missing: Sequence[str], inner: Any, seeded: Callable[..., Any] | None, lack: str
+    ) -> None:
+        self._layer, self._inner, self._seeded, self._lack = layer, inner, seeded, lack
+        self._reset = layer.reset
+        self._missing = missing
+
+    def __call__(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
+        if options and "options" in self._missing:
+            raise StageError(
+                f"{self._lack}, by which the parameters of an episode ({', '.join(options)}) come to it; write "
+                "`def reset(self, *, seed=None, options=None)`"
+            )
+        if seed is not None and "seed" in self._missing:
+            self._seed(seed)
+        given = {"seed": seed, "options": options}
+        return self._reset(**{key: value for key, value in given.items() if key not in self._missing})
+
+    def _seed(self, seed: int) -> None:
+        if self._inner is not None:
+            self._inner.reset(seed=seed)
+            return
+        if self._seeded is not None:
+            self._seeded(self._layer, seed=seed)
+        if callable(old := getattr(self._layer, "seed", None)):
+            old(seed)
+
+
+def _taken(reset: Callable[..., Any]) -> Sequence[str]:
+    """The arguments that a `reset` takes; both where it has no signature, or takes any."""
+    try:
+        parameters = inspect.signature(reset).parameters
+    except (TypeError, ValueError):
+        return _ARGUMENTS
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return _ARGUMENTS
+    return [name for name, each in parameters.items() if each.kind is not each.POSITIONAL_ONLY]
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(text: str, unseeded: bool) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        why = "; a seed reaches it by its method seed, if it has one, and by nothing else" if unseeded else ""
+        log.warning("%s%s. Expected: def reset(self, *, seed=None, options=None)", text, why)

@@ -1,0 +1,408 @@
+"""What peculiar environments need to be trained as they are, or which words they are refused with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sys
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from headrace.config import RunConfig
+from headrace.queues.messages import ActionBatch
+from headrace.stages import errors
+from headrace.stages.environments import resetting
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.gymnasium.vectorising import make_vector
+from headrace.stages.environments.parameters import EpisodeParameters
+from headrace.stages.environments.protocol import settled
+from headrace.stages.errors import BrokenEnvironmentError, LoadError, StageError
+
+MODULE = "odd_environments_of_this_test"
+
+
+class Plain(gymnasium.Env):
+    """Four steps; observes a number that the seed decides."""
+
+    observation_space: gymnasium.Space = Box(0, 1, (1,), np.float32)
+    action_space: gymnasium.Space = Discrete(2)
+    taken = 0
+
+    def seen(self):
+        return np.array([self.np_random.random()], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.taken = 0
+        return self.seen(), {}
+
+    def step(self, action):
+        self.taken += 1
+        return self.seen(), 1.0, self.taken >= 4, False, {}
+
+
+@pytest.fixture
+def group_of(monkeypatch):
+    """Makes the group of a configuration whose factory and wrappers are given."""
+
+    def make(factory, wrappers=(), num_envs=2, **section):
+        module = ModuleType(MODULE)
+        module.make = factory  # type: ignore[attr-defined]
+        for wrapper in wrappers:
+            setattr(module, wrapper.__name__, wrapper)
+        monkeypatch.setitem(sys.modules, MODULE, module)
+        used = [{"use": f"{MODULE}:{wrapper.__name__}"} for wrapper in wrappers]
+        environment = {"kind": "gymnasium", "factory": f"{MODULE}:make", "num_envs": num_envs, **section}
+        config = RunConfig.from_plain({"environment": {**environment, "wrappers": used}, "behaviors": {"B": {}}})
+        group = make_group(EnvironmentRequest(config))
+        made.append(group)
+        return group
+
+    made: list = []
+    yield make
+    for group in made:
+        group.close()
+
+
+def actions(count=2):
+    return {"B": ActionBatch(np.zeros((count, 0), np.float32), np.zeros((count, 1), np.int32))}
+
+
+# Classes that are both Env and VectorEnv, as EnvPool's are.
+
+
+class Pool(gymnasium.Env, VectorEnv):  # type: ignore[misc]
+    """As EnvPool's: `observation_space` is that of one instance, and nothing is said of autoreset."""
+
+    metadata: dict = {}
+
+    def __init__(self, num_envs=2):
+        self.envs = SyncVectorEnv([Plain] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+        self.num_envs = num_envs
+        self.observation_space = self.single_observation_space = Plain.observation_space
+        self.action_space = self.single_action_space = Plain.action_space
+
+    def reset(self, *, seed=None, options=None):
+        return self.envs.reset(seed=seed)
+
+    def step(self, actions):
+        return self.envs.step(actions)
+
+    def close(self, **arguments):
+        self.envs.close()
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_an_environment_that_is_single_and_vectorised_is_taken_for_vectorised(group_of, limit):
+    group = group_of(Pool, max_episode_steps=limit)
+
+    async def play():
+        return [await settled(group.reset(0))] + [await settled(group.step(actions())) for _ in range(limit or 4)]
+
+    ticks = [tick.steps["B"] for tick in asyncio.run(play())]
+    assert [len(steps.agent_ids) for steps in ticks][:3] == [2, 2, 2]
+    assert (ticks[-1].ended, ticks[-1].truncated.any()) == (2, limit is not None)
+
+
+def test_an_environment_that_is_single_and_vectorised_is_wrapped_by_nothing(group_of):
+    with pytest.raises(StageError, match="gave a vector environment, but environment.wrappers wrap single ones"):
+        group_of(Pool, [TimeLimit])
+
+
+def test_an_id_that_makes_several_instances_at_once_asks_for_a_factory(monkeypatch):
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    drawn: Any = type("Drawn", (Pool,), {"metadata": {"render_modes": ["rgb_array"]}})
+    gymnasium.register("Pool-v0", drawn)
+    with pytest.raises(StageError, match=r"making one of it gave a vector environment \(Drawn\).* or a factory"):
+        make_vector("Pool-v0", 2, {}, "Env")
+
+
+# Options that a vectorised implementation lacks.
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    ("env_id", "options", "shape"),
+    [("ALE/Pong-v5", {"obs_type": "ram"}, (128,)), ("ALE/Pong-v5", {"frameskip": (2, 5)}, (210, 160, 3))],
+)
+def test_options_that_a_vectorised_implementation_lacks_make_single_environments(env_id, options, shape, caplog):
+    pytest.importorskip("ale_py")
+    with caplog.at_level(logging.INFO):
+        envs = make_vector(env_id, 2, options, "Env")
+
+    assert isinstance(envs, SyncVectorEnv)
+    assert envs.single_observation_space.shape == shape
+    (text,) = [record.getMessage() for record in caplog.records if "single environments" in record.getMessage()]
+    assert text.startswith(f"{env_id} is stepped by single environments (sync): its vectorised implementation does not")
+    envs.close()
+
+
+def test_options_that_no_implementation_has_are_refused_without_a_word_about_them(caplog):
+    with caplog.at_level(logging.INFO), pytest.raises(BrokenEnvironmentError, match="'wheels'.*mend environment.opt"):
+        make_vector("CartPole-v1", 2, {"wheels": 3}, "Env")
+    assert "single environments" not in caplog.text
+
+
+def test_options_are_not_given_up_where_the_implementation_was_asked_for():
+    with pytest.raises(BrokenEnvironmentError, match="'sutton_barto'|'wheels'"):
+        make_vector("CartPole-v1", 2, {"wheels": 3, "vectorization_mode": "vector_entry_point"}, "Env")
+
+
+# Resets of the old kind.
+
+
+class WithoutAnything(Plain):
+    def reset(self):  # type: ignore[override]
+        self.taken = 0
+        return self.seen(), {}
+
+
+class WithoutOptions(Plain):
+    def reset(self, seed=None):  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
+class WithoutSeed(Plain):
+    def reset(self, options=None):  # type: ignore[override]
+        self.taken = 0
+        return self.seen(), {}
+
+
+class WithOldSeed(Plain):
+    random = np.random.default_rng(7)
+
+    def seen(self):
+        return np.array([self.random.random()], np.float32)
+
+    def seed(self, seed):
+        self.random = np.random.default_rng(seed)
+
+    def reset(self):  # type: ignore[override]
+        self.taken = 0
+        return self.seen(), {}
+
+
+class OldWrapper(gymnasium.Wrapper):
+    def reset(self):  # type: ignore[override]
+        return self.env.reset()
+
+
+class NewWrapper(gymnasium.Wrapper):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("env", "wrappers", "lack"),
+    [
+        (WithoutAnything, [], r"reset\(\) of WithoutAnything takes no seed and no options"),
+        (WithoutOptions, [], r"reset\(seed=None\) of WithoutOptions takes no options"),
+        (WithoutSeed, [], r"reset\(options=None\) of WithoutSeed takes no seed"),
+        (WithOldSeed, [], r"reset\(\) of WithOldSeed takes no seed and no options"),
+        (WithOldSeed, [NewWrapper], r"reset\(\) of WithOldSeed takes no seed and no options"),
+        (Plain, [OldWrapper], r"reset\(\) of OldWrapper takes no seed and no options"),
+        (Plain, [NewWrapper, OldWrapper, NewWrapper], r"reset\(\) of OldWrapper takes no seed and no options"),
+    ],
+)
+def test_a_reset_of_the_old_kind_is_seeded_and_warned_of_once(group_of, env, wrappers, lack, caplog, monkeypatch):
+    monkeypatch.setattr(resetting, "_warned", set())
+    with caplog.at_level(logging.WARNING):
+        first, second, other = (group_of(env, wrappers) for _ in range(3))
+    seen = [
+        group.reset(seed).steps["B"].observations[0].tolist() for group, seed in ((first, 5), (second, 5), (other, 6))
+    ]
+
+    assert seen[0] == seen[1]
+    assert seen[0][1] == seen[2][0], "instance i is seeded with the seed plus i"
+    assert seen[0] != seen[2]
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert re.match(f"environment factory .*: {lack}", text), text
+    assert "def reset(self, *, seed=None, options=None)" in text
+    for _ in range(4):
+        tick = first.step(actions())
+    assert tick.steps["B"].ended == 2, "it goes on to its next episode"
+
+
+def test_parameters_of_the_environment_need_a_reset_with_options(group_of):
+    group = group_of(WithoutOptions)
+
+    class Parameters(EpisodeParameters):
+        def __init__(self):
+            pass
+
+        def options(self, env_id):
+            return {"gravity": 3.0}
+
+    group.set_parameters(Parameters())
+    with pytest.raises(StageError, match=r"WithoutOptions takes no options, by which the parameters .* \(gravity\)"):
+        group.reset(0)
+
+
+# Errors inside installed packages.
+
+
+def test_an_error_inside_an_installed_package_shows_its_line(group_of, tmp_path, monkeypatch):
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "plumbing_of_test.py").write_text("def divide(n):\n    return 1 / n\n")
+    (tmp_path / "installed_of_test.py").write_text("def drive(divide):\n    return divide(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "numpy")
+    monkeypatch.setattr(errors, "_LIBRARIES", (*errors._LIBRARIES, str(tmp_path), __file__))
+    monkeypatch.setattr(errors, "_PACKAGES", (*errors._PACKAGES, str(tmp_path)))
+    monkeypatch.setattr(errors, "_PLUMBING", (*errors._PLUMBING, f"{tmp_path}/numpy/"))
+    import installed_of_test  # type: ignore[import-not-found]
+    import plumbing_of_test  # type: ignore[import-not-found]
+
+    class Failing(Plain):
+        def step(self, action):
+            return installed_of_test.drive(plumbing_of_test.divide)
+
+    group = group_of(Failing)
+    group.reset(0)
+    with pytest.raises(
+        BrokenEnvironmentError,
+        match=r"instance 0: its step\(\) raised ZeroDivisionError: .* \(at .*/installed_of_test.py:2, in drive\)",
+    ):
+        group.step(actions())
+
+
+def test_an_error_of_gymnasiums_own_environments_shows_its_line(monkeypatch):
+    envs = make_vector("Pendulum-v1", 1, {}, "Gymnasium environment 'Pendulum-v1'")
+    envs.reset()
+    assert isinstance(envs, SyncVectorEnv)
+    del envs.envs[0].unwrapped.state  # type: ignore[attr-defined]
+    with pytest.raises(BrokenEnvironmentError, match=r"'Pendulum-v1': .*'state'.* \(at .*pendulum.py:\d+, in step\)"):
+        envs.step(np.zeros((1, 1), np.float32))
+
+
+# Old Gym.
+
+
+@pytest.fixture(params=["0.21.0", "0.26.2"])
+def gym(request, monkeypatch):
+    """A stand-in of the package `gym`."""
+    package, registration = ModuleType("gym"), ModuleType("gym.envs.registration")
+    package.__version__ = request.param  # type: ignore[attr-defined]
+    package.Env = type("Env", (), {"__module__": "gym.core"})  # type: ignore[attr-defined]
+    specs = {"Old-v0": None}
+    old = request.param < "0.26"
+    registration.registry = type("R", (), {"env_specs": specs})() if old else specs  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gym", package)
+    monkeypatch.setitem(sys.modules, "gym.envs.registration", registration)
+    return package
+
+
+def test_a_class_of_old_gym_names_who_converts_it(group_of, gym):
+    converter = "GymV21Environment-v0" if gym.__version__ < "0.26" else "GymV26Environment-v0"
+    with pytest.raises(
+        LoadError, match=rf"gave a Old; expected a gymnasium.Env.* old package gym.* shimmy.*{converter}"
+    ):
+        group_of(type("Old", (gym.Env,), {}))
+
+
+def test_an_id_of_old_gym_names_the_line_that_converts_it(gym):
+    converter = "GymV21Environment-v0" if gym.__version__ < "0.26" else "GymV26Environment-v0"
+    with pytest.raises(
+        StageError, match=rf'environment: {{id: "shimmy:{converter}", options: {{env_id: "Old-v0"}}}}'
+    ) as caught:
+        make_vector("Old-v0", 1, {}, "Env")
+    assert caught.value.key == ("environment", "id")
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_four_values_name_who_converts_them(group_of, limited):
+    class Four(Plain):
+        def step(self, action):
+            return self.seen(), 1.0, False, {}
+
+    group = group_of(Four, max_episode_steps=9 if limited else None)
+    group.reset(0)
+    with pytest.raises(BrokenEnvironmentError, match="split `done` into .*GymV21Environment-v0"):
+        group.step(actions())
+
+
+# What else may be odd.
+
+
+@pytest.mark.parametrize("made", [object, dict, lambda: None, lambda: [Plain()]])
+def test_what_is_no_environment_is_refused(group_of, made):
+    with pytest.raises(LoadError, match="gave a .*; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an Env"):
+        group_of(made)
+
+
+def test_what_looks_like_an_environment_is_told_to_be_one(group_of):
+    class Duck:
+        observation_space, action_space = Plain.observation_space, Plain.action_space
+        reset, step = Plain.reset, Plain.step
+
+    with pytest.raises(LoadError, match=r"gave a Duck; .*\. Derive its class from gymnasium.Env"):
+        group_of(Duck)
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_metadata_may_be_none(group_of, wrap):
+    group = group_of(type("Silent", (Plain,), {"metadata": None}), [NewWrapper] if wrap else [])
+
+    assert group.reset(0).steps["B"].ended == 0
+    assert "autoreset_mode" in group.metadata
+
+
+@pytest.mark.parametrize("which", ["observation_space", "action_space"])
+@pytest.mark.parametrize(("space", "words"), [(None, "it has no"), ({"n": 2}, "its .* is {'n': 2} of builtins")])
+def test_spaces_must_be_there(group_of, which, space, words):
+    with pytest.raises(StageError, match=f"{words}.*; expected one of gymnasium.spaces"):
+        group_of(type("Bare", (Plain,), {which: space}))
+
+
+@pytest.mark.parametrize("space", [Plain.observation_space, Dict(a=Plain.observation_space)])
+def test_instances_may_return_one_array_that_they_share(group_of, space):
+    array = np.zeros(1, np.float32)
+
+    class Sharing(Plain):
+        observation_space = space
+        made = 0
+
+        def __init__(self):
+            Sharing.made += 1
+            self.number = Sharing.made
+
+        def seen(self):
+            array[0] = self.number / 8
+            return array if space.shape else {"a": array}
+
+    group = group_of(Sharing, num_envs=3)
+    ticks = [group.reset(0)] + [group.step(actions(3)) for _ in range(5)]
+    for tick in ticks:
+        steps = tick.steps["B"]
+        np.testing.assert_array_equal(steps.observations[0][:, 0], (steps.agent_ids + 1) / 8)
+
+
+class Swallowing(gymnasium.Wrapper):
+    def step(self, action):
+        self.env.step(action)
+
+
+def test_a_wrapper_of_the_yaml_that_returns_nothing_is_named(group_of):
+    group = group_of(Plain, [NewWrapper, Swallowing], max_episode_steps=9)
+    group.reset(0)
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"instance 0, wrapper Swallowing: its step\(\) returned a NoneType"
+    ):
+        group.step(actions())
+
+
+def test_a_wrapper_of_the_yaml_that_gives_no_environment_is_named(group_of):
+    def give_nothing(env):
+        return None
+
+    with pytest.raises(
+        StageError, match=f"environment wrapper '{MODULE}:give_nothing' gave a NoneType; expected a gym"
+    ):
+        group_of(Plain, [give_nothing])
