@@ -159,11 +159,11 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
         BrokenEnvironmentError: if one is no number.
         NotFiniteError: if one is NaN or infinite, also once it is rounded to float32.
     """
-    array = np.asarray(raw)
+    array = _array(raw, "rewards", who)
     if array.dtype.kind not in "fiub":
         array = _each(array, count, number_problem, who, float)
     with np.errstate(over="ignore"):  # found and named below
-        rewards: NDArray[np.float32] = array.astype(_FLOAT32)  # a copy, also where the dtype is right
+        rewards: NDArray[np.float32] = array.astype(_FLOAT32, copy=False)
     if rewards.shape != (count,):
         raise BrokenEnvironmentError(f"{who(None)}: step() gave rewards of shape {array.shape}; expected {(count,)}")
     if not (finite := np.isfinite(rewards)).all():
@@ -186,26 +186,37 @@ class FlagsColumn:
         self._warned = False
 
     def __call__(self, raw: Any, count: int, who: Who) -> NDArray[np.bool_]:
-        """Convert; the array may be what came.
+        """Convert to a new array.
 
         Raises:
             BrokenEnvironmentError: if one is neither true nor false.
         """
-        array = np.asarray(raw)
+        array = _array(raw, self._which, who)
+        flags = array
         if array.dtype.kind != "b":
-            array = _each(array, count, lambda flag: flag_problem(flag, self._which), who, bool)
-            odd = [row for row, flag in enumerate(raw) if not isinstance(flag, bool | np.bool_)]
-            if not self._warned and odd:
-                self._warned = True
-                log.warning(
-                    "%s: step() returned %s as `%s` (instance %d); expected True or False (wrap it in bool())",
-                    *(who(None), short(raw[odd[0]]), self._which, odd[0]),
-                )
-        if array.shape != (count,):
+            flags = _each(array, count, lambda flag: flag_problem(flag, self._which), who, bool)
+        if flags.shape != (count,):
             raise BrokenEnvironmentError(
-                f"{who(None)}: step() gave {self._which} of shape {array.shape}; expected {(count,)}"
+                f"{who(None)}: step() gave {self._which} of shape {flags.shape}; expected {(count,)}"
             )
-        return array
+        if flags is not array and not self._warned:
+            self._warned = True
+            row = next(row for row, flag in enumerate(raw) if not isinstance(flag, bool | np.bool_))
+            log.warning(
+                "%s: step() returned %s as `%s` (instance %d); expected True or False (wrap it in bool())",
+                *(who(None), short(raw[row]), self._which, row),
+            )
+        return flags
+
+
+def _array(raw: Any, what: str, who: Who) -> NDArray[Any]:
+    """Make a new array of what a step returned for all instances."""
+    try:
+        return np.array(raw)
+    except (TypeError, ValueError) as error:
+        raise BrokenEnvironmentError(
+            f"{who(None)}: step() gave {what} of which NumPy makes no array: {short(raw)} ({error})"
+        ) from error
 
 
 def _each(

@@ -92,6 +92,8 @@ class TurnInstance(Instance):
         problem = flag_problem(terminated, parts[2]) or flag_problem(truncated, parts[3]) or number_problem(reward)
         if problem := problem or info_problem(info or {}, "last()"):
             raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
+        if observation is None and terminated and agent in self._last:
+            observation = self._last[agent].observation  # not learned from, but a row needs one
         return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
 
     def _left_behind(self) -> list[TimeStep]:

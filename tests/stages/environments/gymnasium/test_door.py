@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from headrace.queues.messages import ActionBatch
@@ -229,3 +230,69 @@ def test_a_space_that_changes_after_the_reset_is_named():
         BrokenEnvironmentError, match=r"observation_space was Box\(.*\(3,\).* is Box\(.*\(4,\).* now; set"
     ):
         group_of(Growing(), Growing()).reset(0)
+
+
+class Vector(VectorEnv):
+    """Three instances of its own making; a step returns `told`, and the arrays of all steps are the same."""
+
+    single_observation_space, single_action_space = Box(-9, 9, (2,), np.float32), Discrete(2)
+
+    def __init__(self, mode=AutoresetMode.NEXT_STEP, told=None):
+        self.metadata, self.num_envs = {"autoreset_mode": mode}, 3
+        self.seen, self.rewards = np.zeros((3, 2), np.float32), np.zeros(3)
+        self.ends, self.cuts = np.zeros(3, bool), np.zeros(3, bool)
+        self.told, self.time = told or (lambda *result: result), 0
+
+    def reset(self, *, seed=None, options=None):
+        self.seen[:] = self.ends[:] = self.time = 0
+        return self.seen, {}
+
+    def step(self, actions):
+        self.time += 1
+        self.seen[:], self.rewards[:] = self.time, self.time
+        self.ends[:] = self.time == 2
+        return self.told(self.seen, self.rewards, self.ends, self.cuts, {})
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_a_vector_environment_may_return_the_same_arrays_each_time(mode):
+    group = GymnasiumGroup(Vector(mode), "B", "Env")
+    group.reset(0)
+    three = {"B": ActionBatch(np.zeros((3, 0), np.float32), np.zeros((3, 1), np.int32))}
+    first, second = group.step(three).steps["B"], group.step(three).steps["B"]
+
+    assert first.observations[0][:, 0].tolist() == [1, 1, 1]
+    assert (second.ended, second.terminated.tolist()) == (3, [True] * 3)
+    assert second.observations[0][:3, 0].tolist() == [2, 2, 2]
+    assert second.rewards.tolist() == [2, 2, 2, 0, 0, 0]
+
+
+OF_VECTORS = {
+    "four": (lambda *told: told[:4], r"its step\(\) returned 4 values; expected 5"),
+    "infos are None": (
+        lambda *told: (*told[:4], None),
+        r"its step\(\) returned 5 values; expected 5, the last .* a dict",
+    ),
+    "shape": (lambda seen, *told: (seen[:, :1], *told), r"has shape \(3, 1\), but its space says \(3, 2\)"),
+    "too few": (lambda seen, *told: (seen[:2], *told), r"has shape \(2, 2\), but its space says \(3, 2\)"),
+    "rewards are words": (lambda seen, r, *told: (seen, ["a", "b", "c"], *told), "Env, instance 0: .* reward .*a"),
+    "a reward is None": (lambda seen, r, *told: (seen, [1, 2, None], *told), "Env, instance 2: .* the reward None"),
+    "rewards are ragged": (
+        lambda seen, r, *told: (seen, [1, [2], 3], *told),
+        "Env: step.* gave rewards of which NumPy",
+    ),
+    "rewards are one": (lambda seen, r, *told: (seen, 1.0, *told), r"Env: step.* gave rewards of shape \(\); exp"),
+    "ends are words": (lambda seen, r, e, *told: (seen, r, ["no"] * 3, *told), "Env, instance 0: .*as `terminated`"),
+    "ends are one": (lambda seen, r, e, *told: (seen, r, False, *told), r"Env: step.* gave terminated of shape \(\)"),
+    "cuts are None": (lambda seen, r, e, cuts, infos: (seen, r, e, None, infos), r"gave truncated of shape \(\)"),
+    "ends are counts": (lambda seen, r, e, *told: (seen, r, np.arange(3), *told), "Env, instance 2: .*2.* as `term"),
+}
+
+
+@pytest.mark.parametrize("mistake", OF_VECTORS)
+def test_what_a_vector_environment_returns_is_named(mistake):
+    told, words = OF_VECTORS[mistake]
+    group = GymnasiumGroup(Vector(told=told), "B", "Env")
+    group.reset(0)
+    with pytest.raises(BrokenEnvironmentError, match=words):
+        group.step({"B": ActionBatch(np.zeros((3, 0), np.float32), np.zeros((3, 1), np.int32))})

@@ -9,9 +9,11 @@ import pytest
 from small_zoo import Counting, Crowd, play
 
 from headrace.config import RoleSettings
+from headrace.stages.environments import resetting
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of
-from headrace.stages.errors import BrokenEnvironmentError
+from headrace.stages.environments.pettingzoo.making import make_instances
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 TEAM = {"*": RoleSettings(team=0)}
 SCRIPT = {"a": (0, 4, 1.0), "b": (0, 9, 1.0)}
@@ -132,3 +134,69 @@ def test_zero_and_one_stand_for_flags(kind):
 
     steps = play(group_of(Told(change)), 4)[-1].steps["B"]
     assert (steps.ended, steps.terminated.tolist(), steps.truncated.tolist()) == (1, [True], [False])
+
+
+@pytest.mark.parametrize("made", [Crowd, lambda script: Counting(masks="")])
+@pytest.mark.parametrize("space", [None, 5])
+def test_spaces_that_are_none_are_named_with_the_agent(made, space):
+    env = made(SCRIPT)
+    env.action_space = lambda agent: space
+    with pytest.raises(
+        StageError, match=r"^Zoo: it.*action_space\('(a|player_0)'\).*; expected one of gymnasium.spaces"
+    ):
+        group_of(env)
+
+
+def test_metadata_may_be_none():
+    env = Crowd(SCRIPT)
+    env.metadata = None  # type: ignore[attr-defined]
+    assert group_of(env).metadata == {}
+
+
+class Wrapped:
+    """As PettingZoo's wrappers: passes on everything."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def reset(self, seed=None, options=None):
+        return self.env.reset(seed=seed, options=options)
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, lambda env: env])
+@pytest.mark.parametrize("base", [Crowd, Counting])
+def test_a_reset_of_the_old_kind_is_seeded_by_the_method_seed_and_warned_of_once(base, wrap, monkeypatch, caplog):
+    monkeypatch.setattr(resetting, "_warned", set())
+
+    class Old(base):  # type: ignore[valid-type, misc]
+        def __init__(self):
+            super().__init__(SCRIPT) if base is Crowd else super().__init__(masks="")
+            self.seeded = []
+
+        def reset(self):
+            return super().reset()
+
+        def seed(self, seed):
+            self.seeded.append(seed)
+
+    envs = [Old() for _ in range(2)]
+    instances = make_instances(envs[0], iter(envs[1:]).__next__, 2, "auto", "Zoo", wrap)
+    PettingZooGroup(instances, "B", "Zoo", TEAM).reset(5)
+
+    assert [env.seeded for env in envs] == [[5], [6]]
+    (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "Zoo: reset() of Old takes no seed and no options; a seed reaches it by its method seed" in text
+
+
+def test_an_observation_may_be_missing_at_an_end_by_turns():
+    class Blind(Counting):
+        def observe(self, agent):
+            return None if self._over else super().observe(agent)
+
+    ticks = play(group_of(Blind(masks="")), 4)
+    steps = ticks[-1].steps["B"]
+    assert (steps.ended, steps.terminated.tolist()) == (2, [True, True])
+    assert steps.observations[0][:2, 0].tolist() == [2, 3], "what they saw last"
