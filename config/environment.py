@@ -103,7 +103,7 @@ class ObservationSettings(Settings):
         "given, it is true for a vector `desired_goal`.",
     )
     channels: Literal["first", "last"] | None = Field(
-        None, description="Place of an image's channels; null: its smallest dimension."
+        None, description="Place of an image's channels; null: beside two equal dimensions, else the smallest."
     )
     max_entities: Int | None = Field(
         None, gt=0, le=100_000, description="Most things in a set of no fixed size (a `Sequence` space); null: 32."

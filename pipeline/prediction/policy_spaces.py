@@ -106,7 +106,7 @@ def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses:
 
 
 def _below(keys: tuple[Any, ...], part: ObservationPart) -> Any:
-    return (lambda batch: part.extract(batch[keys[0]])) if keys else part.extract
+    return (lambda batch, who: part.extract(batch[keys[0]], who)) if keys else part.extract
 
 
 def _any_numbers(spec: ObservationSpec) -> BoxSpace:

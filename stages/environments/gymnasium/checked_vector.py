@@ -167,13 +167,13 @@ class CheckedVector:
                 "metadata['autoreset_mode'] right?"
             )
         if not isinstance(finals, np.ndarray) or finals.dtype != object:
-            return self._extract("step", take_rows(self.spaces.observation_space, finals, ended), len(ended))
+            return self._extract("step", take_rows(self.spaces.observation_space, finals, ended), len(ended), ended)
         chosen = [finals[i] for i in ended]
         if any(final is None for final in chosen):
             raise BrokenEnvironmentError(f"{self._name}: an instance ended without its infos['final_obs']")
         space = self._envs.single_observation_space
         batch = stack(space, chosen, "step()", lambda row: self._who(None if row is None else int(ended[row])))
-        return self._extract("step", batch, len(ended))
+        return self._extract("step", batch, len(ended), ended)
 
     def masks(self, seen: VectorTick | VectorReset, which: Masks | None) -> Masks | None:
         """Return masks [n, choices]; `which` [n] marks the instances that must have a choice left, None for all.
@@ -185,7 +185,7 @@ class CheckedVector:
         told, masks = seen.infos.get(MASK), self.spaces.masks
         if told is None and not masks.masked:
             return None
-        return masks.read(self.num_envs, seen.mask, told, self._who, seen.infos.get(f"_{MASK}"), which)
+        return masks.read(self.num_envs, seen.mask, told, self._instance, seen.infos.get(f"_{MASK}"), which)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [height, width, 3] of one instance.
@@ -230,10 +230,13 @@ class CheckedVector:
             "infos, as of a gymnasium.vector.VectorEnv"
         )
 
-    def _extract(self, call: str, raw: Any, count: int) -> tuple[Array, ...]:
+    def _extract(self, call: str, raw: Any, count: int, instances: NDArray[np.intp] | None = None) -> tuple[Array, ...]:
+        def who(row: int | None) -> str:
+            return self._instance(row if row is None or instances is None else int(instances[row]))
+
         error: Exception | None = None
         try:
-            columns = self.spaces.extract(raw)
+            columns = self.spaces.extract(raw, who)
             if [each.shape for each in columns] == [(count, *shape) for shape in self._shapes]:
                 return columns
         except (LookupError, TypeError, ValueError) as raised:

@@ -91,7 +91,7 @@ class BehaviorSpaces:
         """
         batch = stack(self._seen_space, seen, "reset() or step()", who)
         try:
-            return self._spaces.extract(batch)
+            return self._spaces.extract(batch, who)
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
                 f"{self.owner}: an observation of {self.behavior} does not fit its space {self._seen_space}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -12,9 +13,13 @@ from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.spaces.actions import ActionMapping, action_mapping
 from headrace.stages.environments.spaces.agent_masks import AgentMasks
+from headrace.stages.environments.spaces.doubts import doubts
 from headrace.stages.environments.spaces.masks import MASK, MaskReader
 from headrace.stages.environments.spaces.observations import observation_parts
 from headrace.stages.environments.spaces.own_space import ComposedSpace, own_space, plain_spaces
+from headrace.stages.environments.spaces.values import Who
+
+log = logging.getLogger(__name__)
 
 
 class SpaceColumns:
@@ -51,6 +56,8 @@ class SpaceColumns:
             seen = replace(seen, parts={key: part for key, part in seen.parts.items() if key != MASK})
         self.observation_space = seen
         self.parts = observation_parts(self.observation_space, owner, settings, exact)
+        for doubt in doubts(self.observation_space, tuple(part.spec for part in self.parts), settings):
+            log.warning("%s: %s", owner, doubt)
         self._owner = owner
         self._mappings = lru_cache(maxsize=64)(self._make_mapping)
         self._actions = self.actions(1).spec
@@ -70,9 +77,13 @@ class SpaceColumns:
             spaces=plain_spaces(self.observation_space, self._action_space),
         )
 
-    def extract(self, batch: Any) -> tuple[Array, ...]:
-        """Convert k observations, batched as `gymnasium.vector` does, to a new array [k, *shape] of each part."""
-        return tuple([part.extract(batch) for part in self.parts])
+    def extract(self, batch: Any, who: Who) -> tuple[Array, ...]:
+        """Convert k observations, batched as `gymnasium.vector` does, to a new array [k, *shape] of each part.
+
+        Raises:
+            BrokenEnvironmentError: if a whole number is not of its space; `who` made which.
+        """
+        return tuple([part.extract(batch, who) for part in self.parts])
 
     def _make_mapping(self, count: int) -> ActionMapping:
         return action_mapping(self._action_space, count, self._owner)

@@ -10,11 +10,11 @@ C channels.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,24 @@ from headrace.stages.environments.spaces.own_space import (
     SequenceSpace,
     leaves,
 )
+from headrace.stages.environments.spaces.values import BoundsCheck, ChoiceCheck, Who, row_of_batch
 from headrace.stages.errors import StageError
 
-log = logging.getLogger(__name__)
 
-Extractor = Callable[[Any], Array]
-"""From k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] as the spec says."""
+class Extractor(Protocol):
+    """From k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] as the spec says."""
+
+    def __call__(self, batch: Any, who: Who = ...) -> Array:
+        """Convert.
+
+        Args:
+            batch: the observations.
+            who: made which, for messages.
+
+        Raises:
+            BrokenEnvironmentError: if a whole number is not of its space.
+        """
+
 
 ONLY_OBSERVATION = "observation"
 """Name of the observation of a space that is neither Dict nor Tuple."""
@@ -120,15 +132,13 @@ def take_rows(space: OwnSpace, batch: Any, rows: NDArray[np.intp]) -> Any:
 
 def _below(keys: tuple[Any, ...], extract: Extractor) -> Extractor:
     """Extract from the value under these keys of the batch."""
-    if not keys:
-        return extract
+    return (lambda batch, who=row_of_batch: extract(_under(keys, batch), who)) if keys else extract
 
-    def reach(batch: Any) -> Array:
-        for key in keys:
-            batch = batch[key]
-        return extract(batch)
 
-    return reach
+def _under(keys: tuple[Any, ...], value: Any) -> Any:
+    for key in keys:
+        value = value[key]
+    return value
 
 
 def _check_names(settings: Mapping[str, ObservationSettings], names: list[str], owner: str) -> None:
@@ -191,91 +201,102 @@ def _is_picture(space: BoxSpace) -> bool:
     """Return True if a box holds an image by default: three axes, or bytes that look like pixels."""
     if len(space.shape) == 3:
         return True
-    pixels = space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == 255))
     if len(space.shape) == 2:
-        return pixels and min(space.shape) >= _SMALLEST_PICTURE
-    return pixels and len(space.shape) == 4
+        return are_pixels(space) and min(space.shape) >= _SMALLEST_PICTURE
+    return are_pixels(space) and len(space.shape) == 4
+
+
+def are_pixels(space: BoxSpace) -> bool:
+    """Return True if a box holds all bytes."""
+    return space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == 255))
 
 
 def _image_part(leaf: _Leaf) -> ObservationPart:
     """Keep an image in its own dtype; [H, W] gets one channel, stacked frames become channels."""
-    dtype, shape = _number(leaf.space), leaf.shape
+    assert isinstance(leaf.space, BoxSpace)
+    shape, last = leaf.shape, True
     if len(shape) == 2:
         if leaf.settings.channels is not None:
             raise leaf.mistake(".channels", f"{leaf.space} has no axis for channels")
-        return leaf.part((*shape, 1), dtype, _cast(dtype, (*shape, 1)), channels_last=True)
-    last = _channels_last(leaf)
+        return _image(leaf, (*shape, 1), last)
+    last = channels_last(shape) if leaf.settings.channels is None else leaf.settings.channels == "last"
     if len(shape) == 3:
-        return leaf.part(shape, dtype, _cast(dtype, shape), channels_last=last)
+        return _image(leaf, shape, last)
     if not last:  # [frames, C, H, W]
-        merged = (shape[0] * shape[1], *shape[2:])
-        return leaf.part(merged, dtype, _cast(dtype, merged), channels_last=False)
+        return _image(leaf, (shape[0] * shape[1], *shape[2:]), last)
     frames, height, width, channels = shape
-    merged = (height, width, frames * channels)
-
-    def extract(batch: Any) -> Array:
-        values = np.moveaxis(np.asarray(batch), 1, -2)
-        return values.astype(dtype, order="C").reshape(-1, *merged)
-
-    return leaf.part(merged, dtype, extract, channels_last=True)
+    return _image(leaf, (height, width, frames * channels), last, lambda values: np.moveaxis(values, 1, -2))
 
 
-def _channels_last(leaf: _Leaf) -> bool:
-    """Return True if channels come last: the smallest dimension, the first of equal ones, as in Stable-Baselines3."""
-    if leaf.settings.channels is not None:
-        return leaf.settings.channels == "last"
-    smallest = int(np.argmin(leaf.shape[-3:]))
-    if smallest == 1:
-        log.warning(
-            "%s: observation '%s' is an image of shape %s, with the middle dimension the smallest; its channels are "
-            "assumed to come last. If not, set environment.observations.%s to {channels: first}, or to vector if it is "
-            "no image",
-            *(leaf.owner, leaf.name, leaf.shape, leaf.name),
-        )
-    return smallest != 0
+def _image(
+    leaf: _Leaf, shape: tuple[int, ...], last: bool, arranged: Callable[[Array], Array] | None = None
+) -> ObservationPart:
+    assert isinstance(leaf.space, BoxSpace)
+    dtype, extract = _numbers(leaf.space, leaf.name, shape, arranged)
+    return leaf.part(shape, dtype, extract, channels_last=last)
+
+
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """Return True if the channels of an image come last: beside two equal dimensions, else the smallest one."""
+    first, middle, end = shape[-3:]
+    if (first == middle) != (middle == end):
+        return first == middle
+    return min(first, middle, end) != first
 
 
 def _vector_part(leaf: _Leaf, exact: bool) -> ObservationPart:
-    size, dtype, extract = _flattened(leaf.space)
     if exact and isinstance(leaf.space, BoxSpace) and np.result_type(leaf.space.dtype, np.float32) != np.float32:
-        return leaf.part((size,), np.float64, _cast(np.dtype(np.float64), (size,)))
+        shape = (math.prod(leaf.shape),)
+        return leaf.part(shape, *_numbers(leaf.space, leaf.name, shape, dtype=np.dtype(np.float64)))
+    size, dtype, extract = _flattened(leaf.space, leaf.name)
     return leaf.part((size,), dtype, extract)
 
 
-def _flattened(space: Leaf) -> tuple[int, np.dtype[Any], Extractor]:
+def _flattened(space: Leaf, name: str) -> tuple[int, np.dtype[Any], Extractor]:
     """Return size, dtype and extractor of a vector, from a box or from a space that becomes one-hot."""
     assert isinstance(space, BoxSpace | ChoiceSpace)
-    if isinstance(space, ChoiceSpace) and space.kind != "MultiBinary":
-        return _one_hot(space.sizes.ravel(), space.start.ravel())
+    if isinstance(space, ChoiceSpace):
+        return _choices(space, name)
     size = math.prod(space.shape)
-    dtype = _number(space) if isinstance(space, BoxSpace) else np.dtype(np.float32)
-    return size, dtype, _cast(dtype, (size,))
+    return size, *_numbers(space, name, (size,))
 
 
-def _number(space: Leaf) -> np.dtype[Any]:
-    """Return the dtype of a box's column: float32 for floats, their own for others."""
-    assert isinstance(space, BoxSpace)
-    return np.dtype(np.float32) if np.issubdtype(space.dtype, np.floating) else space.dtype
+def _numbers(
+    space: BoxSpace,
+    name: str,
+    shape: tuple[int, ...],
+    arranged: Callable[[Array], Array] | None = None,
+    dtype: np.dtype[Any] | None = None,
+) -> tuple[np.dtype[Any], Extractor]:
+    """Return dtype and extractor of a box: float32 of floats, their own of others, unless said; `arranged` moves axes."""
+    dtype = dtype or (np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype)
+    check = BoundsCheck(space, name, dtype)
 
-
-def _cast(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Extractor:
-    def extract(batch: Any) -> Array:
+    def extract(batch: Any, who: Who = row_of_batch) -> Array:
         values: Array = np.asarray(batch)
         # The copy that astype makes also keeps us apart from an environment that writes over its arrays.
-        return values.astype(dtype).reshape(len(values), *shape)
+        column = values.astype(dtype)
+        if column.shape[1:] == space.shape:
+            check(values, column, who)
+        if arranged is not None:
+            column = np.ascontiguousarray(arranged(column))
+        return column.reshape(len(values), *shape)
 
-    return extract
+    return dtype, extract
 
 
-def _one_hot(sizes: NDArray[Any], start: NDArray[Any]) -> tuple[int, np.dtype[Any], Extractor]:
-    width = int(sizes.sum())
-    first = np.cumsum(sizes) - sizes - start
+def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extractor]:
+    """Return the same of choices: flags are numbers, others one-hot, side by side."""
+    check, sizes = ChoiceCheck(space, name), space.sizes.ravel()
+    flags = space.kind == "MultiBinary"
+    width, first = len(sizes) if flags else int(sizes.sum()), np.cumsum(sizes) - sizes
 
-    def extract(batch: Any) -> Array:
-        values = np.asarray(batch)
-        hot = values.reshape(len(values), len(sizes)) + first
-        columns = np.zeros((len(values), width), np.float32)
-        columns[np.arange(len(values))[:, None], hot] = 1.0
+    def extract(batch: Any, who: Who = row_of_batch) -> Array:
+        chosen = check(np.asarray(batch), who)
+        if flags:
+            return chosen.astype(np.float32)
+        columns = np.zeros((len(chosen), width), np.float32)
+        columns[np.arange(len(chosen))[:, None], chosen + first] = 1.0
         return columns
 
     return width, np.dtype(np.float32), extract
@@ -283,8 +304,8 @@ def _one_hot(sizes: NDArray[Any], start: NDArray[Any]) -> tuple[int, np.dtype[An
 
 def _rows_part(leaf: _Leaf) -> ObservationPart:
     """Make a set of a matrix; its rows are the entities."""
-    dtype = _number(leaf.space)
-    return leaf.part(leaf.shape, dtype, _cast(dtype, leaf.shape))
+    assert isinstance(leaf.space, BoxSpace)
+    return leaf.part(leaf.shape, *_numbers(leaf.space, leaf.name, leaf.shape))
 
 
 def _sequence_part(leaf: _Leaf) -> ObservationPart:
@@ -295,24 +316,29 @@ def _sequence_part(leaf: _Leaf) -> ObservationPart:
     for keys, inner in leaves(leaf.space.element):
         if not isinstance(inner, BoxSpace | ChoiceSpace):
             raise _unusable(replace(leaf, space=inner, keys=(*leaf.keys, "…", *keys)))
-        flattened.append((keys, *_flattened(inner)))
+        flattened.append((keys, *_flattened(inner, ".".join(map(str, (leaf.name, *keys))))))
     width = sum(size for _, size, _, _ in flattened)
-    columns = [(_below(keys, np.asarray), flat) for keys, _, _, flat in flattened]
+    columns = [(partial(_under, keys), flat) for keys, _, _, flat in flattened]
     first = columns[0][0]
 
-    def extract(batch: Any) -> Array:
+    def extract(batch: Any, who: Who = row_of_batch) -> Array:
         counts = np.array([len(first(some) if stack else some) for some in batch], np.intp)
         if counts.size and counts.max() > most:
             raise StageError(
-                f"{leaf.owner}: observation '{leaf.name}' has {counts.max()} entities, more than the {most} that there "
-                f"is room for; raise environment.observations.{leaf.name}.max_entities"
+                f"{who(int(counts.argmax()))}: the observation '{leaf.name}' has {counts.max()} entities, more than "
+                f"the {most} that there is room for; raise environment.observations.{leaf.name}.max_entities"
             )
         padded = np.zeros((len(counts), most, width), np.float32)
         if counts.any():
             join = np.concatenate if stack else np.stack
             entities = [some for some, count in zip(batch, counts, strict=True) if count]
             every = entities if stack else [entity for some in entities for entity in some]
-            values = [flat(join([take(one) for one in every])) for take, flat in columns]
+            rows = np.repeat(np.arange(len(counts)), counts)
+
+            def whose(entity: int | None) -> str:
+                return who(None if entity is None else int(rows[entity]))
+
+            values = [flat(join([take(one) for one in every]), whose) for take, flat in columns]
             padded[np.arange(most) < counts[:, None]] = np.concatenate(values, axis=1, dtype=np.float32)
         return padded
 

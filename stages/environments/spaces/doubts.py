@@ -1,0 +1,105 @@
+"""What is doubtful about how observations are read: channels and scales of images, and vectors that may be images.
+
+Each is a sentence for people, with what says it otherwise. `observations` decides; nothing here changes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from headrace.config import ObservationSettings
+from headrace.queues.specs import ObservationSpec
+from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION, are_pixels
+from headrace.stages.environments.spaces.own_space import BoxSpace, OwnSpace, leaves
+
+_SHORTEST_SIDE = 16
+"""Of what may be a picture."""
+_MOST_FLAT = 1024
+"""Bytes in a row that are hardly all features."""
+_MOST_NUMBERS = 10_000
+"""Numbers of any kind, likewise."""
+_LIKE_BYTES = 100
+"""Bounds from which on numbers are pixels rather than features."""
+_SMALL_FOR_BYTES = 15
+"""The highest value up to which bytes are a board rather than pixels."""
+
+
+def doubts(
+    space: OwnSpace, specs: tuple[ObservationSpec, ...], settings: Mapping[str, ObservationSettings] | None
+) -> Iterator[str]:
+    """Yield what is doubtful about the observations of a space.
+
+    Args:
+        space: the space of a single instance.
+        specs: what is made of it, a spec for each leaf.
+        settings: `environment.observations`; what they say is not in doubt.
+    """
+    for (keys, leaf), spec in zip(leaves(space), specs, strict=True):
+        name = ".".join(map(str, keys)) or ONLY_OBSERVATION
+        said = (settings or {}).get(name) or ObservationSettings()
+        if not isinstance(leaf, BoxSpace):
+            continue
+        if spec.kind == "image":
+            if said.channels is None and (doubt := _about_channels(leaf.shape)):
+                other = "first" if spec.channels_last else "last"
+                yield (
+                    f"the observation '{name}' is an image of shape {leaf.shape}, {doubt}; its channels are taken to "
+                    f"come {'last' if spec.channels_last else 'first'}. If not, set environment.observations.{name} to "
+                    f"{{channels: {other}}} (the same as it is, to confirm), or to vector if it is no image"
+                )
+            if doubt := _about_scale(leaf):
+                yield f"the observation '{name}' is an image of {leaf}: {doubt}"
+        elif spec.kind == "vector" and said.kind is None and _may_be_picture(leaf):
+            yield (
+                f"the observation '{name}' of {leaf} is read as a vector of {spec.size} numbers. If it is a picture, "
+                f"set environment.observations.{name} to image ({_of_rank(leaf)}); if not, vector confirms it"
+            )
+
+
+def _about_channels(shape: tuple[int, ...]) -> str | None:
+    if len(shape) < 3:
+        return None
+    first, middle, end = shape[-3:]
+    if first == middle == end:
+        return "all of whose dimensions are equal"
+    if first == end:
+        return "whose outer dimensions are equal, which height and width would not be"
+    if middle < min(first, end):
+        return "with the middle dimension the smallest"
+    return None
+
+
+def _about_scale(box: BoxSpace) -> str | None:
+    """Bytes alone are scaled to 0 to 1, by 1/255."""
+    if not (np.isfinite(box.low).all() and np.isfinite(box.high).all()) or box.dtype == np.bool_:
+        return None
+    highest = max(float(np.abs(box.low.astype(np.float64)).max()), float(np.abs(box.high.astype(np.float64)).max()))
+    if box.dtype != np.uint8 and highest >= _LIKE_BYTES:
+        return (
+            "only bytes are scaled to 0 to 1, and the network gets these numbers as they are. Make its dtype uint8, "
+            "or divide it in the environment or in a wrapper (environment.wrappers)"
+        )
+    if box.dtype == np.uint8 and highest <= _SMALL_FOR_BYTES:
+        return (
+            f"bytes are divided by 255, so that the network gets 0 to {highest / 255:.2g}. If they are no pixels, make "
+            "its dtype float32, or bool where there are 0 and 1 alone"
+        )
+    return None
+
+
+def _may_be_picture(box: BoxSpace) -> bool:
+    size, shape = math.prod(box.shape), box.shape
+    if size >= _MOST_NUMBERS or (size >= _MOST_FLAT and are_pixels(box)):
+        return True
+    if len(shape) == 2:
+        return min(shape) >= _SHORTEST_SIDE or (are_pixels(box) and size >= _SHORTEST_SIDE**2)
+    return len(shape) > 2 and sorted(shape)[-2] >= _SHORTEST_SIDE
+
+
+def _of_rank(box: BoxSpace) -> str:
+    if 2 <= len(box.shape) <= 4:
+        return "of 2 to 4 dimensions, as it is"
+    return "which has 2 to 4 dimensions: it has to keep them, without being flattened"

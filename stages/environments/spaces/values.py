@@ -1,0 +1,139 @@
+"""Values of observations that are not of their space: an index is an error, a number beyond a Box's bounds a warning.
+
+What is compared is the whole batch; who is to blame is looked for only if something does not fit.
+
+Axis letters: k observations.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headrace.queues.messages import Array
+from headrace.stages.environments.spaces.own_space import BoxSpace, ChoiceSpace
+from headrace.stages.errors import BrokenEnvironmentError
+
+log = logging.getLogger(__name__)
+
+Who = Callable[[int | None], str]
+"""From a row of a batch to whose it is, as messages begin; None: of all."""
+_AS_GOOD_AS_INFINITE = 1e30
+_SMALL = 4096
+"""Numbers up to which bounds as large as the batch are kept: to compare with one row takes twice as long there."""
+
+
+def row_of_batch(row: int | None) -> str:
+    """Whose a row is, where nothing more is known."""
+    return "the batch" if row is None else f"row {row}"
+
+
+class ChoiceCheck:
+    """Checks that whole numbers are of their space.
+
+    Args:
+        space: Discrete, MultiDiscrete or MultiBinary.
+        name: of the observation.
+    """
+
+    def __init__(self, space: ChoiceSpace, name: str) -> None:
+        self._space, self._name = space, name
+        self._start, self._sizes = space.start.ravel(), space.sizes.ravel().astype(np.uint64)
+
+    def __call__(self, values: Array, who: Who) -> Array:
+        """Return the numbers [k, *shape] as choices [k, size] counted from 0.
+
+        Raises:
+            BrokenEnvironmentError: if one is not of the space.
+            TypeError: if they are no whole numbers.
+        """
+        if values.dtype.kind not in "iub":
+            raise TypeError(f"expected whole numbers, got {values.dtype}")
+        chosen: Array = values.reshape(len(values), len(self._sizes)).astype(np.int64) - self._start
+        outside = chosen.view(np.uint64) >= self._sizes  # negative ones are larger than all
+        if np.count_nonzero(outside):
+            row, index = np.argwhere(outside)[0].tolist()
+            first = int(self._start[index])
+            value = f"has {chosen[row, index] + first} at index {index}" if self._space.shape else f"is {values[row]}"
+            raise BrokenEnvironmentError(
+                f"{who(row)}: the observation '{self._name}' {value}, outside of its space {self._space}; "
+                f"expected {first} to {first + int(self._sizes[index]) - 1}"
+            )
+        return chosen
+
+
+class BoundsCheck:
+    """Warns once of numbers beyond the bounds of a Box, which are learned from as they are.
+
+    Args:
+        space: the Box.
+        name: of the observation.
+        dtype: of its column.
+    """
+
+    def __init__(self, space: BoxSpace, name: str, dtype: np.dtype[Any]) -> None:
+        self._space, self._name = space, name
+        self._floats = dtype.kind == "f"
+        with np.errstate(over="ignore"):
+            self._low, self._high = space.low.astype(dtype), space.high.astype(dtype)
+        self._done = self._cannot_fail()
+        self._rows: tuple[int, Array, Array] = (0, self._low, self._high)
+
+    def __call__(self, values: Array, column: Array, who: Who) -> None:
+        """Look at observations [k, *shape], as they came and in the dtype of their column.
+
+        Raises:
+            BrokenEnvironmentError: if whole numbers came that the dtype can't hold.
+            TypeError: if other than whole numbers came where these are expected.
+        """
+        if not self._floats and values.dtype != column.dtype:
+            self._check_cast(values, who)
+        if self._done:
+            return
+        count = len(column)
+        if count != self._rows[0]:
+            self._rows = self._of_rows(count)
+        _, low, high = self._rows
+        if np.count_nonzero(column < low) or np.count_nonzero(column > high):
+            self._done = True
+            log.warning(
+                "%s, outside of its space %s; nothing clips it: widen the bounds, or clip it in the environment",
+                *(self._of_first(column, (column < low) | (column > high), who), self._space),
+            )
+
+    def _cannot_fail(self) -> bool:
+        if self._space.dtype.kind == "f":
+            return bool((self._low < -_AS_GOOD_AS_INFINITE).all() and (self._high > _AS_GOOD_AS_INFINITE).all())
+        least, most = _limits(self._space.dtype)
+        return bool((self._space.low == least).all() and (self._space.high == most).all())
+
+    def _of_rows(self, count: int) -> tuple[int, Array, Array]:
+        if count * self._low.size > _SMALL:
+            return count, self._low, self._high
+        shape = (count, *self._low.shape)
+        return count, np.broadcast_to(self._low, shape).copy(), np.broadcast_to(self._high, shape).copy()
+
+    def _check_cast(self, values: Array, who: Who) -> None:
+        if values.dtype.kind not in "iub":
+            raise TypeError(f"expected whole numbers of {self._space.dtype}, got {values.dtype}")
+        least, most = _limits(self._space.dtype)
+        outside = (values < least) | (values > most)
+        if np.count_nonzero(outside):
+            raise BrokenEnvironmentError(
+                f"{self._of_first(values, outside, who)}, which {self._space.dtype} can't hold; expected values of its "
+                f"space {self._space}"
+            )
+
+    def _of_first(self, values: Array, outside: Array, who: Who) -> str:
+        row, *index = np.argwhere(outside)[0].tolist()
+        at = f" at {index}" if index else ""
+        return f"{who(row)}: the observation '{self._name}' has {values[(row, *index)]:g}{at}"
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    if dtype.kind == "b":
+        return 0, 1
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
