@@ -268,7 +268,7 @@ def _numbers(
     arranged: Callable[[Array], Array] | None = None,
     dtype: np.dtype[Any] | None = None,
 ) -> tuple[np.dtype[Any], Extractor]:
-    """Return dtype and extractor of a box: float32 of floats, their own of others, unless said; `arranged` moves axes."""
+    """Return dtype and extractor of a box: float32 of floats, their own of others, or as said; `arranged` moves it."""
     dtype = dtype or (np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype)
     check = BoundsCheck(space, name, dtype)
 
