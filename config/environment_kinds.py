@@ -41,9 +41,9 @@ class EnvironmentKind:
     preflight: str | None = None
     """Function that checks, for a `RunConfig`, what a run needs on the disk, before a folder is made for the run; it
     raises a `StageError`."""
-    trial: str | None = None
-    """Function that makes and tries environments of a `RunConfig`, in a process of its own, and yields `Remark`s about
-    them (`stages/environments/trial.py`); None for those that are never started without a run."""
+    advice: str | None = None
+    """Function that yields, for an `EnvironmentRequest`, what the field's own checker finds in such an environment, in
+    words; `--validate` calls it once the run's own trial has succeeded."""
     description: str = "headrace.pipeline.command.description:describe_environment"
     """Function from a `RunConfig` to a line about its environments, for `--validate`."""
     env_settings: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         keys=("options", "wrappers", "observations", "behavior", "info_keys", "keys"),
         check="headrace.config.section_checks:check_behavior",
         references="headrace.stages.environments.gymnasium.making:named_in_section",
-        trial="headrace.stages.environments.gymnasium.trial:try_gymnasium",
+        advice="headrace.stages.environments.gymnasium.advice:of_gymnasium",
         one_after_another=True,
     ),
     pettingzoo=EnvironmentKind(
@@ -102,7 +102,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
             *("api", "behaviors", "outcome", "rotate_sides", "keys"),
         ),
         check="headrace.config.section_checks:check_roles",
-        trial="headrace.stages.environments.pettingzoo.trial:try_pettingzoo",
+        advice="headrace.stages.environments.pettingzoo.advice:of_pettingzoo",
         one_after_another=True,
     ),
     mlagents=EnvironmentKind(

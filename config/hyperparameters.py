@@ -63,6 +63,10 @@ class Hyperparameters(Settings):
         """Steps at which actors cut trajectories instead of at `time_horizon`; None where that counts."""
         return None
 
+    def small(self, rows: int) -> Self:
+        """Return a copy whose first update comes soon and is quick, after about so many rows: for a trial."""
+        return self
+
     def contradictions(self, block: Block) -> Iterator[Finding]:
         """Find what contradicts the rest of the behaviour's block; paths start at the block."""
         yield from ()
@@ -123,6 +127,10 @@ class OnPolicyHyperparameters(Hyperparameters):
     def batch_rows(self) -> int:
         """Steps in one gradient step: `batch_size`."""
         return self.batch_size
+
+    def small(self, rows: int) -> Self:
+        """Return a copy that learns from so many rows in one pass."""
+        return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def _mistakes(self) -> list[Finding]:
         return _about_sizes(self.buffer_size, self.batch_size)
@@ -191,6 +199,19 @@ class SACHyperparameters(Hyperparameters):
         "Not in ML-Agents.",
     )
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
+
+    def small(self, rows: int) -> Self:
+        """Return a copy that updates as steps come, but seldom; the first half of its rows may be random."""
+        seldom = max(self.steps_per_update, rows / 4)
+        most = {"batch_size": rows // 2, "buffer_init_steps": rows // 2, "random_steps": rows // 4}
+        return self.model_copy(
+            update={
+                **{name: min(getattr(self, name), value) for name, value in most.items()},
+                "update_at": "step",
+                "steps_per_update": seldom,
+                "reward_signal_steps_per_update": seldom,
+            }
+        )
 
     def _mistakes(self) -> list[Finding]:
         return _about_sizes(self.buffer_size, self.batch_size)
@@ -311,6 +332,19 @@ class ImpalaHyperparameters(Hyperparameters):
         """Steps in one gradient step."""
         return self.batch_size * self.unroll_length
 
+    def small(self, rows: int) -> Self:
+        """Return a copy whose batches have few and short unrolls."""
+        length = min(self.unroll_length, max(1, rows // 8))
+        batch = min(self.batch_size, max(2, rows // length))
+        return self.model_copy(
+            update={
+                "unroll_length": length,
+                "batch_size": batch,
+                "batch_size_from_replay": min(self.batch_size_from_replay, batch // 2),
+                "critic_pretrain_steps": min(self.critic_pretrain_steps, rows),
+            }
+        )
+
     def extra_columns(self) -> tuple[str, ...]:
         """`action_heads`, where the policies that acted are cloned."""
         return ("action_heads",) if self.batch_size_from_replay and self.policy_cloning_cost else ()
@@ -380,6 +414,10 @@ class BCHyperparameters(Hyperparameters):
         """`buffer_size`."""
         return self.buffer_size
 
+    def small(self, rows: int) -> Self:
+        """Return a copy that learns from so many rows in one pass."""
+        return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
+
     def _mistakes(self) -> Iterator[Finding]:
         if self.demo_path is None and self.teacher is None:
             message = "has nothing to imitate; add 'demo_path' (demonstrations) or 'teacher' (a behaviour of this run)"
@@ -387,6 +425,11 @@ class BCHyperparameters(Hyperparameters):
         if self.demo_path is not None and self.teacher is not None:
             yield Finding(("teacher",), "stands beside 'demo_path'; keep one of the two", (("demo_path",),))
         yield from _about_sizes(self.buffer_size, self.batch_size)
+
+
+def _one_pass(buffer_size: int, batch_size: int, rows: int) -> dict[str, int]:
+    buffer = min(buffer_size, rows)
+    return {"buffer_size": buffer, "batch_size": min(batch_size, buffer), "num_epoch": 1}
 
 
 def _about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:

@@ -1,7 +1,7 @@
 """What the command does, by what it is asked for.
 
 Nothing heavy is imported before it is known that there is something to run: `--help` and `--validate` answer at once;
-the latter imports what the configuration names, and tries its environment in a process of its own.
+the latter imports what the configuration names, and tries the run in a process of its own.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ def follow(arguments: Sequence[str] | None) -> int:
         return 2
     _warn((*request.warnings, *config.warnings))
     if args.validate:
-        return _validate(config, try_environments=not args.no_env_check)
+        return _validate(config, tried=not args.no_env_check)
     return train(config, details=args.verbose or program() == ML_AGENTS)
 
 
-def _validate(config: RunConfig, *, try_environments: bool) -> int:
-    """Print the pipeline, or what can't be found of all that the configuration names, or how its environment fails."""
+def _validate(config: RunConfig, *, tried: bool) -> int:
+    """Print the pipeline, or what can't be found of all that the configuration names, or how its trial fails."""
     from headrace.pipeline.command.description import describe
-    from headrace.pipeline.main import environment_trial
+    from headrace.pipeline.main import trial
     from headrace.pipeline.main.preflight import missing_parts
     from headrace.pipeline.main.references import all_names
 
     mistakes = all_names(config)
-    if try_environments:
+    if tried:
         mistakes = list(dict.fromkeys([*missing_parts(config), *mistakes]))
         if not mistakes:
-            mistakes, warnings = environment_trial.try_environments(config)
+            mistakes, warnings = trial.try_run(config)
             _warn(warnings)
     for mistake in mistakes:
         print(mistake, file=sys.stderr)

@@ -18,7 +18,6 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.common.graph import ACTOR
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
@@ -284,10 +283,8 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         )
         for name, state in coordinator.starter.behaviors.items()
     }
-    unseen = [name for name in config.behaviors if name not in behaviors]
-    if behaviors and unseen:  # a misspelt name, or one whose agents never appeared: it is known only now
-        text = "Listed under behaviors, but never met in the environment: %s (met: %s)."
-        log.warning(text, ", ".join(unseen), ", ".join(behaviors))
+    if missing := never_met(config, coordinator):
+        log.warning("%s", missing)
     if not plan.playing:
         exports = {name: result.export for name, result in behaviors.items() if result.export is not None}
         await asyncio.to_thread(write_final_clips, config, folder, exports)
@@ -301,6 +298,15 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         ended_by=coordinator.early_end.ended_by,
         **results,
     )
+
+
+def never_met(config: RunConfig, coordinator: Coordinator) -> str:
+    """Say which behaviours were listed and never met: misspelt names, or those whose agents never appeared."""
+    met = coordinator.starter.behaviors
+    unseen = [name for name in config.behaviors if name not in met]
+    if not (met and unseen):
+        return ""
+    return f"Listed under behaviors, but never met in the environment: {', '.join(unseen)} (met: {', '.join(met)})."
 
 
 async def _write_league(coordinator: Coordinator, run_folder: Path) -> None:
@@ -319,9 +325,6 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if failure is None:
         return
     text = in_place(plan.config, failure.key, failure.message)
-    before_any = not any(state.step for state in coordinator.starter.behaviors.values())
-    if before_any and failure.stage == ACTOR and plan.config.environment_kind.trial is not None:
-        text += "\n--validate tries the environment alone, and says in detail what is wrong with it."
     if failure.of_user and not plan.config.debug:
         text += "\n--debug shows the whole traceback."
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:

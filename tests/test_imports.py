@@ -31,7 +31,7 @@ HEAVY_ALLOWED = {
         "stages/environments/gymnasium/in_turn.py",
         "stages/environments/gymnasium/single.py",
         "stages/environments/pettingzoo/behavior_spaces.py",
-        "stages/environments/gymnasium/trial.py",
+        "stages/environments/gymnasium/advice.py",
         "stages/environments/gymnasium/vectorising.py",
         "stages/environments/godot/environment.py",
         "stages/environments/godot/gymnasium_spaces.py",

@@ -90,8 +90,7 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--no-env-check",
         action="store_true",
-        help="with --validate: check the file alone, without trying an environment or "
-        "looking for what it names on the disk",
+        help="with --validate: check the file alone, without trying the run or looking for what it names on the disk",
     )
     add("--convert", metavar="OLD", help="print a file of an older version of ML-Agents in today's form; run nothing")
     add(

@@ -20,7 +20,7 @@ from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import decides_centrally, offline_demonstrations, placements_after
 from headrace.pipeline.common.process import usable_cores
-from headrace.pipeline.main.environment_trial import NoAnswer, call_in_subprocess
+from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
 from headrace.pipeline.roles.sizes import kind_of_trainer
 from headrace.pipeline.run_folder.folder import CONFIGURATION
 from headrace.stages.environments.factory import no_screen
@@ -148,7 +148,7 @@ def _has_player(config: RunConfig) -> bool:
 
 def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
     """Seconds of a tick by the number of instances; empty if the environment gives no answer, as the run will say."""
-    function = "headrace.stages.environments.trial:measure_stepping"
+    function = "headrace.stages.environments.stepping_time:measure_stepping"
     answer = call_in_subprocess(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
     if isinstance(answer, NoAnswer):
         log.debug("the time of the environment's steps could not be measured: %s", answer)

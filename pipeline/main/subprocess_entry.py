@@ -12,7 +12,8 @@ import msgpack
 from headrace.config import RunConfig
 from headrace.config.environment_kinds import load_entry
 from headrace.config.tables import import_plugins
-from headrace.pipeline.common.process import follow_path_of_main
+from headrace.pipeline.common.process import follow_path_of_main, import_early
+from headrace.stages.errors import describe_error
 
 
 def main() -> None:
@@ -22,15 +23,21 @@ def main() -> None:
     folder = Path(request["folder"])
     stacks = (folder / "stacks").open("w", encoding="utf-8")
     faulthandler.enable(stacks, all_threads=False)  # for a segmentation fault
+    import_early(request["imports"])
     # Then it ends itself, also where nobody is left to end it.
     faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=stacks)
-    import_plugins(request["plugins"])
-    config = RunConfig.from_plain(request["config"], Path(request["config_path"]) if request["config_path"] else None)
-    answer = load_entry(request["function"])(config, *request["arguments"])
+    path = Path(request["config_path"]) if request["config_path"] else None
+    try:
+        import_plugins(request["plugins"])
+        answer = load_entry(request["function"])(RunConfig.from_plain(request["config"], path), *request["arguments"])
+    except Exception as error:
+        written = {"error": describe_error(error)}
+    else:
+        written = {"answer": answer}
     faulthandler.cancel_dump_traceback_later()
-    written = folder / "answer.part"
-    written.write_bytes(msgpack.packb(answer))
-    written.replace(folder / "answer")
+    part = folder / "answer.part"
+    part.write_bytes(msgpack.packb(written))
+    part.replace(folder / "answer")
     os._exit(0)
 
 

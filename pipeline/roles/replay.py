@@ -22,8 +22,7 @@ from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import ItemSink
 from headrace.queues.messages import Barrier
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.trial import announced_specs
+from headrace.stages.environments.factory import EnvironmentRequest, announced_specs
 from headrace.stages.loop import run_source
 from headrace.stages.replay.source import ReplaySource
 from headrace.stages.trainer.imitation.loading import needs_spec

@@ -107,6 +107,8 @@ class Resets:
         failure: BrokenEnvironmentError | None = error
         while failure is not None:
             refusal = self._restarts.refusal(self._clock())
+            if refusal is not None and not self._restarts.count:  # there is nothing to add
+                raise failure
             if refusal is not None:
                 raise StageError(f"{failure}. It is not restarted again: {refusal}.") from failure
             self._restarts.spend(self._clock())

@@ -13,16 +13,17 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from headrace.config import EnvironmentSettings, RunConfig
 from headrace.config.environment_kinds import load_entry
+from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import preparing
 from headrace.stages.environments.action_repeat import RepeatingGroup
-from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.environments.protocol import EnvironmentGroup, settled
 from headrace.stages.environments.time_limit import Limited, LimitedGroup
 from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_fault
 from headrace.stages.loading import load_callable
@@ -101,6 +102,27 @@ def make_group(
     if settings.action_repeat is not None and not request.config.environment_kind.holds_actions:
         group = RepeatingGroup(group, settings.action_repeat)
     return cast("EnvironmentGroup", group)
+
+
+async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec]:
+    """Return the specs of a run's environment, by behaviour name.
+
+    Raises:
+        StageError: if it can't be made or started.
+    """
+    config = request.config
+    one = {"num_envs": 1}
+    environment = config.environment and config.environment.model_copy(update=one)
+    settings = config.env_settings.model_copy(update=one)
+    alone = config.model_copy(update={"environment": environment, "env_settings": settings})
+    group = make_group(replace(request, config=alone))
+    try:
+        await settled(group.reset(request.seed))
+        return {spec.name: spec for spec in group.behavior_specs.values()}
+    finally:
+        closing = group.close()
+        if closing is not None:
+            await closing
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

@@ -24,8 +24,7 @@ BUILTIN_GAMES: Mapping[str, str] = {
 def make_game_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
     """Make the group of a built-in game; raises as `factory.make_group`."""
     settings = request.settings
-    assert settings.id is not None, "the schema asks for it"
-    make, name = _find_game(settings.id), f"built-in game {settings.id!r}"
+    make, name = _find_game(request.config), f"built-in game {settings.id!r}"
     offered = {"num_envs": settings.num_envs, "behavior": settings.behavior or ""}
     group: EnvironmentGroup = factory.call(
         partial(make, **factory.arguments_for(make, settings.options, offered, name)), name
@@ -34,15 +33,24 @@ def make_game_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
 
 
 def named_game(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    """Yield a call that imports the game, and raises a StageError if there is none of its name."""
-    if config.environment is not None and config.environment.id is not None:
-        yield partial(_find_game, config.environment.id)
+    """Yield a call that imports the game; raises a StageError if there is none, or its agents have no behaviour."""
+    yield partial(_find_game, config)
 
 
-def _find_game(game: str) -> Callable[..., Any]:
+def _find_game(config: RunConfig) -> Callable[..., Any]:
+    game, settings = config.builtin_game, config.environment
+    assert settings is not None, "the schema asks for it"
+    assert game is not None, "as above"
     if game not in BUILTIN_GAMES:
         hint = suggest(game.replace("_", ""), BUILTIN_GAMES) or f"; there are: {', '.join(BUILTIN_GAMES)}"
         raise StageError(f"environment.id: no built-in game is called {game!r}{hint}", key=("environment", "id"))
     module, _, name = BUILTIN_GAMES[game].partition(":")
     make: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    if settings.behavior is None and "behavior" in factory.parameter_names(make):  # others name their behaviours
+        listed = config.behaviors
+        raise StageError(
+            f"environment: needs 'behavior', the name of its agents, since {len(listed)} behaviours are listed; such "
+            f"as behavior: {game if game in listed else next(iter(listed), game)}",
+            key=("environment",),
+        )
     return make

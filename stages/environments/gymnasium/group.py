@@ -117,6 +117,11 @@ class GymnasiumGroup:
             return self._some_end(tick)
         return self._all_decide(tick, tick.rewards)
 
+    @property
+    def single(self) -> Any:
+        """The first single environment, without its wrappers; None where there are only vectorised ones."""
+        return self._envs.single
+
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [height, width, 3] of one instance.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import RunConfig
-from headrace.stages.environments import trial
-from headrace.stages.environments.trial import measure_stepping
+from headrace.stages.environments import stepping_time
+from headrace.stages.environments.stepping_time import measure_stepping
 
 ENVIRONMENTS = [
     {"kind": "gymnasium", "id": "CartPole-v1"},
@@ -18,7 +18,7 @@ ENVIRONMENTS = [
 
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch):
-    monkeypatch.setattr(trial, "_COUNT_S", 0.0)
+    monkeypatch.setattr(stepping_time, "_COUNT_S", 0.0)
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda each: each["id"])

@@ -80,7 +80,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("Hanging", ("in 4 seconds", "tried.py:", "in step", "timeout_wait")),
         ("Crashing", ("crashed by SIGSEGV", "tried.py:", "in step", "--no-env-check")),
         ("Leaving", ("status 7", "expected", "--no-env-check")),
-        ("Asking", ("EOFError", "tried.py:", "action_space")),
+        ("Asking", ("EOFError", "tried.py:", "in step")),
     ],
 )
 def test_an_environment_that_ends_or_hangs_is_one_message_with_its_place(name, words, path, capfd):

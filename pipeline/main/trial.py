@@ -1,0 +1,116 @@
+"""Tries a run before it is started, in a process of its own, and says what is wrong with it (`pipeline/trial_run.py`).
+
+Whatever a function does that is called there, there is an answer. So main imports no environment, and one that hangs,
+crashes, prints or reads costs nothing but its time limit.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+
+from headrace.config import RunConfig
+from headrace.config.environment_kinds import load_entry
+from headrace.config.errors import dotted
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.section_checks import persons_in
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.graph import offline_demonstrations
+from headrace.pipeline.hosts.child_process import learners_of, modules_of_learner
+from headrace.pipeline.main.references import in_place
+from headrace.pipeline.main.run_shape import for_viewers
+from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
+from headrace.stages.environments.factory import check_window, no_screen
+from headrace.stages.errors import StageError
+from headrace.stages.loading import users_folders
+
+_SKIP = "--no-env-check skips this check"
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+
+
+def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
+    """Try a run; returns errors, each with its place, and warnings, which say too what could not be tried."""
+    try:
+        config = for_viewers(config)
+        if config.environment is not None:
+            check_window(config.environment.options, config.environment.num_envs)
+        why_not = _untried_environment(config)
+        if not why_not and config.environment_kind.preflight is not None and _acts(config):
+            load_entry(config.environment_kind.preflight)(config)
+    except (RunError, StageError) as error:
+        return [str(error)], []
+    if why_not:
+        return [], [f"not tried: {why_not}, and so no network and no update either"]
+    timeout_s = config.env_settings.timeout_wait
+    imports = ["torch", *(module for each in learners_of(config) for module in modules_of_learner(config, each))]
+    answer = call_in_subprocess("headrace.pipeline.trial_run:try_run", config, timeout_s, imports=imports)
+    if isinstance(answer, NoAnswer):
+        text = answer.error or _unanswered(answer.status, timeout_s, _where(answer.stacks, config))
+        answer = [{"text": text, "serious": True, "key": () if answer.error else ("environment",)}]
+    left_out = [f"not tried: {', '.join(names)}"] if (names := [*_left_out(config)]) else []
+    texts = [(each["serious"], in_place(config, tuple(each["key"]), each["text"])) for each in answer]
+    return (
+        [text for serious, text in texts if serious],
+        [*(text for serious, text in texts if not serious), *left_out],
+    )
+
+
+def _acts(config: RunConfig) -> bool:
+    return config.replay is None and not offline_demonstrations(config)
+
+
+def _untried_environment(config: RunConfig) -> str:
+    """Return why a run's environment can't be tried; empty if it can."""
+    kind, settings = config.environment_kind, config.env_settings
+    if not (kind.apart and _acts(config)):
+        return ""
+    if settings.env_path is None:
+        return f"the environment, which waits for {kind.editor}"
+    if "no_graphics" in kind.engine_settings and not config.engine_settings.no_graphics and (reason := no_screen()):
+        return f"the game {settings.env_path}, which opens a window, as {reason.partition('. ')[0]}"
+    return ""
+
+
+def _left_out(config: RunConfig) -> Iterator[str]:
+    """Yield the parts of a run that its trial does without."""
+    hosts, settings = config.pipeline.hosts, config.checkpoint_settings
+    if settings.resume:
+        yield "the checkpoint that the run resumes from (checkpoint_settings.resume)"
+    if hosts.learners.replicas > 1 and not settings.inference:
+        yield f"{hosts.learners.replicas} replicas of a learner together (pipeline.hosts.learners.replicas)"
+    for which, each in hosts:
+        if each.kind is not None and HOST_KINDS[each.kind].on_ray:
+            yield f"hosts on Ray (pipeline.hosts.{which}.kind)"
+    if config.pipeline.statistics_writers:
+        yield "statistics writers (pipeline.statistics_writers)"
+    if config.evaluation is not None and not settings.inference:
+        yield "evaluation"
+    if config.record is not None:
+        yield "recording (record)"
+    for path, _ in persons_in(config):
+        yield f"the person who plays ({dotted(path)}.brain), by chance instead"
+
+
+def _unanswered(status: int | None, timeout_s: float, where: str) -> str:
+    if status is None:
+        return (
+            f"the run's trial did not finish in {timeout_s:g} seconds{where}: the environment hangs, waits or is very "
+            f"slow; mend it, or raise env_settings.timeout_wait ({_SKIP})"
+        )
+    if status < 0:
+        how = f"crashed by {signal.Signals(-status).name}"
+    else:
+        how = f"ended its process by itself with status {status}"
+    return (
+        f"the environment {how} while it was tried{where}; expected an environment that raises an error instead: look "
+        f"into what it calls there ({_SKIP})"
+    )
+
+
+def _where(stacks: str, config: RunConfig) -> str:
+    """The innermost call in a file of the user's own; else the innermost of all."""
+    calls = _FRAME.findall(stacks)
+    own = tuple(str(folder) for folder in users_folders(config.source_folder))
+    found = next((call for call in calls if call[0].startswith(own)), calls[0] if calls else None)
+    return "" if found is None else f", at {found[0]}:{found[1]}, in {found[2]}"

@@ -1,0 +1,240 @@
+"""The trial of a run before it is started: the run itself, small, in the process that `main/trial.py` starts for it.
+
+It is the run's own code from the coordinator down: environments are made and stepped by the actor, what they return is
+checked by their group, and each trainer is made for their spaces and learns. Only sizes are others, all hosts are in
+one event loop, and what reaches others (writers, pages, recordings) is left out. So what is found has the run's words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.config import BehaviorSettings, ConfigError, RunConfig
+from headrace.config.brains import PLAYER
+from headrace.config.environment_kinds import load_entry
+from headrace.config.errors import KeyPath
+from headrace.config.hyperparameters import Hyperparameters
+from headrace.pipeline.common.errors import RunError, RunFolderError
+from headrace.pipeline.common.graph import ACTOR, offline_demonstrations
+from headrace.pipeline.common.seeds import choose_seed
+from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.hosts.process_cleanup import watch_this_process
+from headrace.pipeline.main.behavior import BehaviorState
+from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.reporting.console import OURS
+from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.run import never_met
+from headrace.pipeline.run_folder.checkpoint import CheckpointError
+from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.pipeline.run_folder.resuming import choose_checkpoint
+from headrace.stages.environments.factory import HUMAN, EnvironmentRequest
+from headrace.stages.errors import describe_error
+from headrace.stages.ghost import policy_history
+from headrace.stages.trainer.pacing import rows_per_update
+
+TICKS = 200
+"""Steps of each instance, if there is time: episodes that end are followed by others."""
+ROWS = 128
+"""Steps that an update takes at most, of trainers of ours."""
+ENOUGH_S = 2.0
+"""Seconds after which the trial ends as soon as all have learned."""
+_SHARE = 0.5
+"""Of `env_settings.timeout_wait`: then the trial ends, whoever has not learned yet."""
+_NEVER = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that the trial has found."""
+
+    text: str
+    serious: bool = True
+    """True if the run can't work with it; False if it may be meant, or only costs something."""
+    key: KeyPath = ()
+    """The key of the YAML at fault, if one is."""
+
+
+def try_run(config: RunConfig) -> list[dict[str, Any]]:
+    """Try a run; returns remarks as plain data."""
+    if config.environment_kind.apart:
+        watch_this_process()  # who ends the games, should this process be killed
+    with tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True) as folder:
+        small = _smaller(config, folder)
+        with _warnings() as remarks:
+            try:
+                remarks[:0] = asyncio.run(_Trial(small, Path(folder)).run())
+            except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
+                remarks.insert(0, Remark(str(error)))
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                remarks.insert(0, Remark(f"the run's trial raised {describe_error(error)}"))
+        advice = config.environment_kind.advice
+        if advice is not None and acts(config) and not any(remark.serious for remark in remarks):
+            words = load_entry(advice)(EnvironmentRequest(small))
+            remarks += [Remark(each, serious=False) for each in words]
+    return [asdict(remark) for remark in dict.fromkeys(remarks)]
+
+
+def acts(config: RunConfig) -> bool:
+    """Return True if a run has environments."""
+    return config.replay is None and not offline_demonstrations(config)
+
+
+class _Trial:
+    """One trial.
+
+    Args:
+        config: the run's, with smaller sizes.
+        folder: for all that it writes.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self._config = config
+        self._folder = folder
+        self._limit_s = _SHARE * config.env_settings.timeout_wait
+        self._begun_s = 0.0
+        self._stop = asyncio.Event()
+
+    async def run(self) -> list[Remark]:
+        """Run it to its end; returns why it failed, or what it did not come to."""
+        playing, settings = self._config.checkpoint_settings.inference, self._config.checkpoint_settings
+        played = RunFolder(Path(settings.results_dir) / settings.run_id)
+        folder = played if playing and played.path.is_dir() else RunFolder.create(self._folder, "trial")
+        with folder:
+            checkpoint = choose_checkpoint(folder.checkpoints, playing=True) if playing else None
+            plan = RunPlan(self._config, folder, choose_seed(self._config.env_settings.seed), checkpoint)
+            async with Coordinator(plan, console=False, progress=Progress(enabled=False)) as coordinator:
+                self._coordinator = coordinator
+                await coordinator.run(self._stop, self._look)
+        failure = coordinator.shutdown.failure
+        if failure is not None:
+            return [Remark(failure.message, key=failure.key or _key_of(failure, self._config))]
+        return [Remark(words, serious=False) for words in self._missed(coordinator)]
+
+    def _look(self, _: ProgressSnapshot) -> None:
+        """End it in time; environments may take long to be made, so it begins with the first behaviour."""
+        behaviors = self._coordinator.starter.behaviors.values()
+        if not behaviors:
+            return
+        self._begun_s = self._begun_s or time.monotonic()
+        passed_s = time.monotonic() - self._begun_s
+        learned = all(_has_learned(state) for state in behaviors)
+        if passed_s > self._limit_s or (learned and passed_s >= ENOUGH_S):
+            self._stop.set()
+
+    def _missed(self, coordinator: Coordinator) -> Iterator[str]:
+        for name, state in coordinator.starter.behaviors.items():
+            if not (_has_learned(state) or self._config.checkpoint_settings.inference):
+                yield (
+                    f"not tried: the first update of {name}, which had {state.step} steps in the {self._limit_s:g} s "
+                    "of the trial (half of env_settings.timeout_wait)"
+                )
+        if missing := never_met(self._config, coordinator):
+            yield missing
+
+
+def _key_of(failure: HostFailed, config: RunConfig) -> KeyPath:
+    """Return the section of the YAML that a failure without a key is about; none if it names the file itself."""
+    if config.path is not None and failure.message.startswith(str(config.path)):
+        return ()
+    named = (("behaviors", name) for name in config.behaviors if failure.message.startswith((f"{name}:", f"{name}?")))
+    return next(named, ("environment",) if failure.stage == ACTOR else ())
+
+
+def _has_learned(state: BehaviorState) -> bool:
+    """Return True if a behaviour has made an update, or has none to make; off-policy trainers count others, too."""
+    return not state.settings.learns or (state.version > 0 and state.step >= ROWS)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[Remark]]:
+    """Yield a list that gets the warnings of our loggers within, but for one about numbers that are the trial's."""
+    found: list[Remark] = []
+
+    def hear(record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING and record.name != policy_history.__name__:
+            found.append(Remark(record.getMessage(), serious=False))
+
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = hear  # type: ignore[method-assign]
+    logger = logging.getLogger(OURS)
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+
+
+# The run's configuration with other sizes.
+
+
+def _smaller(config: RunConfig, folder: str) -> RunConfig:
+    """Return the configuration of the trial: all in this process, few steps, and nothing that reaches others."""
+    plain = config.to_plain()
+    instances = _with_few_instances(plain, config)
+    hosts = plain["pipeline"]["hosts"]
+    used = {"replay": hosts["replay"]["kind"] is not None, "inference": config.pipeline.inference == "central"}
+    here = {which: {"kind": "inline"} for which in ("actors", "learners", *(each for each in used if used[each]))}
+    if used["replay"]:
+        here["replay"] |= {"replicas": hosts["replay"]["replicas"]}
+    plain["pipeline"]["hosts"] = here
+    plain["pipeline"] |= {"statistics_writers": [], "max_wall_time_s": None}
+    plain |= {"record": None, "evaluation": None, "monitor": None}
+    plain["checkpoint_settings"] |= {"resume": False, "load_model": False, "force": False}
+    plain["env_settings"] |= {"max_lifetime_restarts": 0}
+    plain["inference"] |= {"watch": False, "episodes": 1, "video": config.inference.video and folder}
+    if plain["replay"] is not None:
+        plain["replay"]["speed"] = "max"
+    for name, settings in config.behaviors.items():
+        _shrink(plain["behaviors"][name], settings, instances)
+    if config.default_settings is not None:
+        _shrink(plain["default_settings"], config.default_settings, instances)
+    return RunConfig.from_plain(plain, config.path)
+
+
+def _with_few_instances(plain: dict[str, Any], config: RunConfig) -> int:
+    """Let programs have one instance, and what is left open two; returns how many there are, without windows."""
+    settings, section = plain["env_settings"], plain["environment"]
+    if config.environment_kind.apart:
+        settings |= {"num_envs": 1, "base_port": 0}
+        if section is not None:
+            section["num_envs"] = 1
+    if section is None:
+        return 1
+    if section["num_envs"] == "auto":
+        section["num_envs"] = 2
+    if section["options"].get("render_mode") == HUMAN:
+        del section["options"]["render_mode"]
+    return int(section["num_envs"])
+
+
+def _shrink(block: dict[str, Any], settings: BehaviorSettings, instances: int) -> None:
+    """Let a behaviour learn soon, and end soon after it."""
+    hyperparameters = settings.hyperparameters
+    if isinstance(hyperparameters, Hyperparameters):
+        small = hyperparameters.small(ROWS)
+        block["hyperparameters"] = small.model_dump(mode="json", by_alias=True)
+    rows = ROWS
+    if not isinstance(hyperparameters, Hyperparameters):  # of a trainer of the user's own, whose sizes are its own
+        rows = rows_per_update(settings, instances, off_policy=False)
+    block |= {
+        "max_steps": max(TICKS * instances, 2 * rows),
+        "checkpoint_interval": _NEVER,
+        "summary_freq": _NEVER,
+        "even_checkpoints": False,
+        "stop_when": None,
+    }
+    if block.get("self_play"):
+        each = block["self_play"]
+        each |= {key: min(each.get(key, ROWS), ROWS) for key in ("save_steps", "team_change", "swap_steps")}
+    for brain in block.get("brain", ()):
+        if brain["use"] == PLAYER:
+            brain["use"] = "random"

@@ -1,0 +1,28 @@
+"""The field's own checkers: what they find is advice, as the run itself checks what it needs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace.stages.errors import describe_error
+
+
+def words_of(check: Callable[[], Any], checker: str, name: str) -> Iterator[str]:
+    """Run a checker, and yield what it finds.
+
+    Args:
+        check: raises if it finds something.
+        checker: its name.
+        name: of the environment.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about rendering and other things that training does not need
+        try:
+            check()
+        except AssertionError as error:
+            if str(error):  # a bare assertion says nothing to people
+                yield f"{name}: {checker} says: {' '.join(str(error).split())}"
+        except Exception as error:
+            yield f"{name}: {checker} ended with {describe_error(error)}"

@@ -1,0 +1,81 @@
+"""The time that environments' steps take, by their number: for who chooses that number before a run.
+
+It is measured in a process of its own (`pipeline/main/trial.py`), since it makes and steps environments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from headrace.config import RunConfig
+from headrace.queues.messages import ActionBatch
+from headrace.stages.brains.kinds import uniform_actions
+from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, make_group
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
+
+_WARM_TICKS = 3
+"""Ticks that are not counted: libraries load, caches fill."""
+_LEAST_TICKS = 5
+_COUNT_S = 0.15
+"""Seconds of ticks with each number of instances."""
+
+
+def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s: float) -> list[tuple[int, float]]:
+    """Step so many instances by random actions; returns each number with the median seconds of a tick.
+
+    Args:
+        config: the run's.
+        counts: the numbers to try, in this order.
+        gain: ends with the first number whose steps per second are not this many times those of the one before.
+        budget_s: seconds after which no further number is tried.
+    """
+    began, found = time.perf_counter(), list[tuple[int, float]]()
+    for count in counts:
+        tick_s = asyncio.run(_measure(config, count))
+        found.append((count, tick_s))
+        if time.perf_counter() - began > budget_s:
+            break
+        if len(found) > 1 and count / tick_s < gain * found[-2][0] / found[-2][1]:
+            break
+    return found
+
+
+async def _measure(config: RunConfig, count: int) -> float:
+    assert config.environment is not None, "kinds without the section are not measured"
+    options = {
+        key: value for key, value in config.environment.options.items() if (key, value) != ("render_mode", HUMAN)
+    }
+    section = config.environment.model_copy(update={"num_envs": count, "options": options})
+    group = make_group(EnvironmentRequest(config.model_copy(update={"environment": section})))
+    try:
+        random = np.random.default_rng(0)
+        result = await settled(group.reset(0))
+        took: list[float] = []
+        end = time.perf_counter() + _COUNT_S
+        while len(took) < _WARM_TICKS + _LEAST_TICKS or time.perf_counter() < end:
+            actions = _random_actions(group, result, random)
+            began = time.perf_counter()
+            result = await settled(group.step(actions))
+            took.append(time.perf_counter() - began)
+        return median(took[_WARM_TICKS:])
+    finally:
+        closing: Any = group.close()
+        if closing is not None:
+            await closing
+
+
+def _random_actions(
+    group: EnvironmentGroup, result: StepResult, random: np.random.Generator
+) -> Mapping[str, ActionBatch]:
+    return {
+        behavior_id: uniform_actions(
+            group.behavior_specs[behavior_id].actions, len(steps.agent_ids) - steps.ended, steps.action_masks, random
+        )
+        for behavior_id, steps in result.steps.items()
+    }
