@@ -61,7 +61,7 @@ class SelfPlay:
         self._main = stages
         self._ratings = ratings or {}
         self._publisher = publisher
-        self.controller = GhostController(np.random.default_rng(seed), bystanders)
+        self.controller = GhostController(np.random.default_rng(seed), bystanders, config.replay is not None)
         state = stages.saved_state(GHOST)
         if state is not None:
             self.controller.load_state_dict(state)

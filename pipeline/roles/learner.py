@@ -134,6 +134,9 @@ class LearnerHost(TrainerHost):
         finally:
             if tap is not None:
                 tap.finish()
+        if self.config.replay is not None and stage.late_rows:
+            words = "%s was done at step %d: %d recorded steps came later, and were not learned from."
+            context.log.info(words, plan.behavior, trainer.step, stage.late_rows)
         await self._stopped.wait()  # the stream may have broken off before the last barrier: main then asks for a save
 
     async def _listen(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -216,22 +217,33 @@ class BrainSteps:
 
 
 class LearnedStepsOnly:
-    """The last outlet of an actor: of a behaviour that learns in some games, only the steps of these go on.
+    """The last outlet of an actor, or of a recording: of a behaviour that learns only its steps for learning go on.
+
+    Others are those of games in which brains decide, and of a recording those of opponents in self-play. With self-play
+    the ghost stage takes these out.
 
     Args:
         sink: the router.
         config: the run's configuration.
+
+    Attributes:
+        rows: steps that came, by behaviour.
+        left_out: those of them that did not go on.
     """
 
     def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:
         self._sink = sink
         self._config = config
+        self.rows: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
 
     async def put(self, item: Any) -> None:
         """Pass an item on."""
         if isinstance(item, TrajectoryBatch):
             settings = self._config.behavior_settings(item.behavior)
-            if settings.brain and settings.learns:
+            if settings.learns and settings.self_play is None:
+                self.rows[item.behavior] += item.num_rows
+                self.left_out[item.behavior] += int(item.lengths[~item.trajectories["learning"]].sum())
                 await _put_learned(self._sink, item)
                 return
         await self._sink.put(item)

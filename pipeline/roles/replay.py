@@ -14,7 +14,7 @@ from headrace.pipeline.common.graph import TRAINER, learner_name, offline_demons
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import BeginCheckpoint, BehaviorSeen, Hold, OpenEdge, SourceEnded, Stop
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
-from headrace.pipeline.roles.outlets import AGENT_PROCESSOR, Router
+from headrace.pipeline.roles.outlets import AGENT_PROCESSOR, LearnedStepsOnly, Router
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.sizes import rows_per_batch
 from headrace.pipeline.roles.stages import LOCAL_BOUND, build_stages, chain
@@ -52,29 +52,28 @@ class ReplayHost(Host):
         for spec in self._source.behavior_specs.values():
             self._announce(spec)
         queue: AgentManagerQueue[Any] = AgentManagerQueue("replay", LOCAL_BOUND)
+        outlet = LearnedStepsOnly(self._router, self.config)
         barriers, batches = queue.add_producer(), queue.add_producer()
         async with asyncio.TaskGroup() as tasks:
             if stages:
-                for runner in chain(stages, self.stages, queue, self._router):
+                for runner in chain(stages, self.stages, queue, outlet):
                     tasks.create_task(runner)
             else:
-                tasks.create_task(self._carry(queue))
+                tasks.create_task(_carry(queue, outlet))
             tasks.create_task(self._obey(barriers))
             await run_source(self._source, _Held(batches, self._flowing), context)
             self.control.send(SourceEnded())
+        for behavior, rows in outlet.left_out.items():
+            if rows:
+                context.log.warning(
+                    "Of %s, %d of %d recorded steps were not for learning, as opponents in self-play made them: these "
+                    "were left out.",
+                    *(behavior, rows, outlet.rows[behavior]),
+                )
 
     def _announce(self, spec: BehaviorSpec) -> None:
         self._router.expect(spec.name)
         self.control.send(BehaviorSeen(spec.to_plain()))
-
-    async def _carry(self, queue: AgentManagerQueue[Any]) -> None:
-        try:
-            async for item in queue:
-                await self._router.put(item)
-                del item
-        finally:
-            queue.close()
-            self._router.close()
 
     async def _obey(self, barriers: Any) -> None:
         try:
@@ -98,6 +97,16 @@ class ReplayHost(Host):
                     self._flowing.set()
                     self._source.request_stop()
                     self._commands.put_nowait(None)
+
+
+async def _carry(queue: AgentManagerQueue[Any], outlet: ItemSink[Any]) -> None:
+    try:
+        async for item in queue:
+            await outlet.put(item)
+            del item
+    finally:
+        queue.close()
+        outlet.close()
 
 
 class _Held:

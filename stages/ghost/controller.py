@@ -41,10 +41,13 @@ class GhostController:
     Args:
         random: chooses opponents.
         bystanders: behaviour ids without self-play, for a warning; the collection may grow.
+        replayed: True if games come from a recording, whose own self-play decided what is learned from. Nobody plays by
+            the assignments then, so nothing is swapped or rated by them.
     """
 
-    def __init__(self, random: np.random.Generator, bystanders: Collection[str] = ()) -> None:
+    def __init__(self, random: np.random.Generator, bystanders: Collection[str] = (), replayed: bool = False) -> None:
         self._bystanders = bystanders
+        self._replayed = replayed
         self._last_versions: dict[str, int] = {}  # of trainers that are done, whose last policy has yet to arrive
         self.histories: dict[str, PolicyHistory] = {}
         """The behaviours' policies and counters, by behaviour name."""
@@ -188,6 +191,8 @@ class GhostController:
     def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
         """Mask [K] of the trajectories to learn from: those of the learning team since the last rotation."""
         columns = batch.trajectories
+        if self._replayed:  # the recorded generations are numbered by assignments of that run
+            return np.asarray(columns["learning"])
         if behavior_team(batch.behavior_id) != self.learning_team:
             return np.zeros(batch.num_trajectories, np.bool_)
         return np.asarray(columns["learning"] & (columns["generation"] >= self._valid_from))
@@ -206,7 +211,7 @@ class GhostController:
         if learned.any():
             history.counters.turn_learned += int(batch.lengths[learned].sum())
         ghost_steps = int(batch.lengths[~learned].sum())
-        if not ghost_steps:
+        if not ghost_steps or self._replayed:
             return None
         played = ~learned & (columns["generation"] >= self._valid_from)
         due = history.count_ghost_steps(ghost_steps, int(batch.lengths[played].sum()))
@@ -219,7 +224,7 @@ class GhostController:
 
     def rate_games(self, games: Columns) -> list[tuple[str, str, float]]:
         """Rate games that have ended; returns (behaviour name, statistic, value) for newest policies; see `League`."""
-        return self._league.rate(games)
+        return [] if self._replayed else self._league.rate(games)
 
     def state_dict(self) -> dict[str, Any]:
         """Snapshots with their weights, ratings, counters, the turn, assignments and the generator's state."""

@@ -76,6 +76,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     Attributes:
         ended_by: why it has stopped before `max_steps`, for people; empty if it has not.
+        late_rows: rows that came when it was done.
     """
 
     may_block = True
@@ -114,6 +115,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._arrived: dict[int, int] = {}
         self._unreported_age = False
         self.ended_by = ""
+        self.late_rows = 0
         self._criterion = StopCriterion(stop_when)
         judged = self._criterion.episodes
         self._episodes = FinishedEpisodes(behavior, strength, kept_returns, not trainer.imitates, judged)
@@ -174,6 +176,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         credits = item.credits
         self._arrived[item.source] = self._arrived.get(item.source, 0) + credits
         if self.done:
+            self.late_rows += item.num_rows
             self._give_back(item.source, credits)
         elif item.num_trajectories:  # a batch may hold nothing but episodes or games that ended
             if self._columns:

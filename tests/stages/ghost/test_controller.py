@@ -639,3 +639,44 @@ def test_a_run_that_began_afresh_waits_for_nobody():
     controller.receive_policy(policy(0))
     assert controller.all_announced() is None
     assert controller.generation == 1
+
+
+# Recordings. ----------------------------------------------------------------------------------------------------------
+
+
+def replayed(*behavior_ids, **settings):
+    controller = GhostController(np.random.default_rng(0), replayed=True)
+    for name in dict.fromkeys(i.partition("?")[0] for i in behavior_ids):
+        controller.add_history(name, SelfPlaySettings(**DEFAULTS | settings))
+    for behavior_id in behavior_ids:
+        controller.add_behavior(behavior_id)
+    for name in controller.histories:
+        controller.receive_policy(policy(0, name))
+    return controller
+
+
+@pytest.mark.parametrize("players", [(HIDER, SEEKER), (HOME, AWAY)])
+@pytest.mark.parametrize("generation", [0, 1, 7, 1000])
+def test_of_a_recording_each_team_learns_what_was_recorded_for_learning_whatever_assignments_that_run_had(
+    players, generation
+):
+    controller = replayed(*players, team_change=100)
+    for behavior_id in players * 3:
+        for learning in (True, False):
+            batch = trajectories([40, 30], behavior_id, generation=generation, learning=learning)
+            mask = controller.learning_mask(batch)
+            assert mask.tolist() == [learning, learning]
+            controller.count_steps(batch, mask)
+        controller.receive_policy(policy(1000, behavior_id.partition("?")[0], 1))  # turns end
+
+
+def test_of_a_recording_nothing_is_swapped_or_rated_by_assignments_that_nobody_plays_by(caplog):
+    controller = replayed(HIDER, SEEKER, swap_steps=10, team_change=100)
+    before = controller.generation
+    for learner, ghost in ((HIDER, SEEKER), (SEEKER, HIDER)):
+        for behavior_id, steps in ((learner, 90), (ghost, 900)):
+            batch = trajectories([steps], behavior_id, generation=before, learning=behavior_id == learner)
+            assert controller.count_steps(batch, controller.learning_mask(batch)) is None
+    assert controller.generation == before
+    assert controller.rate_games(games((before, 1.0))) == []
+    assert not caplog.messages
