@@ -30,7 +30,8 @@ from headrace.queues.specs import behavior_name, behavior_team
 from headrace.stages.ghost.assignments import POLICY, REPORT, Assignments, ResumeWait
 from headrace.stages.ghost.league import League, report
 from headrace.stages.ghost.opponents import OpponentSampler, UniformOpponents
-from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory, SwapBalance
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.stages.ghost.swap_balance import SwapBalance
 
 log = logging.getLogger(__name__)
 
@@ -208,6 +209,7 @@ class GhostController:
             a matchup if it is time to swap opponents.
         """
         history, columns = self.histories[batch.behavior], batch.trajectories
+        self._swap_balance.count(batch)
         if learned.any():
             history.counters.turn_learned += int(batch.lengths[learned].sum())
         ghost_steps = int(batch.lengths[~learned].sum())
@@ -215,7 +217,7 @@ class GhostController:
             return None
         played = ~learned & (columns["generation"] >= self._valid_from)
         due = history.count_ghost_steps(ghost_steps, int(batch.lengths[played].sum()))
-        self._swap_balance.check(self._team(behavior_team(batch.behavior_id)), self._learners())
+        self._swap_balance.check(self._team(behavior_team(batch.behavior_id)), self._learners(), self.learning_team)
         ghosts = [i for i in self._players() if behavior_name(i) == history.name and not self._learns(i)]
         if not due or not self.generation or not self._can_play() or not ghosts or self._turn_is_ending():
             return None

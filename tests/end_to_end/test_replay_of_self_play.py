@@ -43,7 +43,7 @@ def rows_of(run_folder, edge):
     return total
 
 
-@pytest.fixture(scope="module", params=GAMES.values(), ids=GAMES)
+@pytest.fixture(scope="module", params=[*GAMES.values()], ids=[*GAMES])
 def recorded(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     plain = changed(request.param, {**INLINE, "record": {"edges": ["agent_processor"]}})
@@ -69,7 +69,7 @@ def test_all_that_was_recorded_for_learning_is_learned(recorded, tmp_path):
 def test_without_self_play_the_opponents_steps_are_left_out_and_counted(recorded, tmp_path, caplog):
     plain, run_folder = recorded
     rows = rows_of(run_folder, "agent_processor")
-    changes = {f"behaviors__{name}__self_play": None for name in plain["behaviors"]}
+    changes: dict[str, Any] = {f"behaviors__{name}__self_play": None for name in plain["behaviors"]}
     changes |= {f"behaviors__{name}__max_steps": 10**6 for name in plain["behaviors"]}
     for name, result in replay(plain, run_folder, tmp_path, **changes).items():
         assert result.step == rows[name, True]

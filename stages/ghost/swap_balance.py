@@ -1,0 +1,128 @@
+"""The warning about self-play in which one side meets many opponents in a turn and the other few: measured in steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import behavior_name, behavior_team
+from headrace.stages.ghost.policy_history import PolicyHistory
+
+log = logging.getLogger(__name__)
+
+TOLERANCE = 1.5
+"""Ratio of the sides' swaps in a turn above which a warning is logged (5 against 4 with the same `swap_steps`)."""
+UNKNOWN = 1 / 6
+"""Largest share of a side's steps that may be on their way, so that the advice is good."""
+_ROUND = 4
+"""Trajectories of an agent, on average, after which all agents that act at a time have shown themselves."""
+_MOST_AGENTS = 4096
+
+
+@dataclass(slots=True)
+class _Pace:
+    """The steps that have come from a behaviour id's agents since the run began, whatever became of them."""
+
+    steps: int = 0
+    longest: int = 0
+    """Steps of the longest trajectory."""
+    agents: int = 0
+    """Agents that act at a time, roughly; 0 before all of them have shown themselves."""
+    _seen: set[int] = field(default_factory=set)
+    _trajectories: int = 0
+
+    @property
+    def on_their_way(self) -> float:
+        """Steps that agents have made at most, of which nobody knows before their trajectories end."""
+        return self.agents * self.longest if self.agents else math.inf
+
+    def count(self, batch: TrajectoryBatch) -> None:
+        """Count a batch with trajectories."""
+        self.steps += batch.num_rows
+        self.longest = max(self.longest, int(batch.lengths.max()))
+        self._seen.update(batch.trajectories["agent_ids"].tolist())
+        self._trajectories += batch.num_trajectories
+        if self._trajectories >= _ROUND * len(self._seen) or len(self._seen) >= _MOST_AGENTS:
+            self.agents = max(self.agents, len(self._seen))
+            self._seen.clear()
+            self._trajectories = 0
+
+
+class SwapBalance:
+    """Compares the opponents' steps with the learners' steps.
+
+    ML-Agents' rule (its documentation of self-play, "Swap Steps"): for x swaps in a turn of the others, a behaviour's
+    `swap_steps` are (its agents / their agents) × their `team_change` / x. With teams of unequal size, equal
+    `swap_steps` let one side meet many opponents in a turn and the other few. Of a team with several behaviours the
+    one that makes the largest share of its `team_change` is compared, as it ends the turn.
+
+    All steps since the run began are compared, as those of single turns depend on whose trajectories end in them.
+    """
+
+    def __init__(self) -> None:
+        self.warned = False
+        """True once it has warned."""
+        self._paces: dict[str, _Pace] = {}
+
+    def count(self, batch: TrajectoryBatch) -> None:
+        """Count the steps of a batch."""
+        if batch.num_trajectories and not self.warned:
+            self._paces.setdefault(batch.behavior_id, _Pace()).count(batch)
+
+    def check(self, ghosts: Collection[PolicyHistory], learners: Collection[PolicyHistory], learning_team: int) -> None:
+        """Warn, once in a run, if the swaps of two teams are uneven, whatever is on its way.
+
+        Args:
+            ghosts: the behaviours of a team that does not learn now; empty if the team is gone.
+            learners: the learning team's. A behaviour in both teams has one `swap_steps`, so nothing is checked.
+            learning_team: the team that learns.
+        """
+        if self.warned or not ghosts or not learners or any(ghost in learners for ghost in ghosts):
+            return
+        ghost, made, coming = self._fastest(ghosts, lambda team: team != learning_team)
+        learner, learned, to_come = self._fastest(learners, lambda team: team == learning_team)
+        if max(coming / max(made, 1), to_come / max(learned, 1)) > UNKNOWN:
+            return
+        fewest, most = (_swaps(ghost, learner, r) for r in (made / (learned + to_come), (made + coming) / learned))
+        if fewest[0] <= TOLERANCE * fewest[1] and most[1] <= TOLERANCE * most[0]:
+            return
+        self.warned = True
+        ratio = made / learned
+        here, there = _swaps(ghost, learner, ratio)
+        log.warning(
+            "Teams of unequal size: %s makes %.2f steps for each of %s. With these swap_steps %s meets new "
+            "opponents %.3g times in a turn, and %s %.3g times. For as many in both, set "
+            "behaviors.%s.self_play.swap_steps to %d.",
+            *(ghost.name, ratio, learner.name, learner.name, here, ghost.name, there, learner.name),
+            max(1, round(ghost.settings.team_change / ratio / here)),
+        )
+
+    def _fastest(self, team: Iterable[PolicyHistory], plays: Callable[[int], bool]) -> tuple[PolicyHistory, int, float]:
+        """Return the behaviour that makes the largest share of its turn, its steps there, and those on their way."""
+
+        def steps(history: PolicyHistory) -> tuple[int, float]:
+            known = [
+                pace
+                for behavior_id, pace in self._paces.items()
+                if behavior_name(behavior_id) == history.name and plays(behavior_team(behavior_id))
+            ]
+            return sum(pace.steps for pace in known), sum(pace.on_their_way for pace in known)
+
+        return max(
+            ((history, *steps(history)) for history in team), key=lambda found: found[1] / found[0].settings.team_change
+        )
+
+
+def _swaps(ghost: PolicyHistory, learner: PolicyHistory, ratio: float) -> tuple[float, float]:
+    """Return how often the learner, and the opponent when it learns, meet new opponents in a turn.
+
+    Args:
+        ghost: the opponent.
+        learner: the learner.
+        ratio: the opponent's steps for each of the learner's.
+    """
+    theirs, own = ghost.settings, learner.settings
+    return ratio * own.team_change / theirs.swap_steps, theirs.team_change / ratio / own.swap_steps
