@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from headrace.config import RoleSettings
 from headrace.queues.specs import GODOT, ActionSpec, BehaviorSpec, ObservationSpec, behavior_name
 from headrace.stages.environments.programs.errors import ProgramRefused
+from headrace.stages.environments.spaces.masks import MASK
 
 CHANNELS = (3, 4)
 """Of the engine's pictures: colours, and colours with transparency."""
@@ -26,6 +27,11 @@ SHARED_POLICY = "shared_policy"
 _PICTURE = "2d"
 """Part of the keys of pictures."""
 _TEAM = "?team="
+NO_MASKS = (
+    "games made for Godot RL Agents can't forbid actions, as neither its protocol nor its models know masks; if it is "
+    "none, give the key another name, else use kind: open_protocol, which has masks (docs/protocol.md)"
+)
+"""Where a game brings masks of actions all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +276,8 @@ def assign_agents(
                     "AIController)"
                 )
         what = f"{owner}, behaviour {behavior_id!r}"
+        if MASK in first.observations:
+            raise ProgramRefused(f"{what}: announces the observation {MASK!r}: {NO_MASKS}")
         spec = behavior_spec(behavior_id, first, announcement.ordered, pictures, what)
         groups = {group for id_, group in behaviors if id_ == behavior_id}
         found[behavior_id] = (

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.environments.episode_infos import EpisodeInfos
-from headrace.stages.environments.godot.announcement import Announcement, assign_agents
+from headrace.stages.environments.godot.announcement import NO_MASKS, Announcement, assign_agents
 from headrace.stages.environments.godot.messages import LAST, TRUNCATED, AgentColumns, WrongColumn, action_message
 from headrace.stages.environments.godot.worker import GodotWorker
 from headrace.stages.environments.parameters import EpisodeParameters
-from headrace.stages.environments.programs.errors import ProgramBroken
+from headrace.stages.environments.programs.errors import ProgramBroken, ProgramRefused
 from headrace.stages.environments.programs.program import Program, ProgramAnswer
 from headrace.stages.environments.programs.rows import InstanceRows, ProgramRows
 from headrace.stages.environments.protocol import Measured
+from headrace.stages.environments.spaces.masks import MASK
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,8 @@ class GodotInstance(Program[GodotWorker]):
     def _stepped(self, message: Mapping[str, Any]) -> ProgramAnswer:
         observed, rewarded, done = (self._list(message, key) for key in ("obs", "reward", "done"))
         infos = self._list(message, "info") if message.get("info") is not None else None
+        if infos is not None and any(isinstance(info, Mapping) and MASK in info for info in infos):
+            raise ProgramRefused(f"{self.name}: has sent {MASK!r} in an info: {NO_MASKS}")
         of_episodes: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, behavior in self._behaviors.items():
             with self._named(behavior_id):

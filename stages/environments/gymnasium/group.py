@@ -28,7 +28,6 @@ from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.gymnasium.checked_vector import CheckedVector, VectorReset, VectorTick
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import AgentSteps, StepResult
-from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import BrokenEnvironmentError
 
 _NOTHING = np.empty(0, np.bool_)
@@ -92,8 +91,7 @@ class GymnasiumGroup:
         """
         first, spaces = self._envs.reset(None, None if seed is None else int(seed)), self._envs.spaces
         if not self.behavior_specs:
-            if MASK in first.infos:
-                spaces.masks.expect()
+            spaces.masks.expect(first.infos)
             self.behavior_specs = {self._behavior: spaces.spec(self._behavior)}
         # With a seed all that follows is determined by it, the numbers of episodes too.
         self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)

@@ -24,10 +24,13 @@ from headrace.stages.environments.gymnasium.single import (
     raised_by_wrapper,
     result_problem,
 )
+from headrace.stages.environments.spaces.agent_masks import like_masks
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
 _MISSING = object()
+_MASK_METHOD = "action_masks()"
+"""As sb3-contrib's MaskablePPO calls it."""
 
 
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
@@ -63,6 +66,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
             observation, info = self._begin(i, {"seed": each, "options": options})
             observations.append(copy.deepcopy(observation))
             self._add_mask(infos, info, i)
+            self._tell_of_masks(infos, info, i)
         return self._batched(observations, "reset"), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -111,6 +115,11 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         except Exception as error:
             self._fail(i, "reset", result, error, arguments)
         return result
+
+    def _tell_of_masks(self, infos: dict[str, Any], info: Any, i: int) -> None:
+        """Add what may be a mask under another name, for the group to say so."""
+        methods = [_MASK_METHOD] if any(hasattr(layer, "action_masks") for layer in layers(self.envs[i])) else []
+        infos.update(dict.fromkeys(like_masks([*info, *methods])))
 
     def _add_mask(self, infos: dict[str, Any], info: Any, i: int) -> None:
         """Add the mask of an instance to a list of what each gave: in an array it would be cast to the first's type."""

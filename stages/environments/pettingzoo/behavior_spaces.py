@@ -72,8 +72,7 @@ class BehaviorSpaces:
 
     def expect_masks(self, info: Mapping[str, Any]) -> None:
         """Look for a mask in an agent's info; to be called before the spec is made."""
-        if MASK in info:
-            self._spaces.masks.expect()
+        self._spaces.masks.expect(info)
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
         """The spec under a behaviour id."""

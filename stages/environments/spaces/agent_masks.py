@@ -8,7 +8,8 @@ Axis letters: n agents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,23 @@ import numpy as np
 from headrace.stages.environments.spaces.masks import MASK, MaskError, MaskReader, Masks
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
+log = logging.getLogger(__name__)
+
+_NAMES = {
+    *("mask", "masks", "legal_moves", "valid_moves", "invalid_actions"),
+    *("legal_actions", "valid_actions", "available_actions", "avail_actions"),
+}
 _LATE = (
     f"there is an {MASK} in the infos now, but there was none at the first reset, so the policy was made without masks "
     f"and would take forbidden actions; expected info[{MASK!r}] from reset() too (ones where everything is allowed), "
     "or the key in the observation space"
 )
+
+
+def like_masks(keys: Iterable[Any]) -> list[str]:
+    """Return the keys under which hardly anything stands but a mask."""
+    named = [key for key in keys if isinstance(key, str) and key.strip("_") != MASK]
+    return [key for key in named if key in _NAMES or ("mask" in key and "action" in key)]
 
 
 class AgentMasks:
@@ -40,6 +53,7 @@ class AgentMasks:
 
     def __init__(self, reader: MaskReader, observed: bool, owner: str) -> None:
         self._reader = reader
+        self._owner, self._warned = owner, False
         self.masked = observed
         if observed and not reader.width:
             raise StageError(
@@ -48,9 +62,18 @@ class AgentMasks:
                 "observation"
             )
 
-    def expect(self) -> None:
-        """A mask stands in an info, before the spec is made."""
-        self.masked = self.masked or bool(self._reader.width)
+    def expect(self, info: Iterable[Any]) -> None:
+        """Look for a mask among the keys of an info, before the spec is made; warn of one under another name."""
+        if not self._reader.width:
+            return
+        self.masked = self.masked or MASK in info
+        if not self.masked and not self._warned and (found := like_masks(info)):
+            self._warned = True
+            log.warning(
+                "%s: it has %r, which is not read; masks of actions stand in the infos of reset and step under the key "
+                "%r, with 1 for each choice that is allowed (docs/algorithms.md#actions)",
+                *(self._owner, found[0], MASK),
+            )
 
     def read(
         self,

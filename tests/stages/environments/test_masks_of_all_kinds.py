@@ -22,7 +22,11 @@ from headrace.stages.environments.pettingzoo.instances import instance_of
 
 SEEN = spaces.Box(0, 1, (1,), np.float32)
 CHOICE, PAIR, FLAGS, BODY = "Discrete", "MultiDiscrete", "MultiBinary", "Dict"
-SPACES = {CHOICE: spaces.Discrete(3, start=1), PAIR: spaces.MultiDiscrete([2, 3]), FLAGS: spaces.MultiBinary(2)}
+SPACES: dict[str, Any] = {
+    CHOICE: spaces.Discrete(3, start=1),
+    PAIR: spaces.MultiDiscrete([2, 3]),
+    FLAGS: spaces.MultiBinary(2),
+}
 SPACES[BODY] = spaces.Dict({"hand": SPACES[PAIR], "leg": spaces.Box(-1, 1, (1,)), "walk": spaces.Discrete(2)})
 BRANCHES = {CHOICE: (3,), PAIR: (2, 3), FLAGS: (2, 2), BODY: (2, 3, 2)}
 
@@ -315,3 +319,56 @@ def test_a_mask_that_can_not_be_obeyed_is_an_error_of_every_kind(kind, observed,
     group = KINDS[kind]([Rule(PAIR, wrong, observed, seed) for seed in range(4)])
     with pytest.raises(Exception, match=f"^Env.*action_mask.*({words})"):
         group.reset(0)
+
+
+@pytest.mark.parametrize("kind", ["gymnasium", "parallel", "by turns"])
+def test_forms_may_change_from_instance_to_instance_and_from_step_to_step(kind):
+    forms = [FORMS[name][0] for name in ("flat", "rows", "bool", "floats", "tuple")]
+
+    def changing(space, column):
+        return forms[int(column @ np.arange(len(column))) % len(forms)](space, column)
+
+    group, random = KINDS[kind]([Rule(PAIR, changing, False, seed) for seed in range(4)]), np.random.default_rng(0)
+    result = group.reset(0)
+    for _ in range(12):
+        result = group.step(
+            {
+                behavior_id: uniform_actions(
+                    group.behavior_specs[behavior_id].actions,
+                    len(steps.agent_ids) - steps.ended,
+                    steps.action_masks,
+                    random,
+                )
+                for behavior_id, steps in result.steps.items()
+            }
+        )
+
+
+@pytest.mark.parametrize("kind", ["gymnasium", "next step", "disabled", "parallel", "by turns"])
+def test_who_has_no_mask_at_a_time_may_do_everything(kind):
+    class Forgetful(Rule):
+        def look(self):
+            seen, info = super().look()
+            return seen, info if self.t % 3 else {}
+
+        def advance(self, action):
+            if self.t % 3:
+                return super().advance(action)
+            self.t += 1
+            return False
+
+    group, random = (
+        KINDS[kind]([Forgetful(PAIR, FORMS["flat"][0], False, seed) for seed in range(4)]),
+        np.random.default_rng(0),
+    )
+    result = group.reset(0)
+    open_rows = 0
+    for _ in range(12):
+        actions = {}
+        for behavior_id, steps in result.steps.items():
+            open_rows += int(steps.action_masks.all(axis=1).sum())
+            count = len(steps.agent_ids) - steps.ended
+            spec = group.behavior_specs[behavior_id].actions
+            actions[behavior_id] = uniform_actions(spec, count, steps.action_masks, random)
+        result = group.step(actions)
+    assert open_rows

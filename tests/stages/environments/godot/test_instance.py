@@ -12,7 +12,7 @@ from headrace.stages.environments.godot import instance as instance_module
 from headrace.stages.environments.godot.announcement import AgentSpaces, Announcement
 from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls
 from headrace.stages.environments.godot.worker import GodotWorker
-from headrace.stages.environments.programs.errors import ProgramBroken
+from headrace.stages.environments.programs.errors import ProgramBroken, ProgramRefused
 
 SEEN = {"obs": {"space": "box", "size": [1]}}
 ACTS = {"press": {"size": 2, "action_type": "discrete"}}
@@ -99,6 +99,13 @@ async def test_a_time_limit_and_the_last_observation_are_taken_where_the_game_te
     rows = (await made.step({"A": pressed(0, 0)})).rows["A"].columns
     assert rows.interrupted.tolist() == [False, True]
     assert rows.observations[0].tolist() == [[0], [99], [1], [7]]
+
+
+async def test_a_mask_in_an_info_is_refused():
+    game, made, _ = await begun("A", "A")
+    game.answers.append(step(1, 7, info=[{}, {"action_mask": [1, 0]}]))
+    with pytest.raises(ProgramRefused, match="has sent 'action_mask' in an info: .*use kind: open_protocol"):
+        await made.step({"A": pressed(0, 0)})
 
 
 async def test_success_is_reported_of_the_episodes_that_end():

@@ -64,6 +64,15 @@ def test_agents_are_gathered_by_behaviour_id():
     assert found["B"][2] == 1
 
 
+def test_a_mask_among_the_observations_is_refused():
+    seen = {"obs": {"space": "box", "size": [2]}, "action_mask": {"space": "box", "size": [2]}}
+    game = Announcement((AgentSpaces("A", seen, MOVE),), True)
+    with pytest.raises(
+        ProgramRefused, match=r"game, behaviour 'A': announces the observation 'action_mask': .*no mask"
+    ):
+        assign_agents(game, [("A", 0)], "auto", "game")
+
+
 def test_agents_of_one_behaviour_have_equal_spaces_whatever_their_team():
     with pytest.raises(ProgramRefused, match=r"agents 0 and 1 are of one behaviour, 'A'.*policy_name"):
         assign_agents(

@@ -252,7 +252,7 @@ def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_an_error():
 
 def test_a_mask_where_nothing_is_chosen_is_an_error():
     masks = masks_of(spaces.Box(-1, 1))
-    masks.expect()
+    masks.expect({"action_mask": [1]})
     assert not masks.masked
     with pytest.raises(BrokenEnvironmentError, match=r"^Env.*: info\['action_mask'\] is of Box"):
         masks.read(1, None, [np.ones(1)], who)
@@ -262,6 +262,23 @@ def test_a_mask_where_nothing_is_chosen_is_an_error():
 
 def test_without_masks_everything_is_allowed():
     masks = masks_of(spaces.Discrete(2))
-    masks.expect()
+    masks.expect({"action_mask": None})
     assert masks.read(2, None, None, who).all()
     assert masks.read(0, None, [], who).shape == (0, 2)
+
+
+@pytest.mark.parametrize("key", ["action_masks", "legal_moves", "valid_action_mask", "mask", "action_masks()"])
+def test_a_mask_under_another_name_is_warned_about_once(key, caplog):
+    masks = masks_of(spaces.Discrete(2))
+    masks.expect({"speed": 1, key: [1, 0]})
+    masks.expect({key: [1, 0]})
+    assert not masks.masked
+    (message,) = caplog.messages
+    assert message.startswith(f"Env: it has {key!r}, which is not read; masks of actions stand in the infos")
+
+
+@pytest.mark.parametrize("info", [{}, {"speed": 1, "masked_ball": 2}, {"action_mask": None, "legal_moves": []}])
+def test_other_infos_are_not_warned_about(info, caplog):
+    masks_of(spaces.Discrete(2)).expect(info)
+    masks_of(spaces.Box(-1, 1)).expect({"action_masks": []})
+    assert not caplog.messages
