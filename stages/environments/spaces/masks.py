@@ -87,11 +87,7 @@ class MaskReader:
     @classmethod
     def of_policy(cls, spec: BehaviorSpec) -> MaskReader:
         """Return the reader of who asks a policy: of its environment's own space, where the spec has that."""
-        plain, actions = (spec.spaces or {}).get("action"), spec.actions
-        free = actions.discrete_branches[-1] if spec.action_repeat == "learned" else 0
-        decided = actions.discrete_branches[: -1 if free else None], actions.branch_names[: -1 if free else None]
-        space = from_plain(plain) if plain is not None else _reader_of(*decided)._space
-        return cls(space, decided[1], free=free)
+        return _reader_of_policy(spec, id(spec.spaces))
 
     def read(self, masks: Any, n: int, there: Masks | None = None, deciding: Masks | None = None) -> Masks:
         """Return the masks [n, choices] of several agents, a new array.
@@ -127,7 +123,7 @@ class MaskReader:
         sizes = (*self.branches, self._free) if allowed.shape[1] > self.width else self.branches
         starts = (*self._starts, self.width) if allowed.shape[1] > self.width else self._starts
         stuck = ~np.logical_or.reduceat(allowed, starts, axis=1)
-        if not stuck.any():
+        if not np.count_nonzero(stuck):
             return
         if deciding is not None:
             stuck[~deciding] = False
@@ -143,6 +139,16 @@ def _reader_of(branches: tuple[int, ...], names: tuple[str, ...], least: str = _
     if len({*names}) == len(branches):
         space = ComposedSpace("Dict", {name: _choices(size) for name, size in zip(names, branches, strict=True)})
     return MaskReader(space, names, least)
+
+
+@lru_cache(maxsize=64)
+def _reader_of_policy(spec: BehaviorSpec, _spaces: int) -> MaskReader:
+    """Specs are equal whatever their spaces, so the identity of these is a part of the key."""
+    plain, actions = (spec.spaces or {}).get("action"), spec.actions
+    free = actions.discrete_branches[-1] if spec.action_repeat == "learned" else 0
+    decided = actions.discrete_branches[: -1 if free else None], actions.branch_names[: -1 if free else None]
+    space = from_plain(plain) if plain is not None else _reader_of(*decided)._space
+    return MaskReader(space, decided[1], free=free)
 
 
 class _Layout(NamedTuple):
@@ -183,6 +189,10 @@ def _ways_to_split(space: OwnSpace) -> tuple[tuple[OwnSpace, ...], ...]:
     return ((space,),)
 
 
+def _splits(space: OwnSpace, count: int) -> bool:
+    return any(len(parts) == count for parts in _ways_to_split(space))
+
+
 def _choices(sizes: Any) -> ChoiceSpace:
     sizes = np.asarray(sizes, np.int64)
     return ChoiceSpace("MultiDiscrete" if sizes.ndim else "Discrete", sizes, np.zeros_like(sizes), sizes.dtype)
@@ -207,10 +217,10 @@ def _read(space: OwnSpace, given: Any, lead: Lead, at: str) -> Masks:
 
 def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
     """Read the mask of each agent."""
-    together = _alike(given)
+    together = _together(space, given)
     if together is not None:
         with suppress(MaskError):  # below it is found whose mask is wrong
-            return _of_array(space, together, (len(given),), at)
+            return _read(space, together, (len(given),), at)
     allowed = np.ones((len(given), _layout(space).width), np.bool_)
     for row, mask in enumerate(given):
         try:
@@ -240,7 +250,7 @@ def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> M
 
 def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> Masks:
     """Read an entry for each part or branch, or numbers."""
-    if lead and len(given) == lead[0] and not any(len(parts) == len(given) for parts in _ways_to_split(space)):
+    if lead and len(given) == lead[0] and not _splits(space, len(given)):
         return _of_each(space, given, at)
     numbers, layout = _are_numbers(given), _layout(space)
     if numbers or not lead:
@@ -256,16 +266,22 @@ def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> 
     return _of_array(space, _as_array(given), lead, at)
 
 
-def _alike(masks: Sequence[Any]) -> NDArray[Any] | None:
-    """Masks of one shape and type as one array [n, …]; None if they are not such, or not arrays of numbers."""
+def _together(space: OwnSpace, masks: Sequence[Any]) -> Any:
+    """Masks of one form as one of that form, of all agents, which is read at once; None if they are not alike."""
     first = masks[0] if masks else None
     if isinstance(first, np.ndarray):
-        alike = all(
-            isinstance(mask, np.ndarray) and mask.shape == first.shape and mask.dtype == first.dtype for mask in masks
-        )
-        return np.array(masks) if alike else None
-    array = _as_array(masks) if isinstance(first, list) and _are_numbers(first) else None
-    return array if array is not None and array.dtype != object else None
+        alike = all(isinstance(each, np.ndarray) and each.shape == first.shape for each in masks)
+        return np.array(masks) if alike and all(each.dtype == first.dtype for each in masks) else None
+    if isinstance(first, Mapping):
+        alike = all(isinstance(each, Mapping) and each.keys() == first.keys() for each in masks)
+        return {key: [each[key] for each in masks] for key in first} if alike else None
+    if not isinstance(first, tuple | list) or not all(type(each) is type(first) for each in masks):
+        return None
+    if _are_numbers(first):
+        array = _as_array(masks)
+        return array if array.dtype != object else None
+    alike = all(len(each) == len(first) for each in masks)
+    return tuple(map(list, zip(*masks, strict=True))) if alike and _splits(space, len(first)) else None
 
 
 def _are_numbers(given: Sequence[Any]) -> bool:
@@ -297,16 +313,18 @@ def _of_array(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> Mask
     shape = array.shape[len(lead) :]
     if array.dtype.kind not in "biuf" or array.shape[: len(lead)] != lead:
         raise _unfit(space, array, lead, at)
-    if layout.flags and shape in (layout.shape, (len(layout.branches),)):
+    if shape == (layout.width,):
+        given = array
+    elif layout.flags and shape in (layout.shape, (len(layout.branches),)):
         return _of_flags(space, array.reshape(*lead, -1), lead, at)
-    if max(shape, default=0) == layout.width and array.size == layout.width * prod(lead):
+    elif max(shape, default=0) == layout.width == prod(shape):
         given = array.reshape(*lead, layout.width)
     elif shape[:-1] in (layout.shape, (len(layout.branches),)) and shape[-1:] == (max(layout.branches),):
         given = array.reshape(*lead, -1)[..., layout.filled]
     else:
         raise _unfit(space, array, lead, at)
     allowed: Masks = given.astype(np.bool_)
-    if given.dtype != np.bool_ and not (allowed == given).all():
+    if given.dtype != np.bool_ and np.count_nonzero(allowed != given):
         raise _no_booleans(given, allowed != given, _MEANING, lead, at)
     return allowed
 
