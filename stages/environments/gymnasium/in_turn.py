@@ -65,7 +65,8 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         for i, each in enumerate(seeds):
             observation, info = self._begin(i, {"seed": each, "options": options})
             observations.append(copy.deepcopy(observation))
-            self._add_mask(infos, info, i)
+            if MASK in info:
+                self._add_mask(infos, info[MASK], i)
             self._tell_of_masks(infos, info, i)
         return self._batched(observations, "reset"), infos
 
@@ -86,7 +87,8 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                     observation, info = self._begin(i, {})
                 observations.append(observation if self._shared is False else copy.deepcopy(observation))
                 addresses += [] if self._shared is not None else _addresses(observation)
-                self._add_mask(infos, info, i)
+                if (mask := info.get(MASK, _MISSING)) is not _MISSING:
+                    self._add_mask(infos, mask, i)
         except Exception as error:
             self._fail(i, "step", result, error, {})
         if endings:
@@ -121,11 +123,9 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         methods = [_MASK_METHOD] if any(hasattr(layer, "action_masks") for layer in layers(self.envs[i])) else []
         infos.update(dict.fromkeys(like_masks([*info, *methods])))
 
-    def _add_mask(self, infos: dict[str, Any], info: Any, i: int) -> None:
+    def _add_mask(self, infos: dict[str, Any], mask: Any, i: int) -> None:
         """Add the mask of an instance to a list of what each gave: in an array it would be cast to the first's type."""
-        mask = info.get(MASK, _MISSING)
-        if mask is not _MISSING:
-            infos.setdefault(MASK, [None] * self.num_envs)[i] = copy.deepcopy(mask)
+        infos.setdefault(MASK, [None] * self.num_envs)[i] = copy.deepcopy(mask)
 
     def _batched(self, observations: list[Any], call: str) -> Any:
         try:

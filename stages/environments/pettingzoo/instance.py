@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem
-from headrace.stages.errors import BrokenEnvironmentError, describe_fault
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
 Agent = Hashable
 """The id of an agent, of any kind; `str` of it is its name in patterns and messages."""
@@ -134,10 +134,15 @@ def blaming(name: str, call: str) -> Iterator[None]:
     """Raise what an environment raises as a `BrokenEnvironmentError` that names it and the call."""
     try:
         yield
-    except BrokenEnvironmentError:
-        raise
     except Exception as error:
-        raise BrokenEnvironmentError(f"{name}: its {call}() raised {describe_fault(error)}") from error
+        raise broken(name, call, error) from error
+
+
+def broken(name: str, call: str, error: Exception) -> StageError:
+    """What is to be raised instead of an environment's error; one of ours stays as it is."""
+    if isinstance(error, StageError):
+        return error
+    return BrokenEnvironmentError(f"{name}: its {call}() raised {describe_fault(error)}")
 
 
 def is_filled(result: Any, count: int) -> bool:
@@ -147,4 +152,4 @@ def is_filled(result: Any, count: int) -> bool:
 
 def number(value: Any) -> float:
     """A reward, which may be an array of one."""
-    return float(value.item() if isinstance(value, np.ndarray) else value)
+    return float(value if type(value) is not np.ndarray else value.item())

@@ -11,6 +11,7 @@ from headrace.stages.environments.pettingzoo.instance import (
     TimeStep,
     arguments,
     blaming,
+    broken,
     copied,
     is_filled,
     number,
@@ -82,9 +83,11 @@ class ParallelInstance(Instance):
 
     def _advance(self, actions: Mapping[Agent, Any]) -> tuple[list[TimeStep], list[Agent]]:
         self._steps += 1
-        with blaming(self._name, "step"):
+        try:
             result = self.env.step(actions)
             left = list(self.env.agents)
+        except Exception as error:
+            raise broken(self._name, "step", error) from error
         if not self._tried or not is_filled(result, len(_PARTS)):
             self._check(result, "step", _PARTS)
             self._tried = True
@@ -102,12 +105,14 @@ class ParallelInstance(Instance):
         ending, there = list[TimeStep](), {*left}
         if len(rewards) > len(self._owed):
             self._note_rewards(rewards)
-        for agent in [*self._owed]:
-            self._owed[agent] += number(rewards.get(agent, 0.0))
-            terminated, truncated = bool(terminations.get(agent)), bool(truncations.get(agent))
+        for agent, owed in [*self._owed.items()]:
+            reward = rewards.get(agent, 0.0)
+            self._owed[agent] = owed + (reward if type(reward) is float else number(reward))
+            terminated, truncated = terminations.get(agent), truncations.get(agent)
             if not (terminated or truncated):
-                if agent not in there:
-                    self._note_absence(agent, agent in actions, bool(left))
+                if agent in there:
+                    continue
+                self._note_absence(agent, agent in actions, bool(left))
                 if left:
                     continue
                 truncated = True
@@ -119,15 +124,18 @@ class ParallelInstance(Instance):
                     raise BrokenEnvironmentError(f"{self._name}: step() gave no observation for agent '{agent}'")
                 observation = last.observation  # not learned from, or the last one before a pause
             reward, info = self._owed.pop(agent), infos.get(agent) or {}
-            ending.append(copied(TimeStep(agent, observation, reward, info, terminated, truncated)))
+            ending.append(copied(TimeStep(agent, observation, reward, info, bool(terminated), bool(truncated))))
         return ending
 
     def _deciding(
         self, left: Sequence[Agent], seen: Mapping[Agent, Any], infos: Mapping[Agent, Any]
     ) -> Iterator[TimeStep]:
+        owed = self._owed
         for agent in left:
-            reward = self._owed.setdefault(agent, 0.0)
+            reward = owed.get(agent, 0.0)
+            owed[agent] = 0.0
             if (observation := seen.get(agent)) is None:
+                owed[agent] = reward
                 self._warn(
                     "unseen",
                     "agent '%s' is in agents, but has no observation (there are: %s), so it pauses: it gets no action "
@@ -135,9 +143,9 @@ class ParallelInstance(Instance):
                     *(agent, ", ".join(map(str, seen)) or "none"),
                 )
                 continue
-            self._owed[agent] = 0.0
-            self._last[agent] = TimeStep(agent, observation, reward, infos.get(agent) or {}, False, False)
-            yield self._last[agent]
+            time_step = TimeStep(agent, observation, reward, infos.get(agent) or {}, False, False)
+            self._last[agent] = time_step
+            yield time_step
 
     def _note_absence(self, agent: Agent, decided: bool, goes_on: bool) -> None:
         if not goes_on and decided:
