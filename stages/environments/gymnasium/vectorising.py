@@ -181,18 +181,13 @@ def _check_it_has_a_window(envs: AnyVectorEnv, env_id: str) -> None:
 
 
 def _in_turn(makers: list[Callable[[], AnyEnv]], wrap: Wrap | None, name: str) -> AnyVectorEnv:
-    return InTurnVectorEnv([partial(_wrapped, make, wrap, name) for make in makers], name)
+    if wrap is not None:
+        makers = [partial(_wrapped, make, wrap) for make in makers]
+    return InTurnVectorEnv(makers, name)
 
 
-def _wrapped(make: Callable[[], AnyEnv], wrap: Wrap | None, name: str) -> AnyEnv:
-    env = make() if wrap is None else wrap(make())
-    for key in ("observation_space", "action_space"):
-        if getattr(env, key, None) is None:
-            raise StageError(
-                f"{name}: it has no {key}; set self.{key} in __init__ to one of gymnasium.spaces, such as Box or "
-                "Discrete"
-            )
-    return env
+def _wrapped(make: Callable[[], AnyEnv], wrap: Wrap) -> AnyEnv:
+    return wrap(make())
 
 
 class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
