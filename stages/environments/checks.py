@@ -38,7 +38,7 @@ def space_problem(space: Any, which: str) -> str | None:
     if isinstance(space, Space):
         return None
     if space is None:
-        return f"it has no {which}; set it in __init__ to one of gymnasium.spaces, such as Box or Discrete"
+        return f"it has no {which}; set self.{which} in __init__ to one of gymnasium.spaces, such as Box or Discrete"
     return f"its {which} is {short(space)} of {type(space).__module__}; expected one of gymnasium.spaces"
 
 

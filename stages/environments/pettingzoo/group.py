@@ -221,8 +221,8 @@ class PettingZooGroup:
                 f"{self._name}: observation_space('{agent}') or action_space('{agent}') raised {describe_fault(error)}"
             ) from error
         for space, which in zip(spaces, ("observation_space", "action_space"), strict=True):
-            if problem := space_problem(space, f"{which}('{agent}')"):
-                raise StageError(f"{self._name}: {problem}")
+            if problem := space_problem(space, which):
+                raise StageError(f"{self._name}: agent '{agent}': {problem}")
         return spaces
 
     def _assign_roles(self, agents: Sequence[Agent], *, everybody: bool) -> None:
