@@ -29,8 +29,6 @@ from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
 _MISSING = object()
-_MASK_METHOD = "action_masks()"
-"""As sb3-contrib's MaskablePPO calls it."""
 
 
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
@@ -120,8 +118,18 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
 
     def _tell_of_masks(self, infos: dict[str, Any], info: Any, i: int) -> None:
         """Add what may be a mask under another name, for the group to say so."""
-        methods = [_MASK_METHOD] if any(hasattr(layer, "action_masks") for layer in layers(self.envs[i])) else []
-        infos.update(dict.fromkeys(like_masks([*info, *methods])))
+        found, around = [*info], None
+        for layer in layers(self.envs[i]):
+            found += (
+                ["action_masks()"] if hasattr(layer, "action_masks") else []
+            )  # as sb3-contrib's MaskablePPO calls it
+            has = MASK in getattr(layer.observation_space, "spaces", ())
+            if has and around is not None:
+                found.append(f"{MASK} in the observations within {type(around).__name__}")
+            if has:
+                break
+            around = layer
+        infos.update(dict.fromkeys(like_masks(found)))
 
     def _add_mask(self, infos: dict[str, Any], mask: Any, i: int) -> None:
         """Add the mask of an instance to a list of what each gave: in an array it would be cast to the first's type."""

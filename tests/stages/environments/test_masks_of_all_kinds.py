@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -372,3 +373,37 @@ def test_who_has_no_mask_at_a_time_may_do_everything(kind):
             actions[behavior_id] = uniform_actions(spec, count, steps.action_masks, random)
         result = group.step(actions)
     assert open_rows
+
+
+class Maskable(gymnasium.Env):
+    """Has its masks where sb3-contrib's MaskablePPO asks for them."""
+
+    observation_space, action_space = SEEN, SPACES[CHOICE]
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def action_masks(self):
+        return np.ones(3, np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Maskable, r"Env: it has 'action_masks\(\)', which is not read"),
+        (lambda: gymnasium.wrappers.RecordEpisodeStatistics(Maskable()), r"Env: it has 'action_masks\(\)'"),
+        (
+            lambda: gymnasium.wrappers.FlattenObservation(Strict(Rule(PAIR, FORMS["flat"][0], True, 0))),
+            "Env: it has 'action_mask in the observations within FlattenObservation', which is not read",
+        ),
+        (
+            lambda: gymnasium.wrappers.FilterObservation(Strict(Rule(PAIR, FORMS["flat"][0], True, 0)), ["sign"]),
+            "within Filter",
+        ),
+    ],
+)
+def test_a_mask_that_a_single_environment_has_elsewhere_is_warned_about(make, words, caplog):
+    group = GymnasiumGroup(vectorise(make(), make, 2, "Env"), "B", "Env")
+    group.reset(0)
+    (message,) = caplog.messages
+    assert re.search(words, message)
