@@ -139,6 +139,14 @@ def stack(space: Any, seen: Sequence[Any], call: str, who: Who, out: Any = None)
         ) from error
 
 
+def addresses_of(observation: Any) -> list[int]:
+    """Where the arrays of an observation lie, to find those that several instances share."""
+    if isinstance(observation, np.ndarray):
+        return [observation.ctypes.data] if observation.size else []
+    parts = observation.values() if isinstance(observation, Mapping) else observation
+    return [each for part in parts for each in addresses_of(part)] if isinstance(observation, dict | tuple) else []
+
+
 def column(values: Sequence[Any], kinds: str) -> NDArray[Any]:
     """Make an array [n] of what n instances returned, also as arrays [1]; of objects if they are of other dtypes."""
     try:

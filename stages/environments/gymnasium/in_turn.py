@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
-from headrace.stages.environments.checks import column, stack
+from headrace.stages.environments.checks import addresses_of, column, stack
 from headrace.stages.environments.gymnasium.single import (
     AnyEnv,
     culprit,
@@ -84,7 +84,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                     endings.append((i, copy.deepcopy(observation), _copied(info)))
                     observation, info = self._begin(i, {})
                 observations.append(observation if self._shared is False else copy.deepcopy(observation))
-                addresses += [] if self._shared is not None else _addresses(observation)
+                addresses += [] if self._shared is not None else addresses_of(observation)
                 if (mask := info.get(MASK, _MISSING)) is not _MISSING:
                     self._add_mask(infos, mask, i)
         except Exception as error:
@@ -168,14 +168,6 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         instance = f", instance {i}" if self.num_envs > 1 else ""
         wrapper = f", wrapper {type(layer).__name__}" if isinstance(layer, gymnasium.Wrapper) else ""
         return f"{self._name}{instance}{wrapper}"
-
-
-def _addresses(observation: Any) -> list[int]:
-    """Where the arrays of an observation lie."""
-    if isinstance(observation, np.ndarray):
-        return [observation.ctypes.data] if observation.size else []
-    parts = observation.values() if isinstance(observation, Mapping) else observation
-    return [each for part in parts for each in _addresses(part)] if isinstance(observation, dict | tuple) else []
 
 
 def _copied(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from headrace.config import ObservationSettings, RoleSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.checks import space_problem
+from headrace.stages.environments.checks import addresses_of, space_problem
 from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.pettingzoo.behavior_spaces import (
@@ -33,7 +33,7 @@ from headrace.stages.environments.pettingzoo.behavior_spaces import (
     BehaviorSpaces,
     check_names,
 )
-from headrace.stages.environments.pettingzoo.instance import Agent, Instance, TimeStep
+from headrace.stages.environments.pettingzoo.instance import Agent, Instance, TimeStep, copied
 from headrace.stages.environments.pettingzoo.instances import LimitedInstance
 from headrace.stages.environments.pettingzoo.teams import (
     GroupRewards,
@@ -125,6 +125,8 @@ class PettingZooGroup:
         self._actors: dict[str, list[tuple[int, Agent]]] = {}
         self._random = np.random.default_rng()
         self._parameters: EpisodeParameters | None = None
+        self._shared = False
+        """True if instances return the same arrays, so that each observation is copied at once."""
         self._closed = False
         try:
             agents = getattr(instances[0].env, "possible_agents", None)
@@ -156,7 +158,12 @@ class PettingZooGroup:
             self._episodes.clear()
             self._played = [0] * self.num_envs
             seeds = [(int(seed) + env_id) % _SEEDS for env_id in range(self.num_envs)]
-        first = [self._begin_episode(env_id, seed) for env_id, seed in enumerate(seeds)]
+        first, places = list[list[TimeStep]](), list[int]()
+        for env_id, each in enumerate(seeds):
+            time_steps = self._begin_episode(env_id, each)
+            places += {place for time_step in time_steps for place in addresses_of(time_step.observation)}
+            first.append([copied(time_step) for time_step in time_steps])
+        self._shared = len({*places}) < len(places)
         if not self.behavior_specs:
             self._make_specs()
         tick = _Tick()
@@ -180,7 +187,8 @@ class PettingZooGroup:
                 orders[env_id][agent] = action
         tick = _Tick()
         for env_id, (instance, order) in enumerate(zip(self._instances, orders, strict=True)):
-            self._add_rows(env_id, instance.step(order), tick)
+            time_steps = instance.step(order)
+            self._add_rows(env_id, [copied(each) for each in time_steps] if self._shared else time_steps, tick)
             if instance.over:
                 self._end_game(env_id, tick)
         return self._result(tick)
@@ -289,7 +297,8 @@ class PettingZooGroup:
         tick.scores.append(self._games[env_id].score.by(self._outcome))
         self._played[env_id] += 1
         self._games[env_id] = self._new_game(env_id)
-        self._add_first_rows(env_id, self._begin_episode(env_id, self._new_seed()), tick)
+        time_steps = self._begin_episode(env_id, self._new_seed())
+        self._add_first_rows(env_id, [copied(each) for each in time_steps] if self._shared else time_steps, tick)
 
     def _begin_episode(self, env_id: int, seed: int) -> list[TimeStep]:
         options = self._parameters.options(env_id) if self._parameters is not None else None

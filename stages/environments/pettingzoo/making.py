@@ -46,10 +46,11 @@ def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGro
     wrap = factory.chain_wrappers(
         settings, request.folder, name, lambda env: api_of(env) is not None, "a PettingZoo environment"
     )
+    worn = f", in {', '.join(each.use for each in settings.wrappers)}" if settings.wrappers else ""
     return PettingZooGroup(
         [
             instance if limit is None else LimitedInstance(instance, limit)
-            for instance in make_instances(env, make, settings.num_envs, settings.api, name, wrap)
+            for instance in make_instances(env, make, settings.num_envs, settings.api, name, wrap, worn)
         ],
         settings.behavior or "",
         name,
@@ -109,7 +110,13 @@ def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
 
 
 def make_instances(
-    made: Any, make: Callable[[], Any], num_envs: int, api: Api, name: str, wrap: Callable[[Any], Any] | None
+    made: Any,
+    make: Callable[[], Any],
+    num_envs: int,
+    api: Api,
+    name: str,
+    wrap: Callable[[Any], Any] | None,
+    worn: str = "",
 ) -> list[Instance]:
     """Make all instances, one after the other.
 
@@ -120,6 +127,7 @@ def make_instances(
         api: the required API.
         name: what messages call the environment.
         wrap: applies the wrappers of the settings.
+        worn: names them, in messages about what an instance returns.
 
     Raises:
         StageError: if the API is another one, or `make` returns the same object twice.
@@ -132,12 +140,12 @@ def make_instances(
         if len({id(env) for env in envs}) < num_envs:
             raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
         said: set[str] = set()
-        names = [f"{name}, instance {number}" for number in range(num_envs)] if num_envs > 1 else [name]
+        numbers = [f", instance {number}" for number in range(num_envs)] if num_envs > 1 else [""]
         wrapped = [env if wrap is None else wrap(env) for env in envs]
         _check_api(wrapped[0], api, name)
         for env in wrapped:
             accept_any_reset([*_layers(env)], name)
-        return [instance_of(env, each, said) for env, each in zip(wrapped, names, strict=True)]
+        return [instance_of(env, f"{name}{number}{worn}", said) for env, number in zip(wrapped, numbers, strict=True)]
     except BaseException:
         for env in envs:
             if callable(getattr(env, "close", None)):

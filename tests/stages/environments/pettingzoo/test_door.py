@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
 from small_zoo import Counting, Crowd, play
 
-from headrace.config import RoleSettings
+from headrace.config import RoleSettings, RunConfig
 from headrace.stages.environments import resetting
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of
 from headrace.stages.environments.pettingzoo.making import make_instances
@@ -198,3 +201,42 @@ def test_an_observation_may_be_missing_at_an_end_by_turns():
     steps = ticks[-1].steps["B"]
     assert (steps.ended, steps.terminated.tolist()) == (2, [True, True])
     assert steps.observations[0][:2, 0].tolist() == [2, 3], "what they saw last"
+
+
+@pytest.mark.parametrize("made", [Crowd, lambda script: Counting(masks="")])
+def test_instances_may_return_arrays_that_they_share(made):
+    array = np.zeros(2, np.float32)
+
+    def sharing(number):
+        env = made(SCRIPT)
+        seen_by, observe = getattr(env, "seen_by", None), getattr(env, "observe", None)
+
+        def of_one(agent):
+            array[:] = number
+            return array
+
+        if seen_by is not None:
+            env.seen_by = lambda agents: {agent: of_one(agent) for agent in agents}
+        if observe is not None:
+            env.observe = of_one
+        return env
+
+    for tick in play(group_of(*map(sharing, range(3))), 5):
+        steps = tick.steps["B"]
+        np.testing.assert_array_equal(steps.observations[0][:, 0], steps.env_ids)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_wrappers_of_the_yaml_are_named_where_they_return_something_else(count, monkeypatch):
+    module = ModuleType("wrapped_zoo")
+    module.make = lambda: Crowd(SCRIPT)  # type: ignore[attr-defined]
+    module.Clipper = type("Clipper", (Wrapped,), {"step": lambda self, a: self.env.step(a)[:4]})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wrapped_zoo", module)
+    environment = {"kind": "pettingzoo", "factory": "wrapped_zoo:make", "num_envs": count}
+    wrappers = [{"use": "wrapped_zoo:Clipper"}]
+    config = RunConfig.from_plain({"environment": {**environment, "wrappers": wrappers}, "behaviors": {"B": {}}})
+    group = make_group(EnvironmentRequest(config))
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"make'(, instance 0)?, in wrapped_zoo:Clipper: its step.* 4 values"
+    ):
+        play(group, 1)
