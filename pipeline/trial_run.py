@@ -37,7 +37,9 @@ from headrace.pipeline.run_folder.checkpoint import CheckpointError
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.resuming import choose_checkpoint
 from headrace.stages.environments.factory import HUMAN, EnvironmentRequest
-from headrace.stages.errors import describe_error
+from headrace.stages.environments.protocol import EnvironmentGroup, settled
+from headrace.stages.errors import StageError, describe_error
+from headrace.stages.exhibition.making import make_shown_group, why_not_shown
 from headrace.stages.ghost import policy_history
 from headrace.stages.trainer.pacing import rows_per_update
 
@@ -47,8 +49,6 @@ ROWS = 128
 """Steps that an update takes at most, of trainers of ours."""
 ENOUGH_S = 2.0
 """Seconds after which the trial ends as soon as all have learned."""
-_SHARE = 0.5
-"""Of `env_settings.timeout_wait`: then the trial ends, whoever has not learned yet."""
 _NEVER = 10**12
 
 
@@ -63,24 +63,47 @@ class Remark:
     """The key of the YAML at fault, if one is."""
 
 
-def try_run(config: RunConfig) -> list[dict[str, Any]]:
-    """Try a run; returns remarks as plain data."""
+def try_run(config: RunConfig, limit_s: float = 30.0) -> list[dict[str, Any]]:
+    """Try a run; returns remarks as plain data.
+
+    Args:
+        config: the run's.
+        limit_s: seconds after which it ends, whoever has not learned yet.
+    """
     if config.environment_kind.apart:
         watch_this_process()  # who ends the games, should this process be killed
     with tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True) as folder:
         small = _smaller(config, folder)
         with _warnings() as remarks:
             try:
-                remarks[:0] = asyncio.run(_Trial(small, Path(folder)).run())
+                remarks[:0] = asyncio.run(_Trial(small, Path(folder), limit_s).run())
             except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
                 remarks.insert(0, Remark(str(error)))
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 remarks.insert(0, Remark(f"the run's trial raised {describe_error(error)}"))
-        advice = config.environment_kind.advice
-        if advice is not None and acts(config) and not any(remark.serious for remark in remarks):
-            words = load_entry(advice)(EnvironmentRequest(small))
-            remarks += [Remark(each, serious=False) for each in words]
+        if acts(config) and not any(remark.serious for remark in remarks):
+            remarks += [Remark(each, serious=False) for each in _advice(config, EnvironmentRequest(small))]
     return [asdict(remark) for remark in dict.fromkeys(remarks)]
+
+
+def _advice(config: RunConfig, request: EnvironmentRequest) -> Iterator[str]:
+    """Yield what is no matter of the run itself: what the field's checker finds, and why the page shows no game."""
+    if config.environment_kind.advice is not None:
+        yield from load_entry(config.environment_kind.advice)(request)
+    if config.monitor is not None and not why_not_shown(config):
+        try:
+            group, _ = make_shown_group(request)
+            asyncio.run(_begin(group))
+        except StageError as error:
+            yield f"monitor: the live page can't show the game: {error}"
+
+
+async def _begin(group: EnvironmentGroup) -> None:
+    try:
+        await settled(group.reset(0))
+    finally:
+        if (closing := group.close()) is not None:
+            await closing
 
 
 def acts(config: RunConfig) -> bool:
@@ -94,13 +117,14 @@ class _Trial:
     Args:
         config: the run's, with smaller sizes.
         folder: for all that it writes.
+        limit_s: as of `try_run`.
     """
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(self, config: RunConfig, folder: Path, limit_s: float) -> None:
         self._config = config
         self._folder = folder
-        self._limit_s = _SHARE * config.env_settings.timeout_wait
-        self._begun_s = 0.0
+        self._limit_s = limit_s
+        self._began_s = time.monotonic()
         self._stop = asyncio.Event()
 
     async def run(self) -> list[Remark]:
@@ -120,22 +144,19 @@ class _Trial:
         return [Remark(words, serious=False) for words in self._missed(coordinator)]
 
     def _look(self, _: ProgressSnapshot) -> None:
-        """End it in time; environments may take long to be made, so it begins with the first behaviour."""
+        """End it in time, once there are environments."""
         behaviors = self._coordinator.starter.behaviors.values()
-        if not behaviors:
-            return
-        self._begun_s = self._begun_s or time.monotonic()
-        passed_s = time.monotonic() - self._begun_s
+        passed_s = time.monotonic() - self._began_s
         learned = all(_has_learned(state) for state in behaviors)
-        if passed_s > self._limit_s or (learned and passed_s >= ENOUGH_S):
+        if behaviors and (passed_s > self._limit_s or (learned and passed_s >= ENOUGH_S)):
             self._stop.set()
 
     def _missed(self, coordinator: Coordinator) -> Iterator[str]:
         for name, state in coordinator.starter.behaviors.items():
             if not (_has_learned(state) or self._config.checkpoint_settings.inference):
                 yield (
-                    f"not tried: the first update of {name}, which had {state.step} steps in the {self._limit_s:g} s "
-                    "of the trial (half of env_settings.timeout_wait)"
+                    f"not tried: the first update of {name}, which had {state.step} steps in {self._limit_s:g} s, the "
+                    "time of the trial (raise env_settings.timeout_wait for more)"
                 )
         if missing := never_met(self._config, coordinator):
             yield missing

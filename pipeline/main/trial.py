@@ -25,6 +25,9 @@ from headrace.stages.environments.factory import check_window, no_screen
 from headrace.stages.errors import StageError
 from headrace.stages.loading import users_folders
 
+_CHILD = "headrace.pipeline.trial_run:try_run"
+_FOR_PROGRAMS = 2
+"""Times `env_settings.timeout_wait` for the trial of a program, whose start alone may take as long as that."""
 _SKIP = "--no-env-check skips this check"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
@@ -35,16 +38,16 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
         config = for_viewers(config)
         if config.environment is not None:
             check_window(config.environment.options, config.environment.num_envs)
-        why_not = _untried_environment(config)
-        if not why_not and config.environment_kind.preflight is not None and _acts(config):
+        if config.environment_kind.preflight is not None and _acts(config):
             load_entry(config.environment_kind.preflight)(config)
+        why_not = _untried_environment(config)
     except (RunError, StageError) as error:
         return [str(error)], []
     if why_not:
         return [], [f"not tried: {why_not}, and so no network and no update either"]
-    timeout_s = config.env_settings.timeout_wait
+    timeout_s = config.env_settings.timeout_wait * (_FOR_PROGRAMS if config.environment_kind.apart else 1)
     imports = ["torch", *(module for each in learners_of(config) for module in modules_of_learner(config, each))]
-    answer = call_in_subprocess("headrace.pipeline.trial_run:try_run", config, timeout_s, imports=imports)
+    answer = call_in_subprocess(_CHILD, config, timeout_s, timeout_s / 2, imports=imports)
     if isinstance(answer, NoAnswer):
         text = answer.error or _unanswered(answer.status, timeout_s, _where(answer.stacks, config))
         answer = [{"text": text, "serious": True, "key": () if answer.error else ("environment",)}]

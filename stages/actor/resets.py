@@ -107,10 +107,9 @@ class Resets:
         failure: BrokenEnvironmentError | None = error
         while failure is not None:
             refusal = self._restarts.refusal(self._clock())
-            if refusal is not None and not self._restarts.count:  # there is nothing to add
-                raise failure
             if refusal is not None:
-                raise StageError(f"{failure}. It is not restarted again: {refusal}.") from failure
+                again = f". It is not restarted again: {refusal}." if self._restarts.count else ""
+                raise StageError(f"{failure}{again}", key=failure.key) from failure
             self._restarts.spend(self._clock())
             dropped = self._processor.drop_environments(np.arange(self._environment.num_envs))
             self._context.log.warning(

@@ -219,8 +219,8 @@ def configured(beside: Path, environment: Any, behavior: Any = None, **sections:
     return RunConfig.from_plain({"environment": whole, "behaviors": {"B": learned}, **sections}, beside)
 
 
-def words(config: RunConfig, serious: bool) -> list[str]:
-    return [remark["text"] for remark in try_run(config) if remark["serious"] is serious]
+def words(config: RunConfig, serious: bool, limit_s: float = 30.0) -> list[str]:
+    return [remark["text"] for remark in try_run(config, limit_s) if remark["serious"] is serious]
 
 
 SERIOUS: list[tuple[Any, Any, str]] = [
@@ -314,11 +314,10 @@ def test_warnings_of_the_run_are_the_trials(beside):
 
 @pytest.mark.lengthy
 def test_whoever_learns_nothing_in_time_is_named(beside, monkeypatch):
-    monkeypatch.setattr(trial_run, "_SHARE", 0.01)
-    config = configured(beside, "Good", {"trainer_type": "sac"}, env_settings={"timeout_wait": 1})
+    config = configured(beside, "Good", {"trainer_type": "sac"})
     monkeypatch.setattr(trial_run, "ROWS", 10**6)
     monkeypatch.setattr(trial_run, "TICKS", 10**6)
-    (told,) = words(config, serious=False)
+    (told,) = words(config, serious=False, limit_s=0.01)
     assert told.startswith("not tried: the first update of B, which had ")
 
 
@@ -327,9 +326,19 @@ def test_nothing_is_left_behind_and_the_runs_folder_is_not_touched(beside, tmp_p
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.INFO)
     writers = [{"use": "tried_environments:NoSuchWriter"}]
-    config = configured(beside, "Good", pipeline={"statistics_writers": writers}, record={}, monitor={})
+    config = configured(beside, "Good", pipeline={"statistics_writers": writers}, record={})
     assert try_run(config) == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [("Good", "the live page can't show the game: .*Good' draws no pictures"), ({"id": "CartPole-v1"}, None)],
+)
+def test_a_game_that_the_live_page_can_not_show_is_named(environment, told, beside):
+    found = words(configured(beside, environment, monitor={}), serious=False)
+    assert [bool(told and re.search(told, each)) for each in found] == [True] * (told is not None)
 
 
 @pytest.mark.lengthy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from headrace.stages.errors import StageError
 
 _CHECKER = "Gymnasium's own checker (gymnasium.utils.env_checker)"
 _MASK = "action_mask"
+"""In an info or an observation; the checker, which acts at random, doesn't keep it."""
 
 
 def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
@@ -31,7 +32,7 @@ def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
     except StageError:  # the vectorised implementation that the run has made takes options that single ones lack
         return
     single = group.single if isinstance(group, GymnasiumGroup) else None
-    if single is not None and _MASK not in single.reset(seed=0)[1]:  # of masks the checker knows nothing
+    if single is not None and not any(isinstance(each, Mapping) and _MASK in each for each in single.reset(seed=0)):
         name = f"Gymnasium environment {settings.id!r}" if settings.id else f"environment factory {settings.factory!r}"
         yield from words_of(lambda: check_env(single, skip_render_check=True), _CHECKER, name)
     with suppress(Exception):

@@ -211,7 +211,8 @@ class ProgramGroup:
             raise StageError(str(error)) from error
         refusal = budget.refusal(self._clock())
         if refusal is not None:
-            raise StageError(f"{error}\nIt is not restarted again: {refusal}.") from error
+            again = f"\nIt is not restarted again: {refusal}." if budget.count else ""
+            raise StageError(f"{error}{again}") from error
         budget.spend(self._clock())
         others = "; the others go on" if self._others_play(index) else ""
         log.warning("%s\nRestarting %s (restart %d)%s.", error, instance.name, budget.count, others)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from open_runs import GAME
 
+from headrace.config import RunConfig
 from headrace.pipeline.cli import main
+from headrace.pipeline.main.trial import _left_out, try_run
 
 ENVIRONMENTS = """
 import ctypes, os, threading
@@ -105,6 +110,99 @@ def test_what_an_environment_prints_is_not_shown(path, capfd):
 def test_the_check_can_be_skipped(path, capfd):
     assert main([str(path), "--validate", "--no-env-check", "--set", "environment.factory=tried:Hanging"]) == 0
     assert not (path.parent / "child").exists()
+
+
+NOBODY = {"behaviors": {"B": {}}}
+BUILD = {"env_path": sys.executable}
+NOT_TRIED: list[tuple[Any, str]] = [
+    ({}, "the environment, which waits for the Unity Editor, and so no network and no update either"),
+    ({"environment": {"kind": "godot"}}, "the environment, which waits for Godot's editor"),
+    ({"environment": {"kind": "open_protocol"}}, "the environment, which waits for the game"),
+    ({"env_settings": BUILD}, "the game .*, which opens a window, as this machine has no screen"),
+    (
+        {"environment": {"kind": "godot"}, "env_settings": BUILD, "engine_settings": {"no_graphics": False}},
+        "the game .*, which opens a window",
+    ),
+]
+
+
+@pytest.mark.parametrize(("plain", "words"), NOT_TRIED, ids=str)
+def test_an_environment_that_can_not_be_tried_is_said(plain, words, monkeypatch):
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    errors, (told,) = try_run(RunConfig.from_plain({**NOBODY, **plain}))
+    assert errors == []
+    assert re.fullmatch(f"not tried: {words}.*", told)
+
+
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        ({"env_settings": {"env_path": "no/such"}}, "no Unity executable at no/such"),
+        ({"environment": {"kind": "godot"}, "env_settings": {"env_path": "no/such"}}, "no/such"),
+        (
+            {"environment": {"kind": "gymnasium", "id": "CartPole-v1", "options": {"render_mode": "human"}}},
+            "render_mode human opens a window, but this machine has no screen",
+        ),
+        (
+            {
+                "environment": {"kind": "builtin", "id": "Volley"},
+                "checkpoint_settings": {"inference": True},
+                "inference": {"watch": True},
+            },
+            "--watch: the built-in games have no window",
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_run_refuses_before_it_starts_is_refused(plain, words, monkeypatch):
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    (told,), warnings = try_run(RunConfig.from_plain({**NOBODY, **plain}))
+    assert words in told
+    assert warnings == []
+
+
+def test_parts_of_a_run_that_the_trial_does_without_are_said():
+    plain = {
+        "behaviors": {"B": {}},
+        "environment": {"kind": "gymnasium", "factory": "a:b"},
+        "evaluation": {"every": 1000},
+        "record": {},
+        "checkpoint_settings": {"resume": True},
+        "pipeline": {
+            "hosts": {"learners": {"replicas": 2}, "actors": {"kind": "ray"}},
+            "statistics_writers": ["csv"],
+        },
+    }
+    assert [*_left_out(RunConfig.from_plain(plain))] == [
+        "the checkpoint that the run resumes from (checkpoint_settings.resume)",
+        "2 replicas of a learner together (pipeline.hosts.learners.replicas)",
+        "hosts on Ray (pipeline.hosts.actors.kind)",
+        "statistics writers (pipeline.statistics_writers)",
+        "evaluation",
+        "recording (record)",
+    ]
+    played = {"behaviors": {"B": {"brain": "player"}}, "environment": {"kind": "gymnasium", "factory": "a:b"}}
+    assert [*_left_out(RunConfig.from_plain(played))] == ["the person who plays (behaviors.B.brain), by chance instead"]
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    ("arguments", "words"), [([], None), (["--fault=reward"], "reward")], ids=["as it should be", "a wrong reward"]
+)
+def test_a_game_of_an_engine_is_tried_on_a_free_port(arguments, words, tmp_path):
+    plain = {
+        "environment": {"kind": "open_protocol"},
+        "env_settings": {"env_path": sys.executable, "env_args": [str(GAME), "--agents=4", *arguments]},
+        "behaviors": {"Agent": {"network_settings": {"hidden_units": 8}}},
+        "checkpoint_settings": {"results_dir": str(tmp_path)},
+    }
+    errors, warnings = try_run(RunConfig.from_plain(plain))
+    assert [words in error for error in errors] == [True] * (words is not None), errors
+    assert warnings == []
 
 
 @pytest.mark.lengthy
