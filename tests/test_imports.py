@@ -35,6 +35,7 @@ HEAVY_ALLOWED = {
         "stages/environments/gymnasium/vectorising.py",
         "stages/environments/godot/environment.py",
         "stages/environments/godot/gymnasium_spaces.py",
+        "stages/environments/unity/wrappers/",
     ),
     "grpc": ("stages/environments/unity/server.py", "pipeline/serving/grpc_server.py"),
     "ray": ("pipeline/hosts/ray/",),

@@ -81,6 +81,9 @@ class UnityEnvironment:
             other machines can end the environment or answer in Unity's place.
         max_message_mib: largest message from or to Unity, in MiB.
 
+    Attributes:
+        side_channels: by the names of their classes.
+
     Raises:
         UnityEnvironmentException: if it can't be started, or its version is not compatible.
         UnityWorkerInUseException: if the port is taken.
@@ -103,6 +106,7 @@ class UnityEnvironment:
         listen: str = LOCALHOST,
         max_message_mib: int = EnvSettings().max_message_mib,
     ) -> None:
+        self._given = {name: value for name, value in locals().items() if name != "self"}
         if file_name is None and worker_id != 0:
             raise UnityEnvironmentException(
                 f"worker_id is {worker_id}, but there is only one Unity Editor; give file_name, or leave worker_id 0"
@@ -123,17 +127,29 @@ class UnityEnvironment:
         try:
             with as_low_level():
                 port = EDITOR_PORT if executable is None else _port(base_port, worker_id)
+                channels = SideChannels(side_channels or (), self._name)
+                self.side_channels = channels.by_class
                 self._worker = UnityWorker(
                     WorkerSettings(worker_id, port, seed, timeout_wait, max_message_mib),
                     executable,
                     num_areas,
-                    SideChannels(side_channels or (), self._name),
+                    channels,
                     listen,
                 )
                 self._loop_thread.call(self._worker.start())
         except BaseException:
             self._loop_thread.close()
             raise
+
+    def another(self) -> UnityEnvironment:
+        """Start another program of the same build, with the same arguments, on a free port and without side channels.
+
+        Raises:
+            UnityEnvironmentException: as the constructor, and of the Editor, as there is only one.
+        """
+        if self._given["file_name"] is None:
+            raise UnityEnvironmentException("there is only one Unity Editor; give file_name to start several programs")
+        return UnityEnvironment(**{**self._given, "base_port": 0, "side_channels": None})
 
     @property
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:

@@ -210,6 +210,11 @@ class SideChannels:
                     f"{channel.channel_id}; give each its own"
                 )
 
+    @property
+    def by_class(self) -> dict[str, SideChannel]:
+        """The channels by the names of their classes; of several of one class the last."""
+        return {type(channel).__name__: channel for channel in self._by_id.values()}
+
     def outgoing(self) -> bytes:
         """Encode and clear the queued messages, channel by channel, each in order."""
         parts: list[bytes | bytearray] = []

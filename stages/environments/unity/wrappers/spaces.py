@@ -1,0 +1,137 @@
+"""A behaviour's observations and actions as Gymnasium's spaces, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from headrace.stages.environments.unity.errors import UnityActionException
+from headrace.stages.environments.unity.specs import ActionTuple
+
+Mask = Any
+"""What `space.sample` takes: int8 [choices], 1 = allowed; of several branches a tuple of such; of choices beside
+continuous actions `(None, mask)`."""
+
+
+class ActionMap:
+    """A behaviour's actions.
+
+    Args:
+        spec: its `ActionSpec`.
+        name: its name, for errors.
+        flatten: True to count all combinations of choices as choices of one branch.
+        seed: of samples of the space.
+
+    Attributes:
+        space: a Box for continuous actions, Discrete for one branch of choices, MultiDiscrete for several; for both a
+            Tuple of a Box and either.
+
+    Raises:
+        UnityActionException: if there are no actions.
+    """
+
+    def __init__(self, spec: Any, name: str, flatten: bool = False, seed: int | None = None) -> None:
+        self._name = name
+        self._branches = tuple(map(int, spec.discrete_branches))
+        self._width = int(spec.continuous_size)
+        self._flat = flatten and len(self._branches) > 1
+        if not self._width and not self._branches:
+            raise UnityActionException(f"{name}: it has no actions, so there is nothing to decide")
+        choices: Space[Any] = spaces.MultiDiscrete(list(self._branches))
+        if self._flat or len(self._branches) == 1:
+            choices = spaces.Discrete(math.prod(self._branches))
+        numbers = spaces.Box(-1.0, 1.0, (self._width,), np.float32)
+        parts: list[Space[Any]] = [numbers] * bool(self._width) + [choices] * bool(self._branches)
+        self.space = parts[0] if len(parts) == 1 else spaces.Tuple(parts)
+        if seed is not None:
+            self.space.seed(seed)
+
+    @property
+    def mask_space(self) -> Space[Any] | None:
+        """The space of masks; None if there are continuous actions, as these have none."""
+        if self._width:
+            return None
+        if isinstance(self.space, spaces.Discrete):
+            return spaces.MultiBinary(int(self.space.n))
+        return spaces.Tuple([spaces.MultiBinary(count) for count in self._branches])
+
+    def read(self, chosen: Sequence[Any], who: Sequence[str]) -> ActionTuple:
+        """Convert actions of several agents.
+
+        Args:
+            chosen: a value of the space for each.
+            who: the agents, for errors.
+
+        Raises:
+            UnityActionException: if one is not in the space.
+        """
+        try:
+            return self._converted(chosen)
+        except (TypeError, ValueError):
+            agent, wrong = next(pair for pair in zip(who, chosen, strict=True) if not self._fits(pair[1]))
+            raise UnityActionException(f"{agent}: got the action {wrong!r}, expected one of {self.space}") from None
+
+    def _fits(self, action: Any) -> bool:
+        try:
+            self._converted([action])
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    def _converted(self, chosen: Sequence[Any]) -> ActionTuple:
+        numbers, choices = chosen, chosen
+        if self._width and self._branches:
+            numbers, choices = zip(*((numbers, choices) for numbers, choices in chosen), strict=True)
+        continuous = self._numbers(numbers) if self._width else None
+        return ActionTuple(continuous, self._choices(choices) if self._branches else None)
+
+    def _numbers(self, values: Sequence[Any]) -> NDArray[np.float32]:
+        numbers = _rows(values)
+        if numbers.shape[1] != self._width:
+            raise ValueError
+        return numbers.astype(np.float32)
+
+    def _choices(self, values: Sequence[Any]) -> NDArray[np.int32]:
+        rows = _rows(values)
+        choices = rows.astype(np.int64)
+        sizes = (math.prod(self._branches),) if self._flat else self._branches
+        if choices.shape[1] != len(sizes) or (choices != rows).any() or ((choices < 0) | (choices >= sizes)).any():
+            raise ValueError
+        if self._flat:
+            choices = np.stack(np.unravel_index(choices[:, 0], self._branches), 1)
+        return choices.astype(np.int32)
+
+    def mask(self, forbidden: Sequence[NDArray[np.bool_]] | None) -> Mask | None:
+        """Return what `space.sample` takes, of one agent's mask in a DecisionStep; None without discrete actions.
+
+        Args:
+            forbidden: [choices] of each branch, true = forbidden; None: all are allowed.
+        """
+        if not self._branches:
+            return None
+        if forbidden is None:
+            forbidden = [np.zeros(count, np.bool_) for count in self._branches]
+        branches = [np.logical_not(each).astype(np.int8) for each in forbidden]
+        allowed: Mask = tuple(branches) if len(branches) > 1 else branches[0]
+        if self._flat:
+            allowed = reduce(np.multiply.outer, branches).reshape(-1)
+        return (None, allowed) if self._width else allowed
+
+
+def _rows(values: Sequence[Any]) -> NDArray[Any]:
+    """Actions of several agents, one a row; raises ValueError if there is one that is no finite number."""
+    rows = np.stack([np.asarray(value).reshape(-1) for value in values])
+    if rows.dtype.kind not in "biuf" or not np.isfinite(rows).all():
+        raise ValueError
+    return rows
+
+
+def unlimited(shape: Sequence[int]) -> spaces.Box:
+    """Numbers of any size."""
+    return spaces.Box(-np.inf, np.inf, tuple(shape), np.float32)

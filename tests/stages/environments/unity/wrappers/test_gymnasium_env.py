@@ -1,0 +1,295 @@
+"""One agent of a Unity program as a Gymnasium environment: what it sees, does and is told; the rest is refused by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
+from unity_runs import BUILD
+from unity_said import NAME, Scene, says, spec
+
+from headrace.unity import UnityEnvironment, UnityGymException, UnityToGymWrapper
+
+PICTURE, SET, VECTOR = (3, 4, 5), (6, 2), (2,)
+
+
+def made(specs, *script, **options):
+    """An environment, and the program of which `reset` says what comes first in the script, twice."""
+    scene = Scene(specs, script[0], *script)
+    return UnityToGymWrapper(scene, **options), scene
+
+
+def test_an_episode_from_its_reset_to_its_end():
+    env, scene = made(
+        spec(continuous=2), says({7: 0.5}), says({7: 0.25}, reward=1.0), says(ended={7: 0.75}, reward=2.0)
+    )
+    assert env.name == NAME
+    assert env.action_size == 2
+    observation, info = env.reset()
+    assert observation.tolist() == [0.5]
+    assert list(info) == ["step"]
+    observation, reward, terminated, truncated, info = env.step([0.1, -0.2])
+    assert (observation.tolist(), reward, terminated, truncated) == ([0.25], 1.0, False, False)
+    assert info["step"].agent_id.tolist() == [7]
+    assert np.allclose(scene.acted[0][1], [[0.1, -0.2]])
+    observation, reward, terminated, truncated, info = env.step(np.zeros(2))
+    assert (observation.tolist(), reward, terminated, truncated) == ([0.75], 2.0, True, False)
+    assert env.game_over
+    with pytest.raises(UnityGymException, match=r"Walker\?team=0: the episode has ended: call reset"):
+        env.step(np.zeros(2))
+    env.close()
+    assert scene.closed == 1
+
+
+def test_an_interrupted_episode_is_truncated():
+    env, _ = made(spec(continuous=1), says({7: 0.0}), says(ended={7: 0.0}, interrupted=True))
+    env.reset()
+    assert env.step([0])[2:4] == (False, True)
+
+
+def test_an_agent_that_asks_for_nothing_for_a_while_is_waited_for():
+    script = [says(), says({7: 0.5}), says(), says(), says({7: 0.25}), says(), says(ended={7: 0.0})]
+    scene = Scene(spec(continuous=1), *script[:2], *script)
+    env = UnityToGymWrapper(scene)
+    assert env.reset()[0].tolist() == [0.5]
+    assert env.step([0])[0].tolist() == [0.25]
+    assert env.step([0])[2]
+    assert scene.orders == ["reset", "step", "reset", "step", *["step"] * 5]
+
+
+def test_the_next_episode_may_be_another_agent_s():
+    first, second = says({7: 0.0}), says({8: 1.0})
+    ended = says({8: 1.0}, ended={7: 0.5})
+    scene = Scene(spec(continuous=1), first, first, ended, second, says({8: 0.5}))
+    env = UnityToGymWrapper(scene)
+    env.reset()
+    observation, _, terminated, _, _ = env.step([0])
+    assert (observation.tolist(), terminated) == ([0.5], True), "the end, not the next one's beginning"
+    assert env.reset()[0].tolist() == [1.0]
+    assert env.step([0])[0].tolist() == [0.5]
+
+
+# What is not one agent of one behaviour.
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [says({7: 0.0, 8: 0.0})],
+        [says({7: 0.0}), says({7: 0.0, 8: 0.0})],
+        [says({7: 0.0}), says({8: 0.0})],
+        [says({7: 0.0}), says(ended={8: 0.0})],
+        [says({7: 0.0}), says(ended={7: 0.0, 8: 0.0})],
+    ],
+    ids=["at once", "later", "in turn", "seen at its end", "two ends"],
+)
+def test_a_second_agent_is_refused_with_what_takes_it(script):
+    with pytest.raises(UnityGymException, match=r"(2 agents|agent 8 beside agent 7), .*UnityParallelEnv"):
+        env, _ = made(spec(continuous=1), *script)
+        env.reset()
+        env.step([0])
+
+
+def test_a_second_behaviour_is_refused_whenever_it_appears():
+    walks = spec(continuous=1)
+    with pytest.raises(UnityGymException, match=r"the behaviours Walker\?team=0, Other, .*UnityAECEnv"):
+        UnityToGymWrapper(Scene({NAME: walks, "Other": walks}, says({7: 0.0})))
+    env, scene = made(walks, says({7: 0.0}), says({7: 0.0}))
+    env.reset()
+    scene.behavior_specs = {NAME: walks, "Other": walks}
+    with pytest.raises(UnityGymException, match="the behaviours"):
+        env.step([0])
+
+
+def test_an_agent_without_sensors_is_refused():
+    sensorless = spec((1,), continuous=1)._replace(observation_specs=[])
+    with pytest.raises(UnityGymException, match="it sees nothing"):
+        made(sensorless, says({7: 0.0}))
+
+
+# What it sees.
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "expected"),
+    [
+        ([VECTOR], {}, spaces.Box(-np.inf, np.inf, (2,))),
+        ([VECTOR, (1,)], {}, spaces.Box(-np.inf, np.inf, (3,))),
+        ([VECTOR, PICTURE], {}, spaces.Box(0, 1, PICTURE)),
+        ([PICTURE], {"uint8_visual": True}, spaces.Box(0, 255, PICTURE, np.uint8)),
+        ([SET], {}, spaces.Box(-np.inf, np.inf, SET)),
+        ([SET, VECTOR], {}, spaces.Box(-np.inf, np.inf, (2,))),
+        (
+            [VECTOR, PICTURE, SET, (1,), PICTURE],
+            {"allow_multiple_obs": True},
+            spaces.Tuple(
+                [spaces.Box(0, 1, PICTURE)] * 2 + [spaces.Box(-np.inf, np.inf, SET), spaces.Box(-np.inf, np.inf, (3,))]
+            ),
+        ),
+        ([VECTOR], {"allow_multiple_obs": True}, spaces.Tuple([spaces.Box(-np.inf, np.inf, (2,))])),
+    ],
+    ids=str,
+)
+def test_observations_are_in_their_space(shapes, options, expected):
+    env, _ = made(spec(*shapes, continuous=1), says({7: 0.5}), says({7: 0.25}), **options)
+    assert env.observation_space == expected
+    assert env.observation_space.contains(env.reset()[0])
+    assert env.observation_space.contains(env.step([0])[0])
+
+
+def test_what_is_left_out_is_said_once(caplog):
+    env, _ = made(spec(VECTOR, PICTURE, continuous=1), says({7: 0.5}))
+    env.reset()
+    (said,) = caplog.messages
+    assert "you get one of them: allow_multiple_obs=True gives all" in said
+
+
+def test_bytes_are_rounded_and_shown_as_a_picture():
+    env, _ = made(spec(PICTURE, continuous=1), says({7: 254.6 / 255}), uint8_visual=True)
+    observation, _ = env.reset()
+    assert (observation == 255).all()
+    assert np.array_equal(env.visual_obs, observation)
+    assert env.render_mode == "rgb_array"
+    assert env.render().shape == (4, 5, 3)
+    assert env.render().dtype == np.uint8
+
+
+@pytest.mark.parametrize(("channels", "shown"), [(1, True), (3, True), (2, False), (7, False)])
+def test_what_has_colours_can_be_shown(channels, shown):
+    env, _ = made(spec((channels, 4, 5), continuous=1), says({7: 0.5}))
+    env.reset()
+    assert (env.render() is not None) == shown == (env.render_mode == "rgb_array")
+    if shown:
+        assert (env.render() == 128).all()
+
+
+def test_a_picture_beyond_0_and_1_is_said_once(caplog):
+    scene = Scene(spec(PICTURE, continuous=1), *[says({7: 2.0})] * 3)
+    env = UnityToGymWrapper(scene)
+    env.reset()
+    env.reset()
+    (said,) = caplog.messages
+    assert "numbers beyond the observation space" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"uint8_visual": True}, "uint8_visual has no effect"),
+        ({"flatten_branched": True}, "flatten_branched has no effect"),
+    ],
+)
+def test_options_without_effect_are_said(options, problem, caplog):
+    made(spec(continuous=1), says({7: 0.0}), **options)
+    assert problem in caplog.text
+
+
+def test_a_seed_of_reset_seeds_its_own_generator_and_says_that_it_is_not_unity_s(caplog):
+    scene = Scene(spec(continuous=1), *[says({7: 0.0})] * 4)
+    env = UnityToGymWrapper(scene)
+    env.reset(seed=3)
+    drawn = env.np_random.random()
+    env.reset(seed=3)
+    assert env.np_random.random() == drawn
+    env.reset()
+    (said,) = caplog.messages
+    assert "seeds nothing in Unity" in said
+
+
+# What it may do.
+
+
+@pytest.mark.parametrize(
+    ("branches", "options", "mask", "flat"),
+    [
+        ((3,), {}, [1, 0, 1], [1, 0, 1]),
+        ((3, 2), {}, ([1, 0, 1], [0, 1]), [1, 0, 1, 0, 1]),
+        ((3, 2), {"flatten_branched": True}, [0, 1, 0, 0, 0, 1], [0, 1, 0, 0, 0, 1]),
+    ],
+)
+def test_masks_come_as_sample_and_as_maskable_ppo_take_them(branches, options, mask, flat):
+    forbidden = [[False, True, False], [True, False]][: len(branches)]
+    env, _ = made(spec(branches=branches), says({7: 0.0}, forbidden=forbidden), says(ended={7: 0.0}), **options)
+    _, info = env.reset()
+    assert repr(plain(info["action_mask"])) == repr(mask)
+    assert env.action_masks().tolist() == [bool(each) for each in flat]
+    for _ in range(20):
+        env.action_space.sample(info["action_mask"])
+    assert "action_mask" not in env.step(env.action_space.sample(info["action_mask"]))[4], (
+        "nothing is decided at an end"
+    )
+    assert env.action_masks().any()
+
+
+def plain(mask):
+    return tuple(each.tolist() for each in mask) if isinstance(mask, tuple) else mask.tolist()
+
+
+def test_choices_beside_numbers_have_masks_for_sample_alone():
+    env, scene = made(
+        spec(continuous=1, branches=(3,)), says({7: 0.0}, forbidden=[[True, True, False]]), says({7: 0.0})
+    )
+    _, info = env.reset()
+    numbers, choice = env.action_space.sample(info["action_mask"])
+    assert choice == 2
+    env.step((numbers, choice))
+    assert scene.acted[0][2] == [[2]]
+    with pytest.raises(UnityGymException, match="there are no masks"):
+        env.action_masks()
+
+
+def test_an_agent_of_a_group_is_told_the_group_s_reward():
+    env, _ = made(spec(continuous=1), says({7: 0.0}, group=4), says({7: 0.0}, reward=0.5, group=4))
+    env.reset()
+    assert env.step([0])[4]["group_reward"] == 5.0
+
+
+# The stand-in Unity, a program of its own.
+
+
+@pytest.fixture
+def unity(tmp_path):
+    """Starts programs with one agent."""
+    begun = []
+
+    def start(*arguments):
+        args = ["--agents", "1", "--max-steps", "20", *map(str, arguments)]
+        begun.append(UnityEnvironment(str(BUILD), base_port=0, additional_args=args, log_folder=str(tmp_path)))
+        return begun[-1]
+
+    yield start
+    for env in begun:
+        env.close()
+
+
+CHECKED = {
+    "numbers": (("--continuous", 2), {}),
+    "a branch": (("--branches", 3), {}),
+    "branches": (("--branches", 2, 3), {}),
+    "flattened": (("--branches", 2, 3), {"flatten_branched": True}),
+    "both": (("--continuous", 1, "--branches", 2, 3), {}),
+    "bytes": (("--scene", "visual"), {"uint8_visual": True}),
+    "several": (("--scene", "visual", "--vectors", 2), {"allow_multiple_obs": True}),
+}
+
+
+@pytest.mark.lengthy
+@pytest.mark.filterwarnings("ignore:.*(infinity|render fps|alternative render)")
+@pytest.mark.parametrize(("arguments", "options"), CHECKED.values(), ids=CHECKED)
+def test_gymnasium_s_own_checker_finds_nothing(unity, arguments, options):
+    env = UnityToGymWrapper(unity(*arguments), **options)
+    check_env(env)
+    assert env.spec.nondeterministic
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("options", [{}, {"flatten_branched": True}])
+def test_masks_are_obeyed_over_the_wire(unity, options):
+    """The stand-in ends with an error at a choice that it has forbidden."""
+    env = UnityToGymWrapper(unity("--branches", 4, 3, "--mask"), **options)
+    _, info = env.reset()
+    for _ in range(40):
+        _, _, terminated, truncated, info = env.step(env.action_space.sample(info["action_mask"]))
+        if terminated or truncated:
+            _, info = env.reset()
