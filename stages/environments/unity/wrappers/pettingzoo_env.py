@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, cast
 
 from gymnasium import Space, spaces
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
 from headrace.stages.environments.unity.errors import UnityActionException, UnityException
 from headrace.stages.environments.unity.wrappers.spaces import ActionMap, unlimited
