@@ -67,6 +67,7 @@ class Coordinator:
 
     def __init__(self, plan: RunPlan, console: bool, progress: Progress) -> None:
         self.plan = plan
+        self._first_to_warn: dict[str, str] = {}
         self.tasks = GuardedTasks(lambda failure: self.shutdown.fail(failure))
         self.parts = RunParts(self)
         self.statistics = StatisticsCollector(plan.seed)
@@ -153,7 +154,7 @@ class Coordinator:
             case control.Exported():
                 self.checkpointing.exported(message)
             case control.LogLine():
-                logging.getLogger(message.logger).log(message.level, "%s", message.text)
+                self._on_log_line(host, message)
             case control.EpochEnded():
                 self.reporter.record_epoch(message)
             case control.SourceEnded():
@@ -162,6 +163,12 @@ class Coordinator:
                 self._hosts.failed(host, message)
             case _:
                 self.parts.receive(host, message)
+
+    def _on_log_line(self, host: HostHandle, line: control.LogLine) -> None:
+        """Log what a host logs; what several hosts warn of, such as actors of one environment, is said once."""
+        first = self._first_to_warn.setdefault(line.text, host.plan.name) if line.level == logging.WARNING else None
+        if first in (None, host.plan.name):
+            logging.getLogger(line.logger).log(line.level, "%s", line.text)
 
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.behaviors

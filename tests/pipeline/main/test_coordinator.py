@@ -11,7 +11,7 @@ import pytest
 from fakes import Cast
 from flow_harness import Flow, Scenario, Trained, run_flow
 
-from headrace.pipeline.control.messages import BeginCheckpoint
+from headrace.pipeline.control.messages import BeginCheckpoint, LogLine
 
 ENDLESS = Scenario(trained=(Trained("Walker", 8, 5, 10**6),), casts=(Cast("Walker", agents=2),))
 FINITE = Scenario(trained=(Trained("Walker", 8, 5, 20),), casts=(Cast("Walker", agents=2),), replicas=2)
@@ -131,6 +131,20 @@ def test_an_actor_that_fails_ends_the_run_which_saves_what_was_learned():
     assert "the simulator crashed at tick 90" in flow.coordinator.shutdown.failure.message
     assert flow.coordinator.shutdown.failure.stage == "actor"
     assert flow.coordinator.checkpointing.newest == 0
+
+
+def test_what_several_actors_warn_of_is_said_once(caplog):
+    async def warn(flow: Flow) -> None:
+        await until_updated(flow)
+        hosts = {host.plan.name: host for host in flow.coordinator.running.all()}
+        for name in ("actor-0", "actor-1", "actor-0"):
+            for level in (logging.WARNING, logging.ERROR):
+                await flow.coordinator.on_message(hosts[name], LogLine(level, "headrace", f"said at {level}"))
+
+    run_flow(FINITE, warn)
+    said = [message for message in caplog.messages if message.startswith("said at")]
+    assert said.count(f"said at {logging.WARNING}") == 2, "one host may say a thing again"
+    assert said.count(f"said at {logging.ERROR}") == 3
 
 
 def test_a_run_that_is_asked_to_stop_makes_a_last_checkpoint(caplog):
