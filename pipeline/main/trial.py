@@ -82,9 +82,8 @@ def _left_out(config: RunConfig) -> Iterator[str]:
         yield "the checkpoint that the run resumes from (checkpoint_settings.resume)"
     if hosts.learners.replicas > 1 and not settings.inference:
         yield f"{hosts.learners.replicas} replicas of a learner together (pipeline.hosts.learners.replicas)"
-    for which, each in hosts:
-        if each.kind is not None and HOST_KINDS[each.kind].on_ray:
-            yield f"hosts on Ray (pipeline.hosts.{which}.kind)"
+    if any(each.kind is not None and HOST_KINDS[each.kind].on_ray for _, each in hosts):
+        yield "hosts on Ray (pipeline.hosts)"
     if config.pipeline.statistics_writers:
         yield "statistics writers (pipeline.statistics_writers)"
     if config.evaluation is not None and not settings.inference:

@@ -180,7 +180,7 @@ def test_parts_of_a_run_that_the_trial_does_without_are_said():
     assert [*_left_out(RunConfig.from_plain(plain))] == [
         "the checkpoint that the run resumes from (checkpoint_settings.resume)",
         "2 replicas of a learner together (pipeline.hosts.learners.replicas)",
-        "hosts on Ray (pipeline.hosts.actors.kind)",
+        "hosts on Ray (pipeline.hosts)",
         "statistics writers (pipeline.statistics_writers)",
         "evaluation",
         "recording (record)",
