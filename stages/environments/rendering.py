@@ -46,10 +46,10 @@ def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uin
 def _why_none(env: Any, name: str) -> str:
     mode = getattr(env, "render_mode", None)
     stated = list((getattr(env, "metadata", None) or {}).get("render_modes") or ())
-    own = type(getattr(env, "unwrapped", env))
+    own = type(getattr(env, "unwrapped", env)).__qualname__
     cure = (
         f"to get pictures, make it with options: {{render_mode: {PICTURES}}}, which a factory takes, or sets itself"
         if PICTURES in stated
-        else f"{own.__module__}.{own.__qualname__} states render_modes {stated} in its metadata, without {PICTURES!r}"
+        else f"render_modes in its metadata are {stated}, without {PICTURES!r}"
     )
-    return f"{name} draws no pictures: it was made with render_mode {mode!r}; {cure}"
+    return f"{name} ({own}) draws no pictures: it was made with render_mode {mode!r}; {cure}"

@@ -123,7 +123,7 @@ def for_one_window(config: RunConfig) -> RunConfig:
     if not renders(config):
         raise StageError(
             f"environment.factory {_factory(config)!r} takes no render_mode, with which it would open a window; give "
-            "it one (vectorised environments, such as EnvPool's, have none)"
+            "it one"
         )
     if _plays_stacked_frames(config):
         raise StageError(

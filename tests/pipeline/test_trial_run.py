@@ -334,7 +334,7 @@ def test_nothing_is_left_behind_and_the_runs_folder_is_not_touched(beside, tmp_p
 @pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("environment", "told"),
-    [("Good", "the live page can't show the game: .*Good' draws no pictures"), ({"id": "CartPole-v1"}, None)],
+    [("Good", "the live page can't show the game: .*Good' .Good. draws no pictures"), ({"id": "CartPole-v1"}, None)],
 )
 def test_a_game_that_the_live_page_can_not_show_is_named(environment, told, beside):
     found = words(configured(beside, environment, monitor={}), serious=False)
@@ -367,4 +367,4 @@ def test_what_is_played_is_tried_with_its_film(beside, tmp_path):
 
     plain["environment"] |= {"id": None, "factory": "tried_environments:Good"}
     (refused,) = words(RunConfig.from_plain(plain, beside), serious=True)
-    assert "Good' draws no pictures" in refused
+    assert "Good' (Good) draws no pictures" in refused

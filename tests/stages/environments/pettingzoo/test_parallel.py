@@ -373,7 +373,7 @@ def test_what_was_not_made_for_pictures_gives_none():
     env = Crowd(TWO)
     env.render_mode = None
 
-    with pytest.raises(StageError, match=r"render_mode None; .*Crowd states render_modes \[\]"):
+    with pytest.raises(StageError, match=r"\(Crowd\) draws no pictures: .* render_mode None; render_modes .* \[\]"):
         group_of(env).render()
 
 
