@@ -6,6 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headrace.stages.environments.unity.environment import UnityEnvironment
+from headrace.stages.environments.unity.errors import (
+    UnityActionException,
+    UnityCommunicationException,
+    UnityCommunicatorStoppedException,
+    UnityEnvironmentException,
+    UnityException,
+    UnityObservationException,
+    UnitySideChannelException,
+    UnityTimeOutException,
+    UnityWorkerInUseException,
+)
 from headrace.stages.environments.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -16,6 +27,18 @@ from headrace.stages.environments.unity.side_channels import (
     SideChannel,
     StatsAggregationMethod,
     StatsSideChannel,
+)
+from headrace.stages.environments.unity.specs import (
+    ActionSpec,
+    ActionTuple,
+    BehaviorSpec,
+    DecisionStep,
+    DecisionSteps,
+    DimensionProperty,
+    ObservationSpec,
+    ObservationType,
+    TerminalStep,
+    TerminalSteps,
 )
 
 if TYPE_CHECKING:
@@ -32,20 +55,39 @@ _LATE = {
 """Homes of what is imported when it is first used, with Gymnasium or PettingZoo."""
 
 __all__ = [
+    "ActionSpec",
+    "ActionTuple",
+    "BehaviorSpec",
+    "DecisionStep",
+    "DecisionSteps",
+    "DimensionProperty",
     "EngineConfigurationChannel",
     "EnvironmentParametersChannel",
     "FloatPropertiesChannel",
     "IncomingMessage",
+    "ObservationSpec",
+    "ObservationType",
     "OutgoingMessage",
     "RawBytesChannel",
     "SideChannel",
     "StatsAggregationMethod",
     "StatsSideChannel",
+    "TerminalStep",
+    "TerminalSteps",
     "UnityAECEnv",
+    "UnityActionException",
+    "UnityCommunicationException",
+    "UnityCommunicatorStoppedException",
     "UnityEnvironment",
+    "UnityEnvironmentException",
+    "UnityException",
     "UnityGymException",
+    "UnityObservationException",
     "UnityParallelEnv",
+    "UnitySideChannelException",
+    "UnityTimeOutException",
     "UnityToGymWrapper",
+    "UnityWorkerInUseException",
 ]
 
 

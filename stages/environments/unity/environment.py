@@ -90,6 +90,10 @@ class UnityEnvironment:
         UnityTimeOutException: if Unity does not connect.
     """
 
+    BASE_ENVIRONMENT_PORT = BASE_PORT
+    DEFAULT_EDITOR_PORT = EDITOR_PORT
+    """What is called so in ML-Agents' class."""
+
     def __init__(
         self,
         file_name: str | None = None,

@@ -225,3 +225,23 @@ def test_nobody_is_an_empty_mapping():
         observation_specs = ()
 
     assert list(DecisionSteps.empty(Spec)) == []
+
+
+def test_another_program_of_the_same_build_has_a_port_of_its_own(unity, tmp_path):
+    env = unity("--agents", 3, seed=5)
+    other = env.another()
+    assert other._worker.port != env._worker.port
+    other.reset()
+    env.reset()
+    assert [len(each.get_steps(SIMPLE)[0]) for each in (env, other)] == [3, 3]
+    other.close()
+    env.step()
+    env.close()
+    assert len(reports(tmp_path)) == 2
+
+
+def test_there_is_no_other_editor():
+    editor = object.__new__(UnityEnvironment)
+    editor._given = {"file_name": None}
+    with pytest.raises(UnityEnvironmentException, match="only one Unity Editor"):
+        editor.another()
