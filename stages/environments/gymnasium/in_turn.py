@@ -10,23 +10,23 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from headrace.stages.environments.checks import addresses_of, column, stack
 from headrace.stages.environments.gymnasium.single import (
+    RAISED,
     AnyEnv,
+    blamed,
     culprit,
     layers,
     prepared,
-    raised_by_wrapper,
-    result_problem,
+    wrapper_name,
 )
 from headrace.stages.environments.spaces.agent_masks import like_masks
 from headrace.stages.environments.spaces.masks import MASK
-from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
+from headrace.stages.errors import BrokenEnvironmentError
 
 _MISSING = object()
 
@@ -72,10 +72,10 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         """Step all, and reset those whose episode ends; raises as `reset`."""
         observations, rewards, terminations, truncations = list[Any](), list[Any](), list[Any](), list[Any]()
         infos, endings = dict[str, Any](), list[tuple[int, Any, Any]]()
-        addresses, i, result = list[int](), 0, None
+        addresses, i, result = list[int](), 0, RAISED
         try:
             for i, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
-                result = None
+                result = RAISED
                 result = observation, reward, terminated, truncated, info = env.step(action)
                 rewards.append(reward)
                 terminations.append(terminated)
@@ -105,10 +105,10 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         env = self.envs[i]
         ours = [layer for layer in layers(env) if not type(layer).__module__.startswith("gymnasium.wrappers.")]
         found = culprit(env, "step", {}) if len(ours) > 1 else None
-        return self._label(i) if found is None else self._label(i, found[0])
+        return self._label(i) if found is None else f"{self._label(i)}{wrapper_name(found[0])}"
 
     def _begin(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-        result = None
+        result = RAISED
         try:
             result = _, info = self.envs[i].reset(**arguments)
             info.get(MASK)
@@ -152,22 +152,10 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         return self._observations
 
     def _fail(self, i: int, call: str, result: Any, error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
-        """Raise what says who returned what; `result` is None where the call itself raised."""
-        if isinstance(error, StageError):
-            raise error
-        env, found = self.envs[i], None
-        if isinstance(env, gymnasium.Wrapper) and (result is not None or raised_by_wrapper(error)):
-            found = culprit(env, call, arguments)
-        if found is None and result is not None and (problem := result_problem(env, call, result)):
-            found = env.unwrapped, problem
-        if found is None:
-            raise BrokenEnvironmentError(f"{self._label(i)}: its {call}() raised {describe_fault(error)}") from error
-        raise BrokenEnvironmentError(f"{self._label(i, found[0])}: {found[1]}") from error
+        raise blamed(self.envs[i], self._label(i), call, result, error, arguments) from error
 
-    def _label(self, i: int, layer: Any = None) -> str:
-        instance = f", instance {i}" if self.num_envs > 1 else ""
-        wrapper = f", wrapper {type(layer).__name__}" if isinstance(layer, gymnasium.Wrapper) else ""
-        return f"{self._name}{instance}{wrapper}"
+    def _label(self, i: int) -> str:
+        return f"{self._name}, instance {i}" if self.num_envs > 1 else self._name
 
 
 def _copied(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -18,10 +19,12 @@ from headrace.stages.environments.checks import (
 )
 from headrace.stages.environments.gymnasium.old_gym import OLD_STEP
 from headrace.stages.environments.resetting import accept_any_reset
-from headrace.stages.errors import StageError
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
 AnyEnv = gymnasium.Env[Any, Any]
 
+RAISED: Any = object()
+"""Stands for the result of a call that returned none."""
 _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 """What unpacking or using a result of another type raises."""
 
@@ -52,6 +55,66 @@ def layers(env: Any) -> Iterator[Any]:
         yield env
         env = env.env
     yield env
+
+
+class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A single environment that checks what it returns by itself, where it has a process of its own.
+
+    Args:
+        env: the environment.
+        name: of it, for messages.
+    """
+
+    def __init__(self, env: AnyEnv, name: str) -> None:
+        super().__init__(prepared(env, name))
+        self._name = name
+
+    def reset(self, **arguments: Any) -> Any:
+        """Reset; raises a `BrokenEnvironmentError` if it raises, or returns what does not fit."""
+        return self._checked("reset", partial(self.env.reset, **arguments), arguments)
+
+    def step(self, action: Any) -> Any:
+        """Step; raises as `reset`."""
+        return self._checked("step", partial(self.env.step, action), {})
+
+    def _checked(self, call: str, method: Callable[[], Any], arguments: Mapping[str, Any]) -> Any:
+        result = RAISED
+        try:
+            result = method()
+            if result_problem(self.env, call, result) is None:
+                return result
+            error: Exception = ValueError("what it returned does not fit")
+        except Exception as raised:
+            error = raised
+        raise blamed(self.env, self._name, call, result, error, arguments) from error
+
+
+def blamed(env: AnyEnv, who: str, call: str, result: Any, error: Exception, arguments: Mapping[str, Any]) -> StageError:
+    """Return the error that says what is wrong with a call, and which wrapper is to blame; ours stays as it is.
+
+    Args:
+        env: the environment in its wrappers.
+        who: begins the message.
+        call: `reset` or `step`.
+        result: what it returned; `RAISED` if it raised.
+        error: what it raised, or whoever used the result.
+        arguments: of a reset.
+    """
+    if isinstance(error, StageError):
+        return error
+    found = None
+    if isinstance(env, gymnasium.Wrapper) and (result is not RAISED or raised_by_wrapper(error)):
+        found = culprit(env, call, arguments)
+    if found is None and result is not RAISED and (problem := result_problem(env, call, result)):
+        found = env.unwrapped, problem
+    if found is None:
+        return BrokenEnvironmentError(f"{who}: its {call}() raised {describe_fault(error)}")
+    return BrokenEnvironmentError(f"{who}{wrapper_name(found[0])}: {found[1]}")
+
+
+def wrapper_name(layer: Any) -> str:
+    """What is put behind the name of an environment whose wrapper is to blame; nothing for the environment itself."""
+    return f", wrapper {type(layer).__name__}" if isinstance(layer, gymnasium.Wrapper) else ""
 
 
 def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, str] | None:

@@ -11,7 +11,7 @@ import importlib
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -19,7 +19,7 @@ from gymnasium.vector import VectorEnv
 from headrace.stages.environments.factory import HUMAN
 from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
 from headrace.stages.environments.gymnasium.old_gym import advice_for_id
-from headrace.stages.environments.gymnasium.single import AnyEnv
+from headrace.stages.environments.gymnasium.single import AnyEnv, CheckedEnv
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -158,15 +158,17 @@ def _make(
         if own and lacks:
             log.info("%s is stepped by single environments (sync): its vectorised implementation %s.", env_id, lacks)
         return envs
-    if wrap is not None:
-        if mode == "vector_entry_point":
-            raise StageError(
-                "environment.wrappers wrap single environments, of which vectorization_mode 'vector_entry_point' has "
-                "none; leave one of the two out"
-            )
-        return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=[cast("Any", wrap)], **options)
+    if wrap is not None and mode == "vector_entry_point":
+        raise StageError(
+            "environment.wrappers wrap single environments, of which vectorization_mode 'vector_entry_point' has "
+            "none; leave one of the two out"
+        )
+    if mode != "vector_entry_point":
+        wrappers: Any = [*([wrap] if wrap is not None else []), partial(CheckedEnv, name=name)]
+        options = {"disable_env_checker": True, **options}
+        return gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, wrappers=wrappers, **options)
     envs = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **options)
-    if mode == "vector_entry_point" and options.get("render_mode") == HUMAN:
+    if options.get("render_mode") == HUMAN:
         _check_it_has_a_window(envs, env_id)
     return envs
 

@@ -33,18 +33,21 @@ class Told(gymnasium.Env):
         self.observation_space = space or self.observation_space
 
     def reset(self, *, seed=None, options=None):
-        return (self.observation_space.sample(), {}) if self.first is None else self.first
+        if self.first is None:
+            return self.observation_space.sample(), {}
+        return self.first() if callable(self.first) else self.first
 
     def step(self, action):
         self.steps += 1
         if self.result is None or self.steps < self.begins:
             return self.observation_space.sample(), 0.0, False, False, {}
-        return self.result
+        return self.result() if callable(self.result) else self.result
 
 
 SEEN = np.zeros(3, np.float32)
 LIMBS = Dict(arm=Box(0, 1, (2,)), leg=Box(0, 1, (2,)))
 AT_RESET = {
+    "none": (lambda: None, "its reset() returned a NoneType; expected two values", None),
     "no info": (SEEN, "its reset() returned a ndarray; expected two values", None),
     "three values": ((SEEN, {}, 0), "its reset() returned 3 values", None),
     "info is None": ((SEEN, None), "reset() returned a NoneType as info; expected a dict", None),
@@ -61,6 +64,7 @@ AT_RESET = {
 AT_STEP = {
     "four values": ((SEEN, 0.0, False, {}), r"its step\(\) returned 4 values; expected five values.*shimmy"),
     "nothing": ((), r"its step\(\) returned 0 values; expected five"),
+    "none": (lambda: None, r"its step\(\) returned a NoneType; expected five"),
     "a list": ([SEEN, 0.0, False, {}], r"its step\(\) returned a list; expected five"),
     "shape": ((SEEN[:2], 0.0, False, False, {}), r"observation from step\(\) has shape \(2,\)"),
     "reward is a word": ((SEEN, "one", False, False, {}), "reward 'one'; expected a number"),

@@ -21,6 +21,7 @@ from headrace.queues.messages import ActionBatch
 from headrace.stages import errors
 from headrace.stages.environments import resetting
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.vectorising import make_vector
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import settled
@@ -406,3 +407,38 @@ def test_a_wrapper_of_the_yaml_that_gives_no_environment_is_named(group_of):
         StageError, match=f"environment wrapper '{MODULE}:give_nothing' gave a NoneType; expected a gym"
     ):
         group_of(Plain, [give_nothing])
+
+
+class Misshapen(Plain):
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.lengthy
+@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")  # Gymnasium's own words about it
+@pytest.mark.parametrize(
+    ("env", "wrapper", "words"),
+    [
+        (Misshapen, None, r"observation from step\(\) has shape \(2,\), but its space says \(1,\)"),
+        (Plain, Swallowing, r"wrapper Swallowing: its step\(\) returned a NoneType"),
+    ],
+)
+def test_environments_in_processes_of_their_own_say_the_same(env, wrapper, words, monkeypatch):
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    gymnasium.register("Apart-v0", env)
+    vector = make_vector("Apart-v0", 2, {"vectorization_mode": "async"}, "Env", wrapper)
+    group = GymnasiumGroup(vector, "B", "Env")
+    group.reset(0)
+    with pytest.raises(BrokenEnvironmentError, match=f"^Env(, |: ){words}"):
+        group.step(actions())
+
+
+@pytest.mark.lengthy
+def test_a_reset_of_the_old_kind_is_taken_in_a_process_of_its_own(monkeypatch):
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    old: Any = WithOldSeed
+    gymnasium.register("Old-v0", old)
+    group = GymnasiumGroup(make_vector("Old-v0", 2, {"vectorization_mode": "async"}, "Env"), "B", "Env")
+    seen = [group.reset(5).steps["B"].observations[0].tolist() for _ in range(2)]
+    group.close()
+    assert seen[0] == seen[1]
