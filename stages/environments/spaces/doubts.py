@@ -12,6 +12,7 @@ import numpy as np
 
 from headrace.config import ObservationSettings
 from headrace.queues.specs import ObservationSpec
+from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION, are_pixels
 from headrace.stages.environments.spaces.own_space import BoxSpace, OwnSpace, leaves
 
@@ -40,6 +41,11 @@ def doubts(
     for (keys, leaf), spec in zip(leaves(space), specs, strict=True):
         name = ".".join(map(str, keys)) or ONLY_OBSERVATION
         said = (settings or {}).get(name) or ObservationSettings()
+        if "action" in name and "mask" in name:
+            yield (
+                f"the observation '{name}' is learned from like any other; if it is a mask of actions, its place is the "
+                f"key {MASK!r} of the outermost Dict, or of the info (docs/algorithms.md#actions)"
+            )
         if not isinstance(leaf, BoxSpace):
             continue
         if spec.kind == "image":

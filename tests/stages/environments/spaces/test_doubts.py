@@ -76,6 +76,13 @@ def test_what_is_a_guess_is_said(space, words):
     assert "'eye'" in nested
 
 
+@pytest.mark.parametrize("key", ["action_mask", "valid_action_masks"])
+def test_a_mask_that_is_not_at_its_place_is_said(key):
+    inner = spaces.Dict({"board": box(9), key: spaces.MultiBinary(9)})
+    (doubt,) = said_of(spaces.Dict({"state": inner, "mask": box(9)}))
+    assert doubt.startswith(f"the observation 'state.{key}' is learned from like any other; if it is a mask")
+
+
 @pytest.mark.parametrize(
     ("space", "settings"),
     [
