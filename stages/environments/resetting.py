@@ -82,5 +82,5 @@ _warned: set[str] = set()
 def _warn_once(text: str, unseeded: bool) -> None:
     if text not in _warned:
         _warned.add(text)
-        why = "; a seed reaches it by its method seed, if it has one, and by nothing else" if unseeded else ""
+        why = "; a seed reaches it by its method seed and its np_random, if it has these" if unseeded else ""
         log.warning("%s%s. Expected: def reset(self, *, seed=None, options=None)", text, why)

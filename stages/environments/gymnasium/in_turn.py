@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,13 +21,14 @@ from headrace.stages.environments.gymnasium.single import (
     AnyEnv,
     blamed,
     culprit,
+    itself,
     layers,
     prepared,
     wrapper_name,
 )
 from headrace.stages.environments.spaces.agent_masks import like_masks
 from headrace.stages.environments.spaces.masks import MASK
-from headrace.stages.errors import BrokenEnvironmentError
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 _MISSING = object()
 
@@ -45,10 +47,16 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
 
     def __init__(self, makers: Sequence[Callable[[], AnyEnv]], name: str) -> None:
         self._name = name
-        makers = [lambda make=make: prepared(make(), name) for make in makers]  # type: ignore[misc]
+        envs = [prepared(make(), name) for make in makers]
+        for i, env in enumerate(envs):
+            for which in ("observation_space", "action_space"):
+                if (one := getattr(env, which)) != (first := getattr(envs[0], which)):
+                    raise StageError(
+                        f"{name}: instance {i} has the {which} {one}, instance 0 {first}; expected the same"
+                    )
         self._shared: bool | None = None
         """True if instances return the same array, so that each observation is copied at once; None: not known yet."""
-        super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        super().__init__([partial(itself, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

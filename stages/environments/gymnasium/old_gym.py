@@ -12,7 +12,9 @@ OLD_STEP = (
 
 
 def advice_for_class(env: Any) -> str:
-    """What mends an object of the package `gym`, or one with the same methods; empty for another object."""
+    """What mends an object of the package `gym`, a class, or an object with the same methods; empty for another."""
+    if isinstance(env, type):
+        return ". It is a class; return an object of it"
     if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
         alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
         return ". Derive its class from gymnasium.Env" if alike else ""

@@ -57,6 +57,11 @@ def layers(env: Any) -> Iterator[Any]:
     yield env
 
 
+def itself(env: AnyEnv) -> AnyEnv:
+    """Return an environment that is made already."""
+    return env
+
+
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A single environment that checks what it returns by itself, where it has a process of its own.
 

@@ -19,7 +19,7 @@ from gymnasium.vector import VectorEnv
 from headrace.stages.environments.factory import HUMAN
 from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
 from headrace.stages.environments.gymnasium.old_gym import advice_for_id
-from headrace.stages.environments.gymnasium.single import AnyEnv, CheckedEnv
+from headrace.stages.environments.gymnasium.single import AnyEnv, CheckedEnv, itself
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -111,7 +111,7 @@ def vectorise(
         singles = [env, *(make() for _ in range(num_envs - 1))]
         if len({id(env) for env in singles}) < num_envs:
             raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
-        return _in_turn([partial(_itself, env) for env in singles], wrap, name)
+        return _in_turn([partial(itself, env) for env in singles], wrap, name)
     except StageError:
         raise
     except Exception as error:
@@ -207,7 +207,3 @@ class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode with these options and the parameters, which take precedence."""
         return self.env.reset(seed=seed, options={**(options or {}), **self._options()})
-
-
-def _itself(env: AnyEnv) -> AnyEnv:
-    return env

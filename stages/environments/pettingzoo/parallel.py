@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.stages.environments.pettingzoo.instance import (
@@ -47,7 +47,7 @@ class ParallelInstance(Instance):
         """Begin an episode, in which all agents decide that have an observation."""
         with blaming(self._name, "reset"):
             result = self.env.reset(**arguments(seed, options))
-            left = list(self.env.agents)
+            left = self._agents()
         if not self._tried or not is_filled(result, 2):
             self._check(result, "reset", (_PARTS[0], _PARTS[-1]))
         self._owed, self._last = {}, {}
@@ -85,7 +85,7 @@ class ParallelInstance(Instance):
         self._steps += 1
         try:
             result = self.env.step(actions)
-            left = list(self.env.agents)
+            left = self._agents()
         except Exception as error:
             raise broken(self._name, "step", error) from error
         if not self._tried or not is_filled(result, len(_PARTS)):
@@ -97,6 +97,12 @@ class ParallelInstance(Instance):
         except _SURPRISES:
             self._check(result, "step", _PARTS)
             raise
+
+    def _agents(self) -> list[Agent]:
+        agents = self.env.agents
+        if not isinstance(agents, Iterable):
+            raise BrokenEnvironmentError(f"{self._name}: its agents is a {type(agents).__name__}; expected a list")
+        return [*agents]
 
     def _ended(
         self, result: Sequence[Mapping[Agent, Any]], actions: Mapping[Agent, Any], left: Sequence[Agent]
@@ -140,7 +146,7 @@ class ParallelInstance(Instance):
                     "unseen",
                     "agent '%s' is in agents, but has no observation (there are: %s), so it pauses: it gets no action "
                     "until it has one",
-                    *(agent, ", ".join(map(str, seen)) or "none"),
+                    *(agent, ", ".join(str(each) for each in seen if seen[each] is not None) or "none"),
                 )
                 continue
             time_step = TimeStep(agent, observation, reward, infos.get(agent) or {}, False, False)

@@ -11,7 +11,7 @@ Axis letters: g games, T teams.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -96,6 +96,9 @@ class RoleAssignment:
             StageError: if an agent has no role, a pattern fits no agent, team numbers have gaps, or agents of one
                 behaviour differ in their spaces.
         """
+        for agent in agents:
+            if not isinstance(agent, Hashable) or list(agents).count(agent) > 1:
+                raise StageError(f"{self._owner}: agent '{agent}': expected ids that are hashable, each of one agent")
         patterns = {agent: self._pattern(agent) for agent in agents}
         if everybody:
             self._check_patterns(agents, set(patterns.values()))

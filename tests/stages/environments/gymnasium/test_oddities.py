@@ -347,6 +347,19 @@ def test_what_looks_like_an_environment_is_told_to_be_one(group_of):
         group_of(Duck)
 
 
+def test_a_class_is_no_environment_yet(group_of):
+    with pytest.raises(LoadError, match=r"gave a type; expected .*\. It is a class; return an object of it"):
+        group_of(lambda: Plain)
+
+
+def test_instances_that_differ_in_their_spaces_are_refused(group_of):
+    sizes = iter([2, 3])
+    with pytest.raises(
+        StageError, match=r"instance 1 has the action_space Discrete\(3\), instance 0 Discrete\(2\); expe"
+    ):
+        group_of(lambda: type("Varying", (Plain,), {"action_space": Discrete(next(sizes))})())
+
+
 @pytest.mark.parametrize("wrap", [False, True])
 def test_metadata_may_be_none(group_of, wrap):
     group = group_of(type("Silent", (Plain,), {"metadata": None}), [NewWrapper] if wrap else [])

@@ -148,6 +148,17 @@ def test_spaces_that_are_none_are_named_with_the_agent(made, space):
         group_of(env)
 
 
+def test_agents_must_be_a_list():
+    class Late(Crowd):
+        def reset(self, seed=None, options=None):
+            told = super().reset(seed, options)
+            self.agents = None
+            return told
+
+    with pytest.raises(BrokenEnvironmentError, match="^Zoo, instance 0: its agents is a NoneType; expected a list"):
+        group_of(Late(SCRIPT)).reset(0)
+
+
 def test_metadata_may_be_none():
     env = Crowd(SCRIPT)
     env.metadata = None  # type: ignore[attr-defined]

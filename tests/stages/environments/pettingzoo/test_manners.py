@@ -15,7 +15,7 @@ from small_zoo import Counting, play
 from headrace.config import RoleSettings
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import LimitedInstance, instance_of
-from headrace.stages.errors import BrokenEnvironmentError
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 SEEN = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
@@ -256,6 +256,12 @@ def test_patterns_fit_the_names_of_ids(ids):
     group.reset(0)
 
     assert list(group.behavior_specs) == ["B0", "B1"]
+
+
+@pytest.mark.parametrize("ids", [([0], [1]), ("a", "a"), (1, True), ({}, "a")], ids=str)
+def test_ids_that_are_none_are_refused(ids):
+    with pytest.raises(StageError, match="^Zoo: agent '.*': expected ids that are hashable, each of one agent"):
+        group_of(Scripted(agents=ids))
 
 
 @pytest.mark.parametrize("ids", [(0, 1), (Side.RED, Side.BLUE)], ids=str)
