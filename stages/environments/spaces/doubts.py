@@ -43,8 +43,8 @@ def doubts(
         said = (settings or {}).get(name) or ObservationSettings()
         if "action" in name and "mask" in name:
             yield (
-                f"the observation '{name}' is learned from like any other; if it is a mask of actions, its place is the "
-                f"key {MASK!r} of the outermost Dict, or of the info (docs/algorithms.md#actions)"
+                f"the observation '{name}' is learned from like any other; if it is a mask of actions, its place is "
+                f"the key {MASK!r} of the outermost Dict, or of the info (docs/algorithms.md#actions)"
             )
         if not isinstance(leaf, BoxSpace):
             continue

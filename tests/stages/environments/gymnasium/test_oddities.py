@@ -146,12 +146,14 @@ def test_options_that_a_vectorised_implementation_lacks_make_single_environments
     envs.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of CartPole in Gymnasium 1.1
 def test_options_that_no_implementation_has_are_refused_without_a_word_about_them(caplog):
     with caplog.at_level(logging.INFO), pytest.raises(BrokenEnvironmentError, match="'wheels'.*mend environment.opt"):
         make_vector("CartPole-v1", 2, {"wheels": 3}, "Env")
     assert "single environments" not in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of CartPole in Gymnasium 1.1
 def test_options_are_not_given_up_where_the_implementation_was_asked_for():
     with pytest.raises(BrokenEnvironmentError, match="'sutton_barto'|'wheels'"):
         make_vector("CartPole-v1", 2, {"wheels": 3, "vectorization_mode": "vector_entry_point"}, "Env")
