@@ -7,7 +7,7 @@ its state is two vectors and a count: no optimizer object between us and what a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import sqrt
 from typing import Any
@@ -156,6 +156,25 @@ class NetworkUpdate(ABC):
     @abstractmethod
     def heads(self, inputs: Inputs) -> Tensor:
         """The actor's heads [B, H]."""
+
+
+def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) -> str:
+    """Say which of the losses [k, len(names)] of k minibatches is not finite; if none is, the weights are not.
+
+    Args:
+        names: of the losses.
+        losses: of an update that is undone.
+        lower: what is to be tried at a lower value.
+    """
+    restored = "the weights are those before the update"
+    bad = np.argwhere(~np.isfinite(losses))
+    if not len(bad):
+        return f"the last minibatch made weights NaN or infinite; {restored}"
+    row, column = (int(i) for i in bad[0])
+    return (
+        f"the {names[column]} of minibatch {row + 1} of {len(losses)} is {losses[row, column]}; "
+        f"{restored}. A lower {lower} or smaller rewards often help"
+    )
 
 
 class GradientParts:

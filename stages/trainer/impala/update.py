@@ -212,17 +212,15 @@ class ImpalaUpdate(NetworkUpdate):
             stacked = torch.stack(losses)
             factors = torch.tensor(costs, device=stacked.device)
             total = stacked @ factors
-            backward(1.0 if self.replicas.size == 1 else weight, total)
-            if self.replicas.size > 1:
-                stacked = stacked.detach() * weight
-                self.replicas.add_up(network.gradients, stacked)
-                total = stacked @ factors
+            backward(weight, total)
+            stacked = stacked.detach() * weight
+            self.replicas.add_up(network.gradients, stacked)
             if only_critic:
                 network.gradients.mul_(self._of_critic)
             limit = self._settings.max_grad_norm
             norms = self._parts.clip(float("inf") if limit is None else limit)
             self.adam.step(learning_rate)
-            results = torch.cat([stacked.detach(), total.detach()[None], norms.square().sum().sqrt()[None]]).tolist()
+            results = torch.cat([stacked, (stacked @ factors)[None], norms.square().sum().sqrt()[None]]).tolist()
             if not (np.isfinite(results).all() and bool(torch.isfinite(network.values).all())):
                 raise NotFiniteError(self._complaint([*names, "total_loss", "grad_norm"], results, step))
         *found, norm = results

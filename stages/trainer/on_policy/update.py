@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_entropy, gaussian_log_probs
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
 from headrace.stages.policy.network.transfers import Inputs
-from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
+from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
 from headrace.stages.trainer.gradients import Gradients
 from headrace.stages.trainer.on_policy.by_hand import Numbers, mean_of
 from headrace.stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
@@ -160,7 +160,8 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             results = results.cpu()  # at once: a GPU is waited for at each number that is asked of it
             table = results[:, : len(self.names)]
             if not (bool(torch.isfinite(table).all()) and bool(sound)):
-                raise NotFiniteError(self._complaint(table.numpy(), step))
+                words = not_finite(self.names, table.numpy(), "learning_rate, max_grad_norm,")
+                raise NotFiniteError(f"{self._behavior}: update at step {step}: {words}")
         policy, value, entropy = table[:, 0].abs().mean(), table[:, 1].mean(), table[:, -1].mean()
         others = {name.title(): float(table[:, at].mean()) for at, name in enumerate(self.names[2:-1], 2)}
         measures = {name: float(results[:, at].mean()) for at, name in enumerate(self.measures, len(self.names))}
@@ -203,7 +204,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
         results = torch.stack(self.losses(minibatch, coefficients))
         total = results[: len(weights)] @ weights
-        torch.autograd.backward(total if self.replicas.size == 1 else total * minibatch.share)
+        torch.autograd.backward(total if minibatch.share == 1.0 else total * minibatch.share)
         return results.detach()
 
     def _descend(self, learning_rate: float | Tensor) -> Tensor | None:
@@ -213,8 +214,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             With `max_grad_norm` the norms [k] of the gradient's parts, before they were limited.
         """
         h, norms = self.settings, None
-        if self.replicas.size > 1:
-            self.replicas.add_up(self.network.gradients)
+        self.replicas.add_up(self.network.gradients)
         if self._parts is not None and h.max_grad_norm is not None:
             # Apart, as the value loss would take most of a norm that actor and critic share.
             norms = self._parts.clip(h.max_grad_norm)
@@ -292,19 +292,6 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             if self.settings.target_kl is not None:
                 found["Epochs"] = float(len(steps.epochs))
         return found
-
-    def _complaint(self, losses: np.ndarray[Any, np.dtype[np.float32]], step: int) -> str:
-        bad = np.argwhere(~np.isfinite(losses))
-        where = f"{self._behavior}: update at step {step}"
-        if not len(bad):
-            return f"{where}: the last minibatch made weights NaN or infinite; the weights are those before the update"
-        row, column = (int(i) for i in bad[0])
-        name = self.names[column]
-        return (
-            f"{where}: the {name} of minibatch {row + 1} of {len(losses)} is {losses[row, column]}; "
-            "the weights are those before the update. "
-            "A lower learning_rate, max_grad_norm, or smaller rewards often help"
-        )
 
 
 class PPOUpdate(OnPolicyUpdate[Minibatch]):

@@ -235,16 +235,3 @@ def statistics_of(
     }
     found["Policy/Entropy"] = -spreads["Log Probability"][1]
     return found | {f"Policy/{name.capitalize()} Value": mean for name, mean in zip(signals, per_signal, strict=True)}
-
-
-def complaint(losses: NDArray[np.float32]) -> str:
-    """Say which of the losses [k, 4] of k minibatches is not finite; if none is, the weights are not."""
-    restored = "the weights are those before the update"
-    bad = np.argwhere(~np.isfinite(losses))
-    if not len(bad):
-        return f"the last minibatch made weights NaN or infinite; {restored}"
-    row, column = (int(i) for i in bad[0])
-    return (
-        f"the {LOSSES[column]} of minibatch {row + 1} of {len(losses)} is {losses[row, column]}; "
-        f"{restored}. A lower learning_rate or smaller rewards often help"
-    )

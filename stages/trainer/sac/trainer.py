@@ -22,7 +22,7 @@ from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.design import policy_layout
 from headrace.stages.policy.network.transfers import to_device
-from headrace.stages.trainer.adam import flushed_denormals
+from headrace.stages.trainer.adam import flushed_denormals, not_finite
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import Intake, Transitions, policy_design, with_group_rewards
 from headrace.stages.trainer.pacing import rows_per_update
@@ -42,9 +42,9 @@ from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make
 from headrace.stages.trainer.sac.episode_rewards import EpisodeRewards
 from headrace.stages.trainer.sac.gradients import make_update
 from headrace.stages.trainer.sac.minibatch import (
+    LOSSES,
     MinibatchMaker,
     UpdateMeasures,
-    complaint,
     measures_of_all,
     part_of,
     statistics_of,
@@ -311,7 +311,8 @@ class SACTrainer(Trainer):
         table = torch.stack([measures.losses for measures in made]).cpu().numpy()
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)
-            raise NotFiniteError(f"{self.context.behavior}: update at step {self.step}: {complaint(table)}")
+            words = not_finite(LOSSES, table, "learning_rate")
+            raise NotFiniteError(f"{self.context.behavior}: update at step {self.step}: {words}")
         self._report(table, measures_of_all(made, self.context.replicas, self._parts), learning_rate, norms)
         for found in cloned:
             self._report_all(found)
