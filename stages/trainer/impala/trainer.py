@@ -7,7 +7,6 @@ learner of the StarCraft II agents combines them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,20 @@ from numpy.typing import NDArray
 
 from headrace.config import ImpalaHyperparameters, MemorySettings
 from headrace.queues.columns import Column
-from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.messages import Array
 from headrace.stages.policy.design import ACTION_HEADS, MASK_PENALTY
 from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.policy.network.transfers import to_device
-from headrace.stages.trainer.adam import flushed_denormals
+from headrace.stages.trainer.agent_table import Chains
 from headrace.stages.trainer.gradients import say_uncaptured
 from headrace.stages.trainer.impala.gradients import ImpalaByHand
 from headrace.stages.trainer.impala.replay import UnrollReplay
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls, joined_inputs, pieces_of, sequence_inputs
 from headrace.stages.trainer.impala.update import ImpalaUpdate, Learned, clipped_rewards
-from headrace.stages.trainer.intake import with_group_rewards
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
-from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer
-from headrace.stages.trainer.on_policy.values import explained_variances
-from headrace.stages.trainer.protocol import BETA_FLOOR, LEARNING_RATE_FLOOR, Schedule, TrainerContext
+from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer, Outcome
+from headrace.stages.trainer.on_policy.update import Coefficients
+from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 
 VALUES = "recorded_values"
@@ -55,50 +53,24 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             self._joined = self._make_joined()
             self._replay = self._make_replay()
 
-    @property
-    def rows_per_update(self) -> int:
-        """Rows of the fresh unrolls."""
-        return self._hyperparameters.rows_per_update
-
-    @property
-    def corrects_age(self) -> bool:
-        """True: that is what V-trace is for."""
-        return True
-
-    def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the buffer, and update the normalisers; see `OnPolicyTrainer`."""
-        super().add(with_group_rewards(batch))
-
-    @flushed_denormals()
-    def learn(self) -> int:
-        """Make one gradient step; returns the number of fresh rows. What came beyond them waits for the next one.
-
-        Raises:
-            NotFiniteError: if a loss became NaN or infinite; weights, optimizer, buffer and replay are then as before.
-        """
+    def _learn(self, chains: Chains | None) -> Outcome:
+        """Make one gradient step."""
         h, fresh = self._hyperparameters, len(self._buffer)
         pretraining = self.step - fresh < h.critic_pretrain_steps
-        chains = self._buffer.chains() if self._signals.sums is not None else None
         batch = self._with_replayed()
         transitions = self._signals.transitions(batch)
         rewards = self._signals.rewards(batch.rows["rewards"], transitions)
-        unrolls = self._unrolls(batch, rewards, fresh)
-        rate, beta = self._coefficients()
-        with self._update.adam.undone_on_failure():
-            if pretraining:
-                learned = self._update.pretrain_critic(unrolls, rate, self.step)
-            else:
-                learned = self._update.learn(unrolls, rate, beta, self.step)
-                self._clone()
+        unrolls, coefficients = self._unrolls(batch, rewards, fresh), self._coefficients()
+        if pretraining:
+            learned = self._update.pretrain_critic(unrolls, coefficients.learning_rate, self.step)
+        else:
+            learned = self._update.learn(unrolls, coefficients, self.step)
+            self._clone()
         learn_signals = self._signals.learner(transitions)
         if learn_signals is not None:
             learn_signals(torch.arange(unrolls.all_rows))
-        self.version += 1
-        self._signals.report(self._buffer, rewards[:fresh], chains, self.version)
         self._remember(learned.values[:fresh])
-        self._buffer.clear()
-        self._report(learned, unrolls, rate, None if pretraining else beta)
-        return fresh
+        return Outcome(rewards[:fresh], self._statistics(learned, unrolls, coefficients, pretraining))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`, with an empty replay: `load_bulk` fills it."""
@@ -163,14 +135,6 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
 
     def _replay_path(self, folder: Path) -> Path:
         return folder / f"{self.context.behavior}-unrolls.bin"
-
-    def _coefficients(self) -> tuple[float, float]:
-        """Learning rate and weight of the entropy, now."""
-        h, steps = self._hyperparameters, self.context.settings.max_steps
-        return (
-            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step),
-            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self.step),
-        )
 
     def _with_replayed(self) -> RolloutBuffer:
         """The fresh rows, and behind them the replayed ones, once the replay has enough."""
@@ -249,33 +213,26 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             heads = to_device(torch.from_numpy(acted), device)
         return Recorded(heads, to_device(torch.from_numpy(batch.rows[VALUES][replayed]), device))
 
-    def _report(self, learned: Learned, unrolls: Unrolls, rate: float, beta: float | None) -> None:
-        """Report an update, given its learning rate and entropy weight, which is None where only the critic learned."""
-        statistics, behavior = self.context.statistics, self.context.behavior
-        found = {f"Policy/{name.capitalize()} Value Estimate": value for name, value in self._estimates(learned)}
-        explained = explained_variances(learned.values, learned.targets)
-        for name, share in zip(self._signals.names, explained.tolist(), strict=True):
-            if isfinite(share):  # targets that are all the same have no variance to explain
-                found[f"Policy/{name.capitalize()} Explained Variance"] = share
+    def _statistics(
+        self, learned: Learned, unrolls: Unrolls, coefficients: Coefficients, pretraining: bool
+    ) -> dict[str, float]:
+        """What an update shows, by name; `pretraining` if only the critic has learned."""
+        found = self._signals.value_statistics({"Value Estimate": learned.values}, learned.values, learned.targets)
         if learned.ratios is not None:
             found |= learned.ratios.named()
-        if beta is None:
+        if pretraining:
             found["critic_pretrain/baseline_loss"] = learned.losses["baseline"]
             found["critic_pretrain/grad_norm"] = learned.grad_norm
-            found["critic_pretrain/learning_rate"] = rate
+            found["critic_pretrain/learning_rate"] = coefficients.learning_rate
         else:
             found |= {f"loss/{name}": loss for name, loss in learned.losses.items() if self._is_told(name)}
             found["grad_norm"] = learned.grad_norm
-            found["learning_rate"] = rate
-            found["entropy_cost"] = beta
+            found["learning_rate"] = coefficients.learning_rate
+            found["entropy_cost"] = coefficients.beta
             found["Policy/Entropy"] = learned.entropy
         if self._replay is not None:
             found["Policy/Replayed Share"] = 1.0 - unrolls.all_fresh / unrolls.all_rows
-        for name, value in found.items():
-            statistics.add(behavior, name, value)
+        return found
 
     def _is_told(self, loss: str) -> bool:
         return self._replay is not None or not loss.endswith("_cloning")
-
-    def _estimates(self, learned: Learned) -> list[tuple[str, float]]:
-        return list(zip(self._signals.names, learned.values.mean(axis=0).tolist(), strict=True))

@@ -24,6 +24,7 @@ from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
 from headrace.stages.trainer.impala.gradients import ImpalaAutograd, ImpalaGradients
 from headrace.stages.trainer.impala.unrolls import Limits, Ratios, Unrolls, ratios_of
+from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.on_policy.values import accumulated, next_values, on_host
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
@@ -89,13 +90,12 @@ class ImpalaUpdate(NetworkUpdate):
         """The actor's heads [B, H]."""
         return self._actor_critic.heads(inputs)
 
-    def learn(self, unrolls: Unrolls, learning_rate: float, beta: float, step: int) -> Learned:
+    def learn(self, unrolls: Unrolls, coefficients: Coefficients, step: int) -> Learned:
         """Make a gradient step on all losses.
 
         Args:
             unrolls: the rows.
-            learning_rate: Adam's, now.
-            beta: weight of the entropy, now.
+            coefficients: Adam's learning rate and the weight of the entropy, now.
             step: agent steps so far, for the error message.
 
         Raises:
@@ -114,7 +114,7 @@ class ImpalaUpdate(NetworkUpdate):
         baseline = self._baseline(values, found)
         cloning = self._cloning(unrolls, heads, values)
         losses = [policy_gradient, baseline, -n * entropy, *cloning]
-        costs = [1.0, h.baseline_cost, beta, h.policy_cloning_cost, h.value_cloning_cost]
+        costs = [1.0, h.baseline_cost, coefficients.beta, h.policy_cloning_cost, h.value_cloning_cost]
         counts: tuple[int, ...] = (1, 1, 1, 1, 1)
         if h.loss_reduction == "mean":
             everywhere, replayed = unrolls.all_rows, max(1, unrolls.all_rows - unrolls.all_fresh)
@@ -122,7 +122,7 @@ class ImpalaUpdate(NetworkUpdate):
             losses = [loss / rows for loss, rows in zip(losses, counts, strict=True)]
         each = [cost / rows for cost, rows in zip(costs, counts, strict=True)]
         backward = partial(self.gradients.backward, unrolls, weights, found.targets, each)
-        norm, reduced = self._step(losses, costs, backward, learning_rate, step, unrolls.here.weight)
+        norm, reduced = self._step(losses, costs, backward, coefficients.learning_rate, step, unrolls.here.weight)
         (mean_entropy,) = self._of_all(unrolls, [float(entropy.detach())])
         of_all = partial(self._of_all, unrolls)
         ratios = ratios_of(log_ratios, self._limits, of_all, self.replicas, values.device)
@@ -131,7 +131,13 @@ class ImpalaUpdate(NetworkUpdate):
     def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> Learned:
         """Make a gradient step on the value loss alone, by discounted returns; what acts stays as it is.
 
-        Args and errors are those of `learn`.
+        Args:
+            unrolls: the rows.
+            learning_rate: Adam's, now.
+            step: agent steps so far, for the error message.
+
+        Raises:
+            NotFiniteError: see `learn`.
         """
         n, autograd = len(unrolls), self._autograd
         _, both = autograd.outputs(unrolls)

@@ -1,8 +1,8 @@
 """The rollout buffer: rows and trajectories that wait for the next update, in preallocated columns.
 
 The rows of one update are a *portion*. Trajectories that go beyond it are split there, and the rest begins the next
-portion: whatever is read is of the first. A full one is read in three forms: as columns, as actions that networks take
-in, and as the transitions that reward signals take in. With memory its trajectories are cut into sequences.
+portion: whatever is read is of the first. A full one is read as columns, and as observations and actions that networks
+take in. With memory its trajectories are cut into sequences.
 
 Axis letters: N rows of K trajectories that lie end to end, cut into Q sequences; P action features.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from headrace.config import MemorySettings
@@ -22,11 +21,10 @@ from headrace.queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS,
 from headrace.queues.messages import Array, Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.policy.sampling import action_features, environment_actions
-from headrace.stages.trainer.agent_table import Chains
-from headrace.stages.trainer.intake import Transitions, drawn_actions
+from headrace.stages.trainer.agent_table import AgentTable, Chains
+from headrace.stages.trainer.intake import drawn_actions
 from headrace.stages.trainer.on_policy.splitting import cut_every, moments_within, rows_within, split
 
 
@@ -194,7 +192,7 @@ class RolloutBuffer:
             columns += action_columns(spec, "previous_")
         if grouped:
             columns += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
-        self.grouped = grouped
+        self.grouped, self.follows_agents = grouped, follows_agents
         self.trajectories = ColumnTable(columns, max(1, size // 16))
         """[K] lengths, terminated, observation after the last row; agent and episode; action before the first row."""
         self.sequences: ColumnTable | None = None
@@ -213,10 +211,10 @@ class RolloutBuffer:
             observations: its rows', encoded.
             finals: after the last row of each, encoded.
         """
-        rows: Columns = {**batch.rows, **dict(zip(self._observed, _arrays(observations), strict=True))}
+        rows: Columns = {**batch.rows, **dict(zip(self._observed, arrays_of(observations), strict=True))}
         trajectories: Columns = {
             **batch.trajectories,
-            **dict(zip(self._finally_observed, _arrays(finals), strict=True)),
+            **dict(zip(self._finally_observed, arrays_of(finals), strict=True)),
         }
         if self.grouped:
             trajectories = {**trajectories, "sources": np.full(batch.num_trajectories, batch.source)}
@@ -256,9 +254,21 @@ class RolloutBuffer:
         ended: NDArray[np.bool_] = self.trajectories["terminated"] | self.trajectories["truncated"]
         return ended
 
-    def chains(self) -> Chains:
-        """The chains of trajectories of one agent and episode; of a buffer that follows agents."""
+    def chains(self) -> Chains | None:
+        """The chains of trajectories of one agent and episode; None of a buffer that does not follow agents."""
+        if not self.follows_agents:
+            return None
         return Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
+
+    def kept(self, table: AgentTable) -> NDArray[Any]:
+        """Return a table's numbers [K, width] of the agents of all trajectories; zeros of unknown ones."""
+        return table.values_of(self.trajectories["agent_ids"], self.trajectories["episode_ids"])
+
+    def keep(self, table: AgentTable, after: NDArray[Any], chains: Chains, update: int) -> None:
+        """Let a table keep numbers [K, width] after the trajectories, for the agents' next ones."""
+        last, trajectories = chains.latest, self.trajectories
+        agents, episodes = trajectories["agent_ids"][last], trajectories["episode_ids"][last]
+        table.keep(agents, episodes, after[last], self.ended[last], update)
 
     def cuts(self) -> SequenceCuts | None:
         """The sequences that the trajectories are cut into; None without memory."""
@@ -313,62 +323,13 @@ class RolloutBuffer:
         return tables if self.sequences is None else {**tables, "sequences": self.sequences}
 
 
-class BufferTransitions:
-    """The rows of a buffer as reward signals take them in: not normalised, with what was observed after each.
-
-    Args:
-        spec: observations and actions.
-        buffer: full; it must not change meanwhile.
-        device: the device that signals compute on.
-    """
-
-    def __init__(self, spec: BehaviorSpec, buffer: RolloutBuffer, device: str) -> None:
-        rows, trajectories = buffer.rows, buffer.trajectories
-        self._device = device
-        self._observations, self._finals = buffer.observations(), buffer.final_observations()
-        lengths = trajectories["lengths"]
-        self._trajectory = np.full(len(rows), -1, np.int64)  # of which a row is the last one
-        self._trajectory[np.cumsum(lengths) - 1] = np.arange(len(lengths))
-        drawn, choices = buffer.actions()
-        self._continuous = environment_actions(spec.actions, drawn, squashed=False)
-        self._choices = choices.astype(np.int64)
-        self._rewards = rows["rewards"]
-        self._ended = trajectories["terminated"]
-
-    def __len__(self) -> int:
-        return len(self._rewards)
-
-    def take(self, rows: NDArray[np.int64]) -> Transitions:
-        """Some of the transitions."""
-        trajectory = self._trajectory[rows]
-        last = np.flatnonzero(trajectory >= 0)
-        finals = trajectory[last]
-        terminated = np.zeros(len(rows), np.float32)
-        terminated[last] = self._ended[finals]
-        following = np.minimum(rows + 1, len(self) - 1)
-        next_arrays = []
-        for row, final in zip(_arrays(self._observations), _arrays(self._finals), strict=True):
-            array = row[following]
-            array[last] = final[finals]
-            next_arrays.append(array)
-        vectors, *others = next_arrays
-        here, *seen = (array[rows] for array in _arrays(self._observations))
-        return Transitions(
-            Inputs.from_encoded(EncodedObservations(here, tuple(seen)), self._device),
-            Inputs.from_encoded(EncodedObservations(vectors, tuple(others)), self._device),
-            *(
-                torch.from_numpy(array).to(self._device)
-                for array in (self._continuous[rows], self._choices[rows], self._rewards[rows], terminated)
-            ),
-        )
-
-
 def _encoded(table: ColumnTable, names: Sequence[str]) -> EncodedObservations:
     vectors, *others = (table[name] for name in names)
     return EncodedObservations(vectors, tuple(others))
 
 
-def _arrays(encoded: EncodedObservations) -> tuple[Array, ...]:
+def arrays_of(encoded: EncodedObservations) -> tuple[Array, ...]:
+    """Vectors, then images and sets."""
     return (encoded.vectors, *encoded.others)
 
 

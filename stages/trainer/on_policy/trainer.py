@@ -1,4 +1,4 @@
-"""The trainer that collects full buffers of trajectories, and their rewards; how it learns from them is a subclass's.
+"""The trainer that collects full buffers of trajectories; what is made of one before the update is a subclass's.
 
 PPO and POCA make epochs of minibatches of a buffer, IMPALA one gradient step.
 """
@@ -7,32 +7,41 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from headrace.config import ImpalaHyperparameters, OnPolicyHyperparameters
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
-from headrace.stages.errors import StageError
 from headrace.stages.policy.design import policy_layout, require_columns
 from headrace.stages.policy.network.actor_critic import ActorCritic, ActorTower
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
 from headrace.stages.policy.observations import EncodedObservations
-from headrace.stages.trainer.adam import NetworkUpdate
-from headrace.stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
+from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
+from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import say_autograd
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import Intake, policy_design
-from headrace.stages.trainer.on_policy.minibatches import InputRows
-from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, RolloutBuffer
-from headrace.stages.trainer.on_policy.values import rows_per_pass
-from headrace.stages.trainer.protocol import Trainer, TrainerContext, new_random, random_state, restore_random
-from headrace.stages.trainer.rewards import make_signals
-from headrace.stages.trainer.rewards.signal import Extrinsic
+from headrace.stages.trainer.intake import Intake, policy_design, with_group_rewards
+from headrace.stages.trainer.on_policy.minibatches import InputRows, MinibatchSource
+from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
+from headrace.stages.trainer.on_policy.signals import BufferTransitions, Signals
+from headrace.stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate
+from headrace.stages.trainer.on_policy.values import CriticValues, Floats, rows_per_pass
+from headrace.stages.trainer.protocol import (
+    BETA_FLOOR,
+    EPSILON_FLOOR,
+    LEARNING_RATE_FLOOR,
+    Schedule,
+    Trainer,
+    TrainerContext,
+    new_random,
+    random_state,
+    restore_random,
+)
 
 log = logging.getLogger(__name__)
 
@@ -40,132 +49,28 @@ Settings = TypeVar("Settings", OnPolicyHyperparameters, ImpalaHyperparameters)
 Update = TypeVar("Update", bound=NetworkUpdate)
 
 
-class Signals:
-    """All S reward signals of a behaviour, in the order of its settings.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an update has learned from, and what it has shown."""
 
-    With the environment's own reward alone, nothing of this costs anything.
+    rewards: Floats
+    """[N, S] of the buffer's rows, times strength."""
+    statistics: Mapping[str, float]
+    """By name."""
 
-    Attributes:
-        names: [S]
-        gammas: [S] discounts.
-        strengths: [S] factors on rewards.
-        ignore_termination: [S] true where a signal's value goes on beyond the end of an episode that terminated.
-        sums: the rewards so far, by all signals but the environment's, of each agent in the middle of an episode; None
-            if there are no others.
 
-    Raises:
-        StageError: if a signal can't be made.
-    """
+@dataclass(frozen=True)
+class Prepared:
+    """A full buffer, prepared for the update."""
 
-    def __init__(self, context: TrainerContext) -> None:
-        self._context = context
-        self._signals = make_signals(context)
-        self.names = [signal.name for signal in self._signals]
-        self.gammas = np.array([signal.gamma for signal in self._signals])
-        self.strengths = np.array([signal.strength for signal in self._signals])
-        self.ignore_termination = np.array([signal.ignores_termination for signal in self._signals])
-        self._others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
-        self.sums = AgentTable(len(self._others), "float64") if self._others else None
-        self._losses: dict[str, list[float]] = {}
-
-    def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Show all signals the vector observations [n, V] of new steps."""
-        for signal in self._signals:
-            signal.observe(vectors)
-
-    def transitions(self, buffer: RolloutBuffer) -> BufferTransitions | None:
-        """The rows of a full buffer as signals take them in; None if there is only the environment's reward."""
-        if not self._others:
-            return None
-        return BufferTransitions(self._context.spec, buffer, self._context.device)
-
-    def rewards(self, extrinsic: NDArray[np.float32], transitions: BufferTransitions | None) -> NDArray[np.float64]:
-        """Rewards [N, S] of all rows, times strength.
-
-        Args:
-            extrinsic: [N] the environment's.
-            transitions: `transitions()` of the same rows.
-
-        Raises:
-            NotFiniteError: if one is NaN or infinite.
-        """
-        rewards: NDArray[np.float64] = extrinsic.astype(np.float64)[:, None] * self.strengths
-        if transitions is None:
-            return rewards
-        block = rows_per_pass(self._context.spec)
-        for start in range(0, len(rewards), block):
-            rows = np.arange(start, min(start + block, len(rewards)))
-            some = transitions.take(rows)
-            for at in self._others:
-                rewards[rows, at] = self._signals[at].rewards(some) * self.strengths[at]
-        return rewards
-
-    def learner(self, transitions: BufferTransitions | None) -> Callable[[Tensor], None] | None:
-        """A function that lets the signals learn from some of the rows; None if there is nothing to learn."""
-        if transitions is None:
-            return None
-        self._losses = {}
-
-        def learn(rows: Tensor) -> None:
-            some = transitions.take(rows.numpy())
-            for at in self._others:
-                for name, loss in self._signals[at].learn(some).items():
-                    self._losses.setdefault(name, []).append(loss)
-
-        return learn
-
-    def report(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None, update: int) -> None:
-        """Report losses, and the sums of rewards over episodes that ended in the buffer.
-
-        Args:
-            buffer: the rows that were learned from.
-            rewards: [N, S] of these rows.
-            chains: which trajectory continues which.
-            update: number of the update, rising.
-        """
-        if self.sums is None or chains is None:
-            return
-        add, extend, behavior = self._context.statistics.add, self._context.statistics.extend, self._context.behavior
-        for name, losses in self._losses.items():
-            add(behavior, name, float(np.mean(losses)))
-        trajectories = buffer.trajectories
-        lengths = trajectories["lengths"]
-        finished = add_to_episodes(
-            self.sums,
-            trajectories["agent_ids"],
-            trajectories["episode_ids"],
-            buffer.ended,
-            np.add.reduceat(rewards[:, self._others], np.cumsum(lengths) - lengths),
-            update,
-            chains,
-        )
-        for column, at in enumerate(self._others):
-            if len(finished):
-                extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
-
-    def state_dict(self) -> dict[str, Any]:
-        """The signals' states by name, and the running sums."""
-        return {
-            "signals": {signal.name: signal.state_dict() for signal in self._signals},
-            "sums": None if self.sums is None else self.sums.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
-
-        Raises:
-            StageError: if it belongs to other signals, or other networks; the message names the tensor.
-        """
-        found = state["signals"]
-        if set(found) != set(self.names):
-            raise StageError(
-                f"reward_signals: the saved state was made with {', '.join(sorted(found))}, "
-                f"but now there are {', '.join(sorted(self.names))}; a resumed run needs the same"
-            )
-        for signal in self._signals:
-            signal.load_state_dict(found[signal.name])
-        if self.sums is not None:
-            self.sums.load_state_dict(state["sums"])
+    rollout: MinibatchSource[Any]
+    rewards: Floats
+    """[N, S] of the rows, times strength."""
+    values: CriticValues
+    returns: Floats
+    """[N, S] value targets of the rows."""
+    estimates: Mapping[str, Floats]
+    """[N, S] each, by the names under which their means are reported."""
 
 
 class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
@@ -178,6 +83,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     hyperparameters: ClassVar[type[OnPolicyHyperparameters] | type[ImpalaHyperparameters]]
     """The model of this trainer's hyperparameters."""
+    follows_groups: ClassVar[bool] = False
+    """True if the buffer keeps the members of each group; else a group's reward counts as each member's own."""
 
     step = 0
     """Agent steps added so far."""
@@ -203,11 +110,26 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
         self._buffer = self._make_buffer()
+        self._rows_per_pass = rows_per_pass(spec)
+        self._kept: dict[str, AgentTable | None] = {}
+        """What is kept of each agent in the middle of an episode, by its name in checkpoints; None where it is not."""
+
+    @property
+    def rows_per_update(self) -> int:
+        """`buffer_size`, or the rows of the fresh unrolls."""
+        return self._hyperparameters.rows_per_update
+
+    @property
+    def corrects_age(self) -> bool:
+        """True if the clip is centred on the policy that learns; of IMPALA too, as that is what V-trace is for."""
+        h = self._hyperparameters
+        return isinstance(h, ImpalaHyperparameters) or h.decoupled
 
     def add(self, batch: TrajectoryBatch) -> None:
         """Copy trajectories into the buffer, and update the normalisers."""
         if not batch.num_rows:
             return
+        batch = batch if self.follows_groups else with_group_rewards(batch)
         require_columns(batch, self._design.asked_columns)  # a derived class may have changed its settings
         observations, finals = self._intake.encode(batch, self.step)
         self._signals.observe(observations.vectors)
@@ -217,6 +139,25 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     def ready(self) -> bool:
         """Return True if the buffer holds the rows of an update."""
         return len(self._buffer) >= self.rows_per_update
+
+    @flushed_denormals()
+    def learn(self) -> int:
+        """Make one update from `rows_per_update` rows; returns their number. Those beyond them wait for the next one.
+
+        With groups there may be a few rows more: see `headrace.stages.trainer.on_policy.splitting`.
+
+        Raises:
+            NotFiniteError: if a loss became NaN or infinite; weights, optimizer, buffer and replay are then as before.
+        """
+        rows, chains = len(self._buffer), self._buffer.chains()
+        with self._update.adam.undone_on_failure():
+            outcome = self._learn(chains)
+        self.version += 1
+        self._signals.report(self._buffer, outcome.rewards, chains, self.version)
+        self._buffer.clear()
+        for name, value in outcome.statistics.items():
+            self.context.statistics.add(self.context.behavior, name, value)
+        return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
@@ -230,6 +171,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "random": random_state(self._random),
             "buffer": self._buffer.state_dict(),
+            **{name: None if table is None else table.state_dict() for name, table in self._kept.items()},
         }
 
     def set_hyperparameter(self, name: str, value: float) -> None:
@@ -252,6 +194,9 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             if self._cloning is not None and state["cloning"] is not None:
                 self._cloning.load_state_dict(state["cloning"])
             self._buffer.load_state_dict(state["buffer"])
+            for name, table in self._kept.items():
+                if table is not None and state[name] is not None:
+                    table.load_state_dict(state[name])
         restore_random(self._random, state["random"])
         self.step = int(state["step"])
         self.version = int(state["version"])
@@ -309,8 +254,46 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """Make the network, and the update that owns it; design, signals and randomness are there already."""
 
     @abstractmethod
+    def _learn(self, chains: Chains | None) -> Outcome:
+        """Make an update from the buffer; weights and optimizer are restored if it raises `NotFiniteError`.
+
+        Args:
+            chains: which trajectory continues which; None if the buffer does not follow agents.
+        """
+
+    def _learn_in_epochs(
+        self,
+        update: OnPolicyUpdate[Any],
+        prepared: Prepared,
+        transitions: BufferTransitions | None,
+        chains: Chains | None,
+    ) -> Outcome:
+        """Make epochs of minibatches of a prepared buffer, as PPO and POCA do; arguments as of `_learn`."""
+        coefficients, learn_signals = self._coefficients(), self._signals.learner(transitions)
+        losses = update.run(prepared.rollout, coefficients, self._random, self.step, learn_signals)
+        self._clone()
+        table, after = self._kept["critic_memories"], prepared.values.memories_after
+        if table is not None and after is not None and chains is not None:
+            self._buffer.keep(table, after.cpu().numpy(), chains, self.version + 1)
+        critic = prepared.estimates, prepared.values.values, prepared.returns
+        return Outcome(prepared.rewards, losses.named(coefficients) | self._signals.value_statistics(*critic))
+
     def _make_buffer(self) -> RolloutBuffer:
         """Make the empty buffer; all else is there already."""
+        follows_agents = self._memory is not None or self._signals.sums is not None
+        sizes = self._intake.layout, self.rows_per_update, self._memory
+        return RolloutBuffer(self._spec, *sizes, follows_agents, grouped=self.follows_groups and self._spec.grouped)
+
+    def _coefficients(self) -> Coefficients:
+        """The scheduled numbers of the next update."""
+        h, steps, epsilon = self._hyperparameters, self.context.settings.max_steps, 0.0
+        if not isinstance(h, ImpalaHyperparameters):
+            epsilon = Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self.step)
+        return Coefficients(
+            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step),
+            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self.step),
+            epsilon,
+        )
 
     def _input_rows(
         self, observed: EncodedObservations, previous_actions: NDArray[np.float32] | None = None

@@ -66,6 +66,16 @@ class Losses:
     measures: Mapping[str, float] = field(default_factory=dict)
     """What was only measured, by name."""
 
+    def named(self, coefficients: Coefficients) -> dict[str, float]:
+        """By the names of the statistics, with the numbers of the update."""
+        found = {"Losses/Policy Loss": self.policy, "Losses/Value Loss": self.value}
+        found |= {f"Losses/{name}": loss for name, loss in self.others.items()}
+        found |= {f"Policy/{name}": measure for name, measure in self.measures.items()}
+        found |= {"Policy/Entropy": self.entropy, "Policy/Learning Rate": coefficients.learning_rate}
+        if coefficients.epsilon:
+            found["Policy/Epsilon"] = coefficients.epsilon
+        return found | {"Policy/Beta": coefficients.beta}
+
 
 @dataclass(slots=True)
 class _StepResults:

@@ -18,13 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.config import POCAHyperparameters
+from headrace.config import OnPolicyHyperparameters, POCAHyperparameters
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.policy.network.transfers import Inputs
-from headrace.stages.trainer.agent_table import Chains
+from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import say_uncaptured
-from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, SequenceCuts
+from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
+from headrace.stages.trainer.on_policy.signals import BufferTransitions
+from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer, Outcome, Prepared
 from headrace.stages.trainer.on_policy.update import (
     VALUE_COEFFICIENT,
     Coefficients,
@@ -43,8 +45,7 @@ from headrace.stages.trainer.poca.teams import (
     renumbered,
     row_mates,
 )
-from headrace.stages.trainer.ppo.gradients import ActorByHand
-from headrace.stages.trainer.ppo.trainer import VALUES, PPOTrainer, Prepared
+from headrace.stages.trainer.ppo.trainer import VALUES, ActorByHand, make_rollout
 from headrace.stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ _LARGEST = "largest_group"
 Floats = NDArray[np.float64]
 
 
-class POCATrainer(PPOTrainer):
+class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
     """The critic values agents by the observations and actions of their whole group."""
 
     hyperparameters = POCAHyperparameters
@@ -62,6 +63,8 @@ class POCATrainer(PPOTrainer):
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
+        size = 2 * self._design.memory_size  # of the value, and of the baseline
+        self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32") if size else None
         self._largest = 1
         """Members of the largest group so far."""
         if not context.spec.grouped:
@@ -77,7 +80,7 @@ class POCATrainer(PPOTrainer):
         return {**state, "buffer": renumbered(state["buffer"])} if self._buffer.grouped else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`; see `PPOTrainer`."""
+        """Continue from `state_dict()`; see `OnPolicyTrainer`."""
         super().load_state_dict(state)
         self._largest = int(state[_LARGEST])
 
@@ -86,7 +89,7 @@ class POCATrainer(PPOTrainer):
         return {**super().warm_state(), _LARGEST: self._largest}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run; see `PPOTrainer`."""
+        """Start from `warm_state()` of another run; see `OnPolicyTrainer`."""
         super().warm_start(state)
         self._largest = int(state[_LARGEST])
 
@@ -100,8 +103,9 @@ class POCATrainer(PPOTrainer):
             update.find_gradients = POCAByHand(update, perceptron, context.spec.actions)
         return update
 
-    def _critic_memory_size(self) -> int:
-        return 2 * self._design.memory_size  # of the value, and of the baseline
+    def _learn(self, chains: Chains | None) -> Outcome:
+        transitions = self._signals.transitions(self._buffer)
+        return self._learn_in_epochs(self._update, self._prepare(transitions, chains), transitions, chains)
 
     def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared:
         buffer, cuts = self._buffer, self._buffer.cuts()
@@ -114,8 +118,10 @@ class POCATrainer(PPOTrainer):
         teams = TeamRows(inputs, actions, mates, np.ones(len(buffer), np.bool_), self._largest)
         values, baselines, over = self._evaluate_teams(teams, cuts, chains, by_turns=not mates.present.any())
         # λ-returns are G = V + A, where A are the advantages of GAE with the same λ.
-        returns = values.values + self._advantages(rewards, values, over)
-        rollout = self._rollout(inputs, returns - baselines, returns, cuts, values.memories)
+        lengths = self._buffer.trajectories["lengths"]
+        returns = values.values + self._signals.advantages(rewards, values, lengths, over, self._hyperparameters.lambd)
+        targets = returns - baselines, returns, values.memories, self._rows_per_pass
+        rollout = make_rollout(self.context, self._update, buffer, inputs, *targets)
         estimates = {VALUES: values.values, BASELINES: baselines}
         return Prepared(GroupRollout(rollout, teams, baselines), rewards, values, returns, estimates)
 
@@ -171,7 +177,7 @@ class POCATrainer(PPOTrainer):
             values, baselines = self._one_step_values(teams, None)
             return CriticValues(values, self._one_step_values(finals, None)[0]), baselines
         assert chains is not None, "the buffer follows agents with memory"
-        initial = self._memories_before(self._critic_memories).to(teams.device)
+        initial = torch.from_numpy(self._buffer.kept(self._critic_memories)).to(teams.device)
         lengths, block = self._buffer.trajectories["lengths"], self._teams_per_pass(teams)
         found = evaluate_sequences(self._critic, teams, finals, lengths, cuts, chains, initial, block)
         values, baselines = np.split(found.values, 2, axis=1)

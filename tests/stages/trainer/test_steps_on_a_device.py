@@ -17,8 +17,8 @@ from headrace.stages.trainer import TrainerContext, gradients
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients
-from headrace.stages.trainer.ppo import gradients as captured_ppo
-from headrace.stages.trainer.ppo.gradients import CapturedPPOSteps
+from headrace.stages.trainer.ppo import trainer as captured_ppo
+from headrace.stages.trainer.ppo.trainer import CapturedPPOSteps
 from headrace.stages.trainer.sac import gradients as captured_sac
 from headrace.stages.trainer.sac.gradients import CapturedSACSteps
 from headrace.stages.trainer.sac.perceptron import Perceptron

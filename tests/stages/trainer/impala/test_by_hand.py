@@ -15,6 +15,7 @@ from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.impala.gradients import ImpalaByHand
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
 from headrace.stages.trainer.impala.update import ImpalaUpdate
+from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.protocol import Part
 
 CASES = st.fixed_dictionaries(
@@ -96,7 +97,7 @@ def learned(case, by_hand: bool):
     )
     if by_hand:
         update.gradients = ImpalaByHand(network, spec.actions, 0)
-    found = update.learn(unrolls_of(case, random), 1e-3, case["beta"], 0)
+    found = update.learn(unrolls_of(case, random), Coefficients(1e-3, case["beta"]), 0)
     return network.gradients, found
 
 

@@ -18,7 +18,7 @@ from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.poca.network import GroupActorCritic, Teams
 from headrace.stages.trainer.poca.teams import GroupMinibatch
 from headrace.stages.trainer.poca.trainer import POCAByHand, POCAUpdate
-from headrace.stages.trainer.ppo.gradients import PPOByHand
+from headrace.stages.trainer.ppo.trainer import PPOByHand
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 ACTIONS = st.builds(

@@ -10,7 +10,8 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.intake import Intake
-from headrace.stages.trainer.on_policy.rollout_buffer import BufferTransitions, ColumnTable, RolloutBuffer, SequenceCuts
+from headrace.stages.trainer.on_policy.rollout_buffer import ColumnTable, RolloutBuffer, SequenceCuts
+from headrace.stages.trainer.on_policy.signals import BufferTransitions
 
 COLUMNS = (Column("a", "float32", (2,)), Column("b", "int64"))
 

@@ -7,9 +7,10 @@ from headrace.config import BehaviorSettings, OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.network import make_actor_critic
 from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.on_policy.trainer import Prepared
 from headrace.stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate, value_loss
 from headrace.stages.trainer.on_policy.values import evaluate_rows
-from headrace.stages.trainer.ppo.trainer import PPOTrainer, Prepared
+from headrace.stages.trainer.ppo.trainer import PPOTrainer, make_rollout
 
 SPEC = BehaviorSpec("Test", (VECTOR,), HYBRID)
 
@@ -43,9 +44,6 @@ class PlainTrainer(PPOTrainer):
         self.critic = make_actor_critic(self._design, signals, False, self._random, self.context.device)
         return PlainUpdate(self.critic, self.context.spec, self._hyperparameters)
 
-    def _critic_memory_size(self):
-        return 0
-
     def _coefficients(self):
         return Coefficients(learning_rate=1e-2, beta=0.0)
 
@@ -53,7 +51,8 @@ class PlainTrainer(PPOTrainer):
         rows = self._input_rows(self._buffer.observations())
         values = evaluate_rows(self.critic, rows, self._input_rows(self._buffer.final_observations()), 64)
         rewards = self._signals.rewards(self._buffer.rows["rewards"], transitions)
-        rollout = self._rollout(rows, rewards - values.values, rewards, None, None)
+        targets = rewards - values.values, rewards, None, 64
+        rollout = make_rollout(self.context, self._update, self._buffer, rows, *targets)
         return Prepared(rollout, rewards, values, rewards, {})
 
 

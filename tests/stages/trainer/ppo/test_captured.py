@@ -11,7 +11,7 @@ from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.trainer.gradients import WARM_UP
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
-from headrace.stages.trainer.ppo.gradients import CapturedPPOSteps
+from headrace.stages.trainer.ppo.trainer import CapturedPPOSteps
 
 ACTIONS = ActionSpec(2, (3, 2), masked=True)
 VECTOR, IMAGE = ObservationSpec("o", (3,)), ObservationSpec("seen", (3, 20, 20), "uint8")

@@ -1,0 +1,229 @@
+"""All reward signals of a behaviour, and a full buffer as they take it in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.policy.sampling import environment_actions
+from headrace.stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
+from headrace.stages.trainer.intake import Transitions
+from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, arrays_of
+from headrace.stages.trainer.on_policy.values import (
+    CriticValues,
+    Floats,
+    advantages,
+    explained_variances,
+    rows_per_pass,
+)
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.rewards import make_signals
+from headrace.stages.trainer.rewards.signal import Extrinsic
+
+
+class Signals:
+    """All S reward signals of a behaviour, in the order of its settings.
+
+    With the environment's own reward alone, nothing of this costs anything.
+
+    Attributes:
+        names: [S]
+        gammas: [S] discounts.
+        strengths: [S] factors on rewards.
+        ignore_termination: [S] true where a signal's value goes on beyond the end of an episode that terminated.
+        sums: the rewards so far, by all signals but the environment's, of each agent in the middle of an episode; None
+            if there are no others.
+
+    Raises:
+        StageError: if a signal can't be made.
+    """
+
+    def __init__(self, context: TrainerContext) -> None:
+        self._context = context
+        self._signals = make_signals(context)
+        self.names = [signal.name for signal in self._signals]
+        self.gammas = np.array([signal.gamma for signal in self._signals])
+        self.strengths = np.array([signal.strength for signal in self._signals])
+        self.ignore_termination = np.array([signal.ignores_termination for signal in self._signals])
+        self._others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
+        self.sums = AgentTable(len(self._others), "float64") if self._others else None
+        self._losses: dict[str, list[float]] = {}
+
+    def observe(self, vectors: NDArray[np.float32]) -> None:
+        """Show all signals the vector observations [n, V] of new steps."""
+        for signal in self._signals:
+            signal.observe(vectors)
+
+    def transitions(self, buffer: RolloutBuffer) -> BufferTransitions | None:
+        """The rows of a full buffer as signals take them in; None if there is only the environment's reward."""
+        if not self._others:
+            return None
+        return BufferTransitions(self._context.spec, buffer, self._context.device)
+
+    def rewards(self, extrinsic: NDArray[np.float32], transitions: BufferTransitions | None) -> NDArray[np.float64]:
+        """Rewards [N, S] of all rows, times strength.
+
+        Args:
+            extrinsic: [N] the environment's.
+            transitions: `transitions()` of the same rows.
+
+        Raises:
+            NotFiniteError: if one is NaN or infinite.
+        """
+        rewards: NDArray[np.float64] = extrinsic.astype(np.float64)[:, None] * self.strengths
+        if transitions is None:
+            return rewards
+        block = rows_per_pass(self._context.spec)
+        for start in range(0, len(rewards), block):
+            rows = np.arange(start, min(start + block, len(rewards)))
+            some = transitions.take(rows)
+            for at in self._others:
+                rewards[rows, at] = self._signals[at].rewards(some) * self.strengths[at]
+        return rewards
+
+    def advantages(
+        self, rewards: Floats, values: CriticValues, lengths: NDArray[np.integer], over: NDArray[np.bool_], lambd: float
+    ) -> Floats:
+        """GAE [N, S] of rewards [N, S], given the trajectories [K] whose end no reward of the task can follow."""
+        valueless = over[:, None] & ~self.ignore_termination
+        return advantages(rewards, values.values, values.final_values, lengths, valueless, self.gammas, lambd)
+
+    def learner(self, transitions: BufferTransitions | None) -> Callable[[Tensor], None] | None:
+        """A function that lets the signals learn from some of the rows; None if there is nothing to learn."""
+        if transitions is None:
+            return None
+        self._losses = {}
+
+        def learn(rows: Tensor) -> None:
+            some = transitions.take(rows.numpy())
+            for at in self._others:
+                for name, loss in self._signals[at].learn(some).items():
+                    self._losses.setdefault(name, []).append(loss)
+
+        return learn
+
+    def report(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None, update: int) -> None:
+        """Report losses, and the sums of rewards over episodes that ended in the buffer.
+
+        Args:
+            buffer: the rows that were learned from.
+            rewards: [N, S] of these rows.
+            chains: which trajectory continues which.
+            update: number of the update, rising.
+        """
+        if self.sums is None or chains is None:
+            return
+        add, extend, behavior = self._context.statistics.add, self._context.statistics.extend, self._context.behavior
+        for name, losses in self._losses.items():
+            add(behavior, name, float(np.mean(losses)))
+        trajectories = buffer.trajectories
+        lengths = trajectories["lengths"]
+        finished = add_to_episodes(
+            self.sums,
+            trajectories["agent_ids"],
+            trajectories["episode_ids"],
+            buffer.ended,
+            np.add.reduceat(rewards[:, self._others], np.cumsum(lengths) - lengths),
+            update,
+            chains,
+        )
+        for column, at in enumerate(self._others):
+            if len(finished):
+                extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
+
+    def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
+        """What the critic's estimates [N, S], by their names, and its values and their targets [N, S] show."""
+        named = [name.capitalize() for name in self.names]
+        found = {
+            f"Policy/{signal} {estimate}": float(mean)
+            for estimate, each in estimates.items()
+            for signal, mean in zip(named, each.mean(axis=0), strict=True)
+        }
+        for signal, share in zip(named, explained_variances(values, targets).tolist(), strict=True):
+            if isfinite(share):  # targets that are all the same have no variance to explain
+                found[f"Policy/{signal} Explained Variance"] = share
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The signals' states by name, and the running sums."""
+        return {
+            "signals": {signal.name: signal.state_dict() for signal in self._signals},
+            "sums": None if self.sums is None else self.sums.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: if it belongs to other signals, or other networks; the message names the tensor.
+        """
+        found = state["signals"]
+        if set(found) != set(self.names):
+            raise StageError(
+                f"reward_signals: the saved state was made with {', '.join(sorted(found))}, "
+                f"but now there are {', '.join(sorted(self.names))}; a resumed run needs the same"
+            )
+        for signal in self._signals:
+            signal.load_state_dict(found[signal.name])
+        if self.sums is not None:
+            self.sums.load_state_dict(state["sums"])
+
+
+class BufferTransitions:
+    """The rows of a buffer as reward signals take them in: not normalised, with what was observed after each.
+
+    Args:
+        spec: observations and actions.
+        buffer: full; it must not change meanwhile.
+        device: the device that signals compute on.
+    """
+
+    def __init__(self, spec: BehaviorSpec, buffer: RolloutBuffer, device: str) -> None:
+        rows, trajectories = buffer.rows, buffer.trajectories
+        self._device = device
+        self._observations, self._finals = buffer.observations(), buffer.final_observations()
+        lengths = trajectories["lengths"]
+        self._trajectory = np.full(len(rows), -1, np.int64)  # of which a row is the last one
+        self._trajectory[np.cumsum(lengths) - 1] = np.arange(len(lengths))
+        drawn, choices = buffer.actions()
+        self._continuous = environment_actions(spec.actions, drawn, squashed=False)
+        self._choices = choices.astype(np.int64)
+        self._rewards = rows["rewards"]
+        self._ended = trajectories["terminated"]
+
+    def __len__(self) -> int:
+        return len(self._rewards)
+
+    def take(self, rows: NDArray[np.int64]) -> Transitions:
+        """Some of the transitions."""
+        trajectory = self._trajectory[rows]
+        last = np.flatnonzero(trajectory >= 0)
+        finals = trajectory[last]
+        terminated = np.zeros(len(rows), np.float32)
+        terminated[last] = self._ended[finals]
+        following = np.minimum(rows + 1, len(self) - 1)
+        next_arrays = []
+        for row, final in zip(arrays_of(self._observations), arrays_of(self._finals), strict=True):
+            array = row[following]
+            array[last] = final[finals]
+            next_arrays.append(array)
+        vectors, *others = next_arrays
+        here, *seen = (array[rows] for array in arrays_of(self._observations))
+        return Transitions(
+            Inputs.from_encoded(EncodedObservations(here, tuple(seen)), self._device),
+            Inputs.from_encoded(EncodedObservations(vectors, tuple(others)), self._device),
+            *(
+                torch.from_numpy(array).to(self._device)
+                for array in (self._continuous[rows], self._choices[rows], self._rewards[rows], terminated)
+            ),
+        )
