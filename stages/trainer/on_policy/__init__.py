@@ -1,6 +1,6 @@
 """On-policy training, from rows to weights, as PPO and POCA share it (imports torch).
 
-The path of one update, in order; `trainer.OnPolicyTrainer.learn` and `headrace.stages.trainer.ppo.trainer.PPOTrainer` walk it:
+The path of one update, in order; `trainer.OnPolicyTrainer.learn` and `headrace.stages.trainer.ppo.trainer` walk it:
 
 1. `rollout_buffer`: trajectories wait in columns until there are `buffer_size` rows, where `splitting` splits them.
 2. `signals`: the reward of each row, by each reward signal.

@@ -21,6 +21,7 @@ from headrace.queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS,
 from headrace.queues.messages import Array, Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
+from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.agent_table import AgentTable, Chains
@@ -285,6 +286,12 @@ class RolloutBuffer:
     def actions(self) -> tuple[NDArray[np.float32], Array]:
         """Continuous actions [N, C] as the policy drew them, and choices [N, branches]; width 0 without any."""
         return drawn_actions(self._spec.actions, self.rows.columns(), len(self))
+
+    def penalties(self) -> Array:
+        """What is added to logits [N, choices]: `MASK_PENALTY` where a choice was forbidden; width 0 without masks."""
+        if not self._spec.actions.masked:
+            return np.empty((len(self), 0))
+        return np.where(self.rows["action_masks"], np.float32(0), MASK_PENALTY)
 
     def action_features(self) -> NDArray[np.float32]:
         """Features [N, P] of each row's action."""

@@ -18,7 +18,6 @@ from torch import Tensor
 from headrace.config import OnPolicyHyperparameters, PPOHyperparameters
 from headrace.queues.messages import Array
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.policy.network.transfers import to_device
@@ -157,12 +156,9 @@ def make_rollout(
         heads: [N, H] the actor's heads, if they are known.
     """
     rows, h, cuts = buffer.rows, update.settings, buffer.cuts()
-    log_probs, (continuous, choices) = rows["log_probs"], buffer.actions()
+    log_probs, penalties, (continuous, choices) = rows["log_probs"], buffer.penalties(), buffer.actions()
     if not h.ratio_per_dimension:
         log_probs = log_probs.sum(axis=1, keepdims=True)
-    penalties: Array = np.empty((len(rows), 0))
-    if context.spec.actions.masked:
-        penalties = np.where(rows["action_masks"], np.float32(0), MASK_PENALTY)
 
     def rollout_with(old_log_probs: Array, weighted: Array) -> Rollout | SequenceRollout:
         targets = [continuous, penalties, old_log_probs, weighted, returns]
