@@ -68,7 +68,7 @@ def test_a_mask_among_the_observations_is_refused():
     seen = {"obs": {"space": "box", "size": [2]}, "action_mask": {"space": "box", "size": [2]}}
     game = Announcement((AgentSpaces("A", seen, MOVE),), True)
     with pytest.raises(
-        ProgramRefused, match=r"game, behaviour 'A': announces the observation 'action_mask': .*no mask"
+        ProgramRefused, match=r"game, behaviour 'A': announces the observation 'action_mask': .*can't forbid"
     ):
         assign_agents(game, [("A", 0)], "auto", "game")
 
