@@ -24,7 +24,7 @@ from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.hosts.child_process import started_early
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run
-from headrace.pipeline.main.references import in_place
+from headrace.pipeline.main.references import in_place, key_of
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.run_shape import for_viewers, settled_shape
 from headrace.pipeline.main.self_play import check_players, write_leagues
@@ -324,7 +324,7 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     failure = coordinator.shutdown.failure
     if failure is None:
         return
-    text = in_place(plan.config, failure.key, failure.message)
+    text = in_place(plan.config, key_of(failure, plan.config), failure.message)
     if failure.of_user and not plan.config.debug:
         text += "\n--debug shows the whole traceback."
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:

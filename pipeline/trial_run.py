@@ -23,12 +23,12 @@ from headrace.config.environment_kinds import load_entry
 from headrace.config.errors import KeyPath
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.pipeline.common.errors import RunError, RunFolderError
-from headrace.pipeline.common.graph import ACTOR, offline_demonstrations
+from headrace.pipeline.common.graph import offline_demonstrations
 from headrace.pipeline.common.seeds import choose_seed
-from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.main.references import key_of
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.reporting.console import OURS
 from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
@@ -40,15 +40,17 @@ from headrace.stages.environments.factory import HUMAN, EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, settled
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.exhibition.making import make_shown_group, why_not_shown
-from headrace.stages.ghost import policy_history
+from headrace.stages.ghost import swap_balance
 from headrace.stages.trainer.pacing import rows_per_update
 
 TICKS = 200
 """Steps of each instance, if there is time: episodes that end are followed by others."""
 ROWS = 128
-"""Steps that an update takes at most, of trainers of ours."""
-ENOUGH_S = 2.0
-"""Seconds after which the trial ends as soon as all have learned."""
+"""Steps that an update takes, of trainers of ours, or more where there are many instances."""
+UPDATES = 16
+"""Updates of a trainer at most, in these steps."""
+ENOUGH_S = 8.0
+"""Seconds after which the trial ends as soon as all have learned: where steps or updates take long."""
 _NEVER = 10**12
 
 
@@ -73,10 +75,10 @@ def try_run(config: RunConfig, limit_s: float = 30.0) -> list[dict[str, Any]]:
     if config.environment_kind.apart:
         watch_this_process()  # who ends the games, should this process be killed
     with tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True) as folder:
-        small = _smaller(config, folder)
+        small, rows = _smaller(config, folder)
         with _warnings() as remarks:
             try:
-                remarks[:0] = asyncio.run(_Trial(small, Path(folder), limit_s).run())
+                remarks[:0] = asyncio.run(_Trial(small, Path(folder), rows, limit_s).run())
             except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
                 remarks.insert(0, Remark(str(error)))
             except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -117,12 +119,14 @@ class _Trial:
     Args:
         config: the run's, with smaller sizes.
         folder: for all that it writes.
+        rows: steps after which a trainer has made an update.
         limit_s: as of `try_run`.
     """
 
-    def __init__(self, config: RunConfig, folder: Path, limit_s: float) -> None:
+    def __init__(self, config: RunConfig, folder: Path, rows: int, limit_s: float) -> None:
         self._config = config
         self._folder = folder
+        self._rows = rows
         self._limit_s = limit_s
         self._began_s = time.monotonic()
         self._stop = asyncio.Event()
@@ -140,20 +144,24 @@ class _Trial:
                 await coordinator.run(self._stop, self._look)
         failure = coordinator.shutdown.failure
         if failure is not None:
-            return [Remark(failure.message, key=failure.key or _key_of(failure, self._config))]
+            return [Remark(failure.message, key=key_of(failure, self._config))]
         return [Remark(words, serious=False) for words in self._missed(coordinator)]
 
     def _look(self, _: ProgressSnapshot) -> None:
         """End it in time, once there are environments."""
         behaviors = self._coordinator.starter.behaviors.values()
         passed_s = time.monotonic() - self._began_s
-        learned = all(_has_learned(state) for state in behaviors)
+        learned = all(self._has_learned(state) for state in behaviors)
         if behaviors and (passed_s > self._limit_s or (learned and passed_s >= ENOUGH_S)):
             self._stop.set()
 
+    def _has_learned(self, state: BehaviorState) -> bool:
+        """Return True if a behaviour has made an update, or has none to make; off-policy trainers count others, too."""
+        return not state.settings.learns or (state.version > 0 and state.step >= self._rows)
+
     def _missed(self, coordinator: Coordinator) -> Iterator[str]:
         for name, state in coordinator.starter.behaviors.items():
-            if not (_has_learned(state) or self._config.checkpoint_settings.inference):
+            if not (self._has_learned(state) or self._config.checkpoint_settings.inference):
                 yield (
                     f"not tried: the first update of {name}, which had {state.step} steps in {self._limit_s:g} s, the "
                     "time of the trial (raise env_settings.timeout_wait for more)"
@@ -162,26 +170,13 @@ class _Trial:
             yield missing
 
 
-def _key_of(failure: HostFailed, config: RunConfig) -> KeyPath:
-    """Return the section of the YAML that a failure without a key is about; none if it names the file itself."""
-    if config.path is not None and failure.message.startswith(str(config.path)):
-        return ()
-    named = (("behaviors", name) for name in config.behaviors if failure.message.startswith((f"{name}:", f"{name}?")))
-    return next(named, ("environment",) if failure.stage == ACTOR else ())
-
-
-def _has_learned(state: BehaviorState) -> bool:
-    """Return True if a behaviour has made an update, or has none to make; off-policy trainers count others, too."""
-    return not state.settings.learns or (state.version > 0 and state.step >= ROWS)
-
-
 @contextmanager
 def _warnings() -> Iterator[list[Remark]]:
     """Yield a list that gets the warnings of our loggers within, but for one about numbers that are the trial's."""
     found: list[Remark] = []
 
     def hear(record: logging.LogRecord) -> None:
-        if record.levelno == logging.WARNING and record.name != policy_history.__name__:
+        if record.levelno == logging.WARNING and record.name != swap_balance.__name__:
             found.append(Remark(record.getMessage(), serious=False))
 
     handler = logging.Handler(logging.WARNING)
@@ -197,10 +192,11 @@ def _warnings() -> Iterator[list[Remark]]:
 # The run's configuration with other sizes.
 
 
-def _smaller(config: RunConfig, folder: str) -> RunConfig:
-    """Return the configuration of the trial: all in this process, few steps, and nothing that reaches others."""
+def _smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
+    """Return the configuration of the trial, all in this process and nothing that reaches others, and its rows."""
     plain = config.to_plain()
-    instances = _with_few_instances(plain, config)
+    steps = TICKS * _with_few_instances(plain, config)
+    rows = max(ROWS, steps // UPDATES)
     hosts = plain["pipeline"]["hosts"]
     used = {"replay": hosts["replay"]["kind"] is not None, "inference": config.pipeline.inference == "central"}
     here = {which: {"kind": "inline"} for which in ("actors", "learners", *(each for each in used if used[each]))}
@@ -215,10 +211,10 @@ def _smaller(config: RunConfig, folder: str) -> RunConfig:
     if plain["replay"] is not None:
         plain["replay"]["speed"] = "max"
     for name, settings in config.behaviors.items():
-        _shrink(plain["behaviors"][name], settings, instances)
+        _shrink(plain["behaviors"][name], settings, steps, rows)
     if config.default_settings is not None:
-        _shrink(plain["default_settings"], config.default_settings, instances)
-    return RunConfig.from_plain(plain, config.path)
+        _shrink(plain["default_settings"], config.default_settings, steps, rows)
+    return RunConfig.from_plain(plain, config.path), rows
 
 
 def _with_few_instances(plain: dict[str, Any], config: RunConfig) -> int:
@@ -237,25 +233,25 @@ def _with_few_instances(plain: dict[str, Any], config: RunConfig) -> int:
     return int(section["num_envs"])
 
 
-def _shrink(block: dict[str, Any], settings: BehaviorSettings, instances: int) -> None:
+def _shrink(block: dict[str, Any], settings: BehaviorSettings, steps: int, rows: int) -> None:
     """Let a behaviour learn soon, and end soon after it."""
     hyperparameters = settings.hyperparameters
     if isinstance(hyperparameters, Hyperparameters):
-        small = hyperparameters.small(ROWS)
-        block["hyperparameters"] = small.model_dump(mode="json", by_alias=True)
-    rows = ROWS
-    if not isinstance(hyperparameters, Hyperparameters):  # of a trainer of the user's own, whose sizes are its own
-        rows = rows_per_update(settings, instances, off_policy=False)
+        block["hyperparameters"] = hyperparameters.small(rows).model_dump(mode="json", by_alias=True)
+    else:  # of a trainer of the user's own, whose sizes are its own
+        rows = rows_per_update(settings, 1, off_policy=False)
     block |= {
-        "max_steps": max(TICKS * instances, 2 * rows),
+        "max_steps": max(steps, 2 * rows),
         "checkpoint_interval": _NEVER,
         "summary_freq": _NEVER,
         "even_checkpoints": False,
         "stop_when": None,
     }
+    if memory := block.get("network_settings", {}).get("memory"):
+        memory["sequence_length"] = min(memory.get("sequence_length", rows), rows // 4)
     if block.get("self_play"):
         each = block["self_play"]
-        each |= {key: min(each.get(key, ROWS), ROWS) for key in ("save_steps", "team_change", "swap_steps")}
+        each |= {key: min(each.get(key, rows), rows) for key in ("save_steps", "team_change", "swap_steps")}
     for brain in block.get("brain", ()):
         if brain["use"] == PLAYER:
             brain["use"] = "random"

@@ -15,7 +15,8 @@ from headrace.config.environment_kinds import load_entry
 from headrace.config.errors import KeyPath, dotted
 from headrace.config.reward_signals import OwnSignalSettings
 from headrace.config.trainers import TRAINERS
-from headrace.pipeline.common.graph import offline_demonstrations
+from headrace.pipeline.common.graph import ACTOR, offline_demonstrations
+from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.main.self_play import check_samplers
 from headrace.pipeline.policies.brains import check_brains
 from headrace.pipeline.reporting.writers import check_writers
@@ -47,6 +48,16 @@ def in_place(config: RunConfig, key: KeyPath, message: str) -> str:
     """A message about a key, behind the place where the key stands."""
     place = config.place(key) if key else ""
     return f"{place}: {message}" if place else message
+
+
+def key_of(failure: HostFailed, config: RunConfig) -> KeyPath:
+    """Return the key of the YAML that a failure is about, or its section; none if it names the file itself."""
+    if failure.key:
+        return failure.key
+    if config.path is not None and failure.message.startswith(str(config.path)):
+        return ()
+    named = (("behaviors", name) for name in config.behaviors if failure.message.startswith((f"{name}:", f"{name}?")))
+    return next(named, ("environment",) if failure.stage == ACTOR else ())
 
 
 def _of_environment(config: RunConfig) -> Iterator[Callable[[], Any]]:
