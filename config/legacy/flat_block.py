@@ -145,7 +145,7 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
     _convert_memory(flat, target)
     if trainer != "bc":
         _convert_rewards(flat, section, target)
-        _convert_more(flat, target)
+        _convert_more(flat, trainer, target)
     for key in STAYED:
         if key in flat and not (trainer == "bc" and key in ("max_steps", "summary_freq")):
             target.put(key, _value(key, flat[key].value), flat[key])
@@ -313,10 +313,18 @@ def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> No
     target.put(f"{place}.learning_rate", 3e-4, flat["use_curiosity"])
 
 
-def _convert_more(flat: Flat, target: Target) -> None:
+def _convert_more(flat: Flat, trainer: str, target: Target) -> None:
+    def given(key: str) -> Any:
+        return integral(flat[key].value) if key in flat else SHIPPED[trainer][key]
+
     for name in ("pretraining", "behavioral_cloning"):
         if name in flat:
-            convert_cloning(flat[name], target, name)
+            if trainer == "sac":
+                convert_cloning(flat[name], target, name, 1, given("batch_size"))
+            elif name == "pretraining":  # by the next name the default was 3 at once
+                convert_cloning(flat[name], target, name, given("num_epoch"))
+            else:
+                convert_cloning(flat[name], target, name)
     if "self_play" in flat:
         convert_self_play(flat["self_play"], target, flat=True)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.config.environment_parameters import Lesson
-from headrace.config.legacy.old_values import Notes, OldValue, Target, integral, truth
+from headrace.config.legacy.old_values import Notes, OldValue, Target, integral, is_number, truth
 
 _SIZED = ("curiosity", "gail", "rnd")
 HARDWARE = ("cpu", "multi_gpu")
@@ -248,13 +248,37 @@ def _drop_samples(place: str, old: OldValue, notes: Notes) -> None:
         notes.wrong(old, message)
 
 
-def convert_cloning(cloning: OldValue, target: Target, name: str) -> None:
-    """Convert `pretraining`, the former name of `behavioral_cloning`, which has the same keys."""
+_BOUND, _PASSES = "samples_per_update", 3
+
+
+def convert_cloning(cloning: OldValue, target: Target, name: str, passes: Any = _PASSES, sac_batch: Any = None) -> None:
+    """Convert `pretraining`, the former name of `behavioral_cloning`, which has the same keys.
+
+    Args:
+        cloning: the section.
+        target: the block.
+        name: its key.
+        passes: those that the old trainer made at each update where the section says nothing of them.
+        sac_batch: `batch_size` of a block of the old SAC, which took as many demonstrated steps at each update, and all
+            if they were fewer than a batch of the section's own; None for other trainers.
+    """
     if name != "behavioral_cloning":
         target.notes.warn(cloning, name, "is 'behavioral_cloning' now")
     target.put("behavioral_cloning", {} if isinstance(cloning.value, dict) else cloning.value, cloning)
     for key, old in cloning.items():
-        target.put(f"behavioral_cloning.{key}", integral(old.value), old)
+        if sac_batch is not None and key == _BOUND:
+            message = "was no valid setting for the old sac, which took a batch at each update: left out"
+            target.notes.warn(old, f"{name}.{key}", message)
+        else:
+            target.put(f"behavioral_cloning.{key}", integral(old.value), old)
+    if not isinstance(cloning.value, dict):
+        return
+    if passes != _PASSES and not cloning.value.get("num_epoch"):
+        comment = f"as the old trainer made; today's default is {_PASSES}"
+        target.put("behavioral_cloning.num_epoch", passes, cloning, comment)
+    batch = cloning.value.get("batch_size") or sac_batch
+    if is_number(sac_batch) and is_number(batch) and batch <= sac_batch:
+        target.put(f"behavioral_cloning.{_BOUND}", sac_batch, cloning, "as many as the old sac took at each update")
 
 
 def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> None:

@@ -43,7 +43,7 @@ MOVED = [  # trainer, old key and value, new place below the behaviour, and valu
         "ppo",
         "pretraining: {demo_path: a.demo, strength: 0.5, steps: 1e4}",
         "behavioral_cloning",
-        {"demo_path": "a.demo", "strength": 0.5, "steps": 10000},
+        {"demo_path": "a.demo", "strength": 0.5, "steps": 10000, "num_epoch": 5},
     ),
 ]
 
@@ -99,6 +99,42 @@ def test_what_a_section_lacks_of_the_defaults_sections_goes_by_what_it_was(take)
     assert (a.self_play.window, a.self_play.save_steps, a.self_play.team_change) == (10, 900, 4500)
     assert a.network_settings.memory is None
     assert (a.behavioral_cloning.demo_path, a.behavioral_cloning.batch_size) == ("e", None)
+
+
+CLONING = "demo_path: d, strength: 1, steps: 5"
+CLONED = {"demo_path": "d", "strength": 1, "steps": 5}
+
+
+@pytest.mark.parametrize("name", ["pretraining", "behavioral_cloning"])
+@pytest.mark.parametrize(
+    ("own", "written"),
+    [
+        ("", {"num_epoch": 1, "samples_per_update": 16}),
+        (", num_epoch: 2", {"num_epoch": 2, "samples_per_update": 16}),
+        (", batch_size: 4", {"num_epoch": 1, "samples_per_update": 16, "batch_size": 4}),
+        (", batch_size: 17", {"num_epoch": 1, "batch_size": 17}),
+        (", samples_per_update: 500", {"num_epoch": 1, "samples_per_update": 16}),
+    ],
+)
+def test_the_old_sac_made_one_pass_over_as_many_demonstrated_steps_as_it_took_of_its_own(take, name, own, written):
+    taken = take(f"A: {flat('sac', f'batch_size: 16, {name}: {{{CLONING}{own}}}')}")
+    assert taken.data["behaviors"]["A"]["behavioral_cloning"] == CLONED | written
+    told = f"old.yaml:1: {name}.samples_per_update: was no valid setting for the old sac"
+    assert any(note.startswith(told) for note in taken.notes) == ("samples" in own)
+
+
+@pytest.mark.parametrize(
+    ("block", "written"),
+    [
+        (f"num_epoch: 6, pretraining: {{{CLONING}}}", {"num_epoch": 6}),
+        (f"num_epoch: 6, pretraining: {{{CLONING}, num_epoch: 2}}", {"num_epoch": 2}),
+        (f"num_epoch: 3, pretraining: {{{CLONING}, samples_per_update: 9}}", {"samples_per_update": 9}),
+        (f"num_epoch: 6, behavioral_cloning: {{{CLONING}}}", {}),
+    ],
+)
+def test_the_old_ppo_cloned_in_as_many_passes_as_it_learned_until_the_section_was_renamed(take, block, written):
+    taken = take(f"A: {flat('ppo', block)}")
+    assert taken.data["behaviors"]["A"]["behavioral_cloning"] == CLONED | written
 
 
 def test_a_section_may_name_another_one_over_and_over(take):
