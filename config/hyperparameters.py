@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, ValidationError
 
@@ -305,8 +305,10 @@ class ImpalaHyperparameters(Hyperparameters):
         description="Of rewards times `strength`. `abs_one`: to [-1, 1]; `soft_asymmetric`: 5·tanh(r/5), of which "
         "losses count 0.3 times.",
     )
-    clip_advantage: Float | None = Field(
-        None, gt=0, description="Advantages are cut off at plus and minus this; null: never."
+    clip_advantage: Flag | Annotated[Float, Field(gt=0)] | None = Field(
+        None,
+        description="A number: advantages are cut off at plus and minus this. `true`: those below 0 become 0, as in "
+        "the original learner. `false` or null: neither.",
     )
     shared_critic: Flag = Field(
         False,

@@ -108,7 +108,9 @@ class ImpalaUpdate(NetworkUpdate):
         log_ratios = on_host(log_probs) - unrolls.acted
         found, of_critic = self._vtrace(unrolls, log_ratios, values, final_values, self._limits)
         weights = found.advantages.sum(axis=1)
-        if h.clip_advantage is not None:
+        if h.clip_advantage is True:
+            weights = np.maximum(weights, 0)
+        elif h.clip_advantage:
             weights = np.clip(weights, -h.clip_advantage, h.clip_advantage)
         policy_gradient = -(log_probs @ torch.from_numpy(weights).to(values))
         baseline = self._baseline(values, found)

@@ -33,7 +33,7 @@ CASES = st.fixed_dictionaries(
         "replayed": st.booleans(),
         "cloned": st.booleans(),
         "reduction": st.sampled_from(["sum", "mean"]),
-        "clip_advantage": st.sampled_from([None, 0.5]),
+        "clip_advantage": st.sampled_from([None, 0.5, True]),
         "beta": st.sampled_from([0.0, 0.01, 1.0]),
         "lengths": st.lists(st.integers(1, 4), min_size=2, max_size=4),
         "seed": st.integers(0, 10**6),

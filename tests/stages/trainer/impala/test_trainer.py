@@ -98,6 +98,16 @@ def test_advantages_are_cut_off_where_asked():
     assert reported.last("loss/policy_gradient") == pytest.approx(-(expected.log_probs * clipped).sum(), rel=1e-4)
 
 
+def test_true_makes_advantages_below_zero_zero_as_in_the_original_learner_and_false_nothing():
+    batch, plain = experience(SPEC, [4] * 8), Reported()
+    expected = ByHand(batch)
+    advantages = expected.found.advantages[:, 0]
+    assert (advantages < 0).any() and (advantages > 0).any()
+    for clip, used in ((True, np.maximum(advantages, 0)), (False, advantages), (None, advantages)):
+        learn_once(impala(statistics=plain, hyperparameters={"clip_advantage": clip}), batch)
+        assert plain.last("loss/policy_gradient") == pytest.approx(-(expected.log_probs * used).sum(), rel=1e-4)
+
+
 def test_rewards_are_scaled_before_they_are_clipped():
     batch = experience(SPEC, [4] * 8)
     small = batch.replace(rewards=np.clip(batch.rewards * np.float32(0.5), -1, 1))
