@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.config.errors import ConfigError, Finding, KeyPath, Mistake, dotted, nowhere, suggest
 from headrace.config.run_config import RunConfig, merge_default_settings
+from headrace.config.section_checks import check_run, lacking_programs
 from headrace.config.tables import main_module
 from headrace.config.validation import check, show
 from headrace.config.yaml_reader import Document, read_file, read_text
@@ -36,6 +37,7 @@ def load_config(
     curriculum: Path | str | None = None,
     sampler: Path | str | None = None,
     lesson: int = 0,
+    complete: bool = True,
 ) -> RunConfig:
     """Load a configuration of any version of ML-Agents; files of old versions are converted, with warnings.
 
@@ -48,17 +50,21 @@ def load_config(
         curriculum: old lessons beside the file: a file, or a folder with one for each behaviour.
         sampler: a file of old samplers beside the file.
         lesson: the lesson that all curricula begin with, from 0.
+        complete: False if an option of a run may still name what is lacking (`--env`), which is a warning then.
 
     Raises:
         ConfigError: with every mistake in files and overrides.
     """
     if not isinstance(path, Mapping):
-        return _check(_read(path, curriculum, sampler, lesson), overrides)
+        return _check(_read(path, curriculum, sampler, lesson), overrides, complete)
     parsed, wrong_arguments = parse(overrides)
     data, _, misplaced = apply(plain(path), parsed)
     if wrong_arguments or misplaced:
         raise ConfigError([*wrong_arguments, *misplaced])
-    return RunConfig.from_plain(data)
+    config = RunConfig.from_plain(data)
+    if complete and (lacking := [nowhere(each.path, each.message) for each in lacking_programs(config)]):
+        raise ConfigError(lacking)
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +89,13 @@ def convert(
         lesson: the lesson that all curricula are to begin with, from 0.
 
     Raises:
-        ConfigError: with every mistake in the files; a converted file can be loaded.
+        ConfigError: with every mistake in the files, but for what only a run refuses, which is a warning.
     """
     from headrace.config.legacy import as_yaml
 
     modern = _read(path, curriculum, sampler, lesson)
-    warnings = _check(modern, ()).warnings
-    if modern.unchanged:
+    warnings = _check(modern, (), complete=False, model=_Converted).warnings
+    if modern.unchanged and not modern.document.tagged:
         return ConvertedFile(Path(path).read_text(encoding="utf-8-sig"), warnings)
     return ConvertedFile(f"{_CONVERTED}{as_yaml(modern.data, modern.notes.comments)}", warnings)
 
@@ -111,7 +117,16 @@ def _read(
     )
 
 
-def _check(modern: ConvertedDocument, overrides: Sequence[str | Override]) -> RunConfig:
+class _Converted(RunConfig):
+    """A configuration that nobody runs: what a run refuses is worth a warning."""
+
+    def _check_run(self) -> list[Finding]:
+        return []
+
+
+def _check(
+    modern: ConvertedDocument, overrides: Sequence[str | Override], complete: bool, model: type[RunConfig] = RunConfig
+) -> RunConfig:
     parsed, wrong_arguments = parse(overrides)
     data, sets, misplaced = apply(modern.data, parsed)
     mistakes = [*modern.mistakes, *wrong_arguments, *misplaced]
@@ -120,15 +135,18 @@ def _check(modern: ConvertedDocument, overrides: Sequence[str | Override]) -> Ru
         data = {**data, "checkpoint_settings": {**data["checkpoint_settings"], "resume": False}}
     completed, inherited = merge_default_settings(data)
     places = _Places(modern, sets)
+    lacking: list[Finding] = []
     try:
-        config = check(RunConfig, completed, places)
+        config = check(model, completed, places)
+        lacking += [*lacking_programs(config), *(check_run(config) if model is _Converted else ())]
+        mistakes += [places(each.path, each.message) for each in lacking if complete]
     except ConfigError as error:
         mistakes += error.mistakes
     name = modern.document.name
     if mistakes:
         raise ConfigError(sorted(mistakes, key=lambda each: (each.file != name, each.line or 0)))
     notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
-    findings = (*inherited, *((_RESUME_YIELDS,) if yields else ()))
+    findings = (*inherited, *((_RESUME_YIELDS,) if yields else ()), *lacking)
     return config.loaded(Path(name) if name else None, places, notes, findings)
 
 

@@ -12,7 +12,7 @@ from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from headrace.config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
-from headrace.config.section_checks import check_sections
+from headrace.config.section_checks import check_run, check_sections
 from headrace.config.section_warnings import section_warnings
 from headrace.config.sections import Sections
 from headrace.config.trainers import DEFAULT_TRAINER, declared_kind
@@ -127,7 +127,11 @@ class RunConfig(Sections):
             self._run_unity(environment)
         elif environment is not None:
             self._fill(environment=self._filled(environment))
-        return check_sections(self)
+        return [*check_sections(self), *self._check_run()]
+
+    def _check_run(self) -> list[Finding]:
+        """Find what a run refuses."""
+        return check_run(self)
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:
         """Without the section it is Unity too: there is one form of saying so from here on, but for action repeat."""

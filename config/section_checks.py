@@ -17,12 +17,16 @@ _MOST_PROGRAMS = 256
 """Of one actor: agents' ids leave no room for more."""
 
 
+def check_run(config: Sections) -> list[Finding]:
+    """Find what is no mistake in a file that is only converted: what environments a run has."""
+    return [*_about_environment(config)]
+
+
 def check_sections(config: Sections) -> list[Finding]:
-    """Find contradictions between sections."""
+    """Find all other contradictions between sections."""
     return [
         *_about_behaviors(config),
         *_about_teachers(config),
-        *_about_environment(config),
         *_about_roles(config),
         *_about_names(config),
         *_about_lessons(config),
@@ -113,7 +117,10 @@ def _about_environment(config: Sections) -> Iterator[Finding]:
 def check_behavior(config: Sections) -> Iterator[Finding]:
     """Find that agents of one kind have no behaviour."""
     if config.environment is not None and config.environment.behavior is None:
-        message = f"needs 'behavior', the name of its agents, since {len(config.behaviors)} behaviours are listed"
+        message = (
+            f"needs 'behavior', the name of its agents, since {len(config.behaviors)} behaviours are listed; such as "
+            f"environment.behavior: {next(iter(config.behaviors), 'Agent')}"
+        )
         involved = (("environment", "behavior"), _BEHAVIORS, _DEFAULT)
         yield Finding(("environment",), message, involved)
 
@@ -132,37 +139,40 @@ def check_roles(config: Sections) -> Iterator[Finding]:
         yield Finding(("environment",), message, involved)
 
 
-def check_programs(config: Sections) -> Iterator[Finding]:
-    """Find what other sections contradict in a run whose environments are programs, or an engine's editor."""
-    if _evaluated(config) and config.env_settings.env_path is None:
+def lacking_programs(config: Sections) -> Iterator[Finding]:
+    """Find what needs programs that `env_settings.env_path` has yet to name: an option may do so as a run starts."""
+    if not config.environment_kind.apart or config.env_settings.env_path is not None or config.replay is not None:
+        return
+    if _evaluated(config):
         message = (
             f"needs programs of its own, and {config.environment_kind.editor} is one, in which training takes place; "
             "build the game and give env_path (--env), or leave evaluation out"
         )
-        yield Finding(("evaluation",), message, (("environment",), ("env_settings", "env_path")))
-    if config.replay is None:
-        yield from _about_number_of_programs(config)
+        yield Finding(("evaluation",), message)
+    add = "env_path (--env); without it it is"
+    if config.environment_kind is ENVIRONMENT_KINDS[UNITY]:
+        add = "'environment', or env_path (--env); without them it is"
+    only = f"of what? Add {add} {config.environment_kind.editor}, which is one"
+    count, replicas = _number_of_programs(config), config.pipeline.hosts.actors.replicas
+    if count > 1:
+        yield Finding(("env_settings", "num_envs"), f"{count} environments {only}")
+    elif replicas > 1:
+        yield Finding(("pipeline", "hosts", "actors", "replicas"), f"{replicas} actors, each with environments {only}")
 
 
-def _about_number_of_programs(config: Sections) -> Iterator[Finding]:
-    settings, replicas = config.env_settings, config.pipeline.hosts.actors.replicas
+def _number_of_programs(config: Sections) -> int:
+    """Return how many an actor has."""
     of_unity = config.environment_kind is ENVIRONMENT_KINDS[UNITY]
-    count = settings.num_envs if of_unity or config.environment is None else config.environment.num_envs
-    programs = count * (replicas + _evaluated(config))
-    if settings.env_path is None:
-        involved: tuple[KeyPath, ...] = (("environment",), ("env_settings", "env_path"), ("replay",))
-        add = (
-            "'environment', or env_path (--env); without them it is"
-            if of_unity
-            else "env_path (--env); without it it is"
-        )
-        only = f"of what? Add {add} {config.environment_kind.editor}, which is one"
-        if count > 1:
-            yield Finding(("env_settings", "num_envs"), f"{count} environments {only}", involved)
-        elif replicas > 1:
-            message = f"{replicas} actors, each with environments {only}"
-            yield Finding(("pipeline", "hosts", "actors", "replicas"), message, involved)
-    elif settings.base_port and settings.base_port + programs - 1 > LAST_PORT:
+    return config.env_settings.num_envs if of_unity or config.environment is None else config.environment.num_envs
+
+
+def check_programs(config: Sections) -> Iterator[Finding]:
+    """Find what other sections contradict in a run whose environments are programs, or an engine's editor."""
+    if config.replay is not None:
+        return
+    settings, count = config.env_settings, _number_of_programs(config)
+    programs = count * (config.pipeline.hosts.actors.replicas + _evaluated(config))
+    if settings.env_path is not None and settings.base_port and settings.base_port + programs - 1 > LAST_PORT:
         message = (
             f"{settings.base_port} leaves no ports for {programs} environments, since each uses "
             "the next one; choose a lower one, or 0 for any that are free"

@@ -36,6 +36,7 @@ _EXECUTABLES_ALONE = {
 def section_warnings(config: Sections) -> list[Finding]:
     """Find what is valid in a configuration and should be known to its writer, behaviours included."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
+    found += _about_demonstrations_alone(config)
     for path, settings in config.blocks():
         if not settings.learns:
             found += [Finding((*path, *each.path), each.message) for each in _about_unlearned(config, settings)]
@@ -46,6 +47,21 @@ def section_warnings(config: Sections) -> list[Finding]:
             message = "nothing new is tried while learning, which seldom goes well; it is meant for --inference"
             found.append(Finding((*path, "network_settings", "deterministic"), message))
     return found
+
+
+def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
+    """Find what learns without acting in a run in which others act."""
+    if config.replay is not None or config.checkpoint_settings.inference:
+        return
+    alone = [name for name, each in config.behaviors.items() if each.learns and each.demonstrations is not None]
+    others = [name for name in config.behaviors if name not in alone]
+    for name in alone if others else ():
+        message = (
+            f"learns from demonstrations alone, and {others[0]} does not: they can't be trained in one run. This one "
+            f"leaves {name} out, and is refused if its environment has such agents. Give {name} a run of its own, or "
+            "let it imitate a 'teacher' of this run"
+        )
+        yield Finding(("behaviors", name), message)
 
 
 def _about_unlearned(config: Sections, settings: BehaviorSettings) -> Iterator[Finding]:

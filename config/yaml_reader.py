@@ -4,6 +4,9 @@ PyYAML's own loader makes strings of `1e-4` and `5e6`, bools of `on` and `no`, n
 and lets the last of two equal keys win. Here PyYAML only parses (`compose`), and scalars are
 read by the rules of YAML 1.2 (and `1_000` as a number). Keys are always text.
 
+ML-Agents 0.19 and 0.20 wrote Python's tags into `configuration.yaml`; those of its own classes are read as the plain
+data that they stand for, and nothing is made of any class.
+
 A file's size, its depth and the number of its values, aliases written out, are limited: a few lines of aliases could
 otherwise stand for more values than any memory holds.
 """
@@ -108,6 +111,8 @@ class Document:
         """Dicts with text keys, lists, and scalars."""
         self.mistakes = tuple(reader.mistakes)
         """Mistakes that leave the rest readable, such as keys that stand twice."""
+        self.tagged = reader.tagged
+        """True if Python's tags stand in it."""
         self.repeated = tuple(reader.repeated) if last_counts else ()
         """Of keys that stand twice, if the last one counts: a mistake in form, but only worth a warning."""
 
@@ -202,6 +207,7 @@ class _Reader:
         self.repeated: list[Mistake] = self.mistakes
         if last_counts:  # it is no mistake then, but worth a warning
             self.repeated = []
+        self.tagged = False
         self._name = name
         self._last_counts = last_counts
         self._open: set[int] = set()  # nodes being read: an alias to one of them would never end
@@ -219,8 +225,11 @@ class _Reader:
         if id(node) in self._open:
             self._wrong(node, path, "contains itself by an alias")
             return _Value(line, None)
-        self._open.add(id(node))
+        self._open.add(given := id(node))
         try:
+            plain = _untagged(node)
+            self.tagged |= plain is not node
+            node = plain
             if isinstance(node, yaml.MappingNode):
                 return _Value(line, self._map(node, path))
             if isinstance(node, yaml.SequenceNode):
@@ -229,14 +238,15 @@ class _Reader:
                 return _Value(line, items)
             return _Value(line, self._scalar(node, path))
         finally:
-            self._open.discard(id(node))
+            self._open.discard(given)
 
     def _map(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, _Value]:
         self._expect_tag(node, path, "map")
         own: dict[str, _Value] = {}
         merged: dict[str, _Value] = {}
         lines: dict[str, int] = {}
-        for key, value in node.value:
+        for written, value in node.value:
+            key = _untagged(written)
             if not isinstance(key, yaml.ScalarNode) or len(key.value) > MAX_KEY:
                 kind = "a map or list" if not isinstance(key, yaml.ScalarNode) else f"{len(key.value):,} characters"
                 self._wrong(key, path, f"a key must be a single word, not {kind}")
@@ -287,6 +297,43 @@ class _Reader:
 
     def _mistake(self, node: yaml.Node, path: KeyPath, message: str) -> Mistake:
         return Mistake(self._name, _line(node), dotted(path), message)
+
+
+_OF_ML_AGENTS = re.compile(rf"{_TAG}python/(object|name)(/apply|/new)?:(mlagents|collections)\.[\w.]+")
+_PYTHONS = {
+    **dict.fromkeys(("tuple", "list"), f"{_TAG}seq"),
+    **dict.fromkeys(("str", "unicode"), f"{_TAG}str"),
+    **dict.fromkeys(("int", "long", "float", "bool", "none"), _PLAIN),
+    "dict": f"{_TAG}map",
+}
+"""Python's tags of plain data, and YAML's."""
+
+
+def _untagged(node: yaml.Node) -> yaml.Node:
+    """Return what a node with a tag of Python's stands for; the node itself if it has none that is known."""
+    builtin = _PYTHONS.get(node.tag.removeprefix(f"{_TAG}python/"))
+    if builtin is not None:
+        return _retagged(node, builtin)
+    found = _OF_ML_AGENTS.fullmatch(node.tag)
+    if found is None:
+        return node
+    if isinstance(node, yaml.ScalarNode):  # a class or function by name
+        return yaml.ScalarNode(_PLAIN, "", node.start_mark, node.end_mark)
+    if isinstance(node, yaml.SequenceNode):  # an enumeration's member: its value
+        return _untagged(node.value[0]) if len(node.value) == 1 else _retagged(node, f"{_TAG}seq")
+    if found[2]:
+        parts = {key.value: value for key, value in node.value}
+        content = parts.get("dictitems", parts.get("state"))
+        return (
+            yaml.MappingNode(f"{_TAG}map", [], node.start_mark, node.end_mark)
+            if content is None
+            else _untagged(content)
+        )
+    return _retagged(node, f"{_TAG}map")
+
+
+def _retagged(node: yaml.Node, tag: str) -> yaml.Node:
+    return type(node)(tag, node.value, node.start_mark, node.end_mark)
 
 
 def _plain_scalar(text: str) -> Any:

@@ -51,7 +51,7 @@ def follow(arguments: Sequence[str] | None) -> int:
             return _serve(args)
         if args.convert is not None:
             return _convert(args.convert, request)
-        config = load_config(request.config, request.overrides, **request.old_files)
+        config = load_config(request.config, request.overrides, complete=not args.validate, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
             raise CommandError("\n".join(wrong))

@@ -90,11 +90,12 @@ def students_of(config: RunConfig, behavior: str) -> list[str]:
 
 
 def offline_demonstrations(config: RunConfig) -> dict[str, str]:
-    """Return the `demo_path` of each behaviour that learns from demonstrations alone, without acting."""
+    """Return the `demo_path` of each behaviour where all learn from demonstrations alone, and nobody acts."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return {}
     paths = {name: settings.demonstrations for name, settings in config.behaviors.items() if settings.learns}
-    return {name: path for name, path in paths.items() if path is not None}
+    alone = {name: path for name, path in paths.items() if path is not None}
+    return alone if len(alone) == len(config.behaviors) else {}
 
 
 def decides_centrally(config: RunConfig) -> bool:

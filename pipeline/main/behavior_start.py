@@ -88,7 +88,14 @@ class BehaviorStarter:
             self._run.shutdown.learner_started()
 
     async def _open_for(self, slot: ActorSlot, spec: BehaviorSpec) -> None:
-        learns = self._plan.config.behavior_settings(spec.name).learns
+        settings = self._plan.config.behavior_settings(spec.name)
+        learns = settings.learns
+        if learns and settings.demonstrations is not None and not self._plan.replay_edge and not self._plan.playing:
+            raise RunError(
+                f"behaviors.{spec.name}: the environment has it, and it learns from demonstrations alone, so it can't "
+                f"be trained in a run in which agents act; leave all others out of its file (listed: "
+                f"{', '.join(self._plan.config.behaviors)}), or let it imitate a 'teacher' of this run"
+            )
         if spec.name not in self.behaviors and (self._plan.playing or not learns):
             self._run.flow.ledger.open_unbounded(spec.name)  # nobody learns from its steps
         self._broadcaster.publisher.add_behavior(spec.behavior_id)

@@ -14,10 +14,10 @@ from headrace.config import RunConfig
 from headrace.config.environment_kinds import load_entry
 from headrace.config.errors import dotted
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.config.section_checks import persons_in
+from headrace.config.section_checks import lacking_programs, persons_in
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import offline_demonstrations
-from headrace.pipeline.main.references import names_of_main
+from headrace.pipeline.main.references import in_place, names_of_main
 from headrace.pipeline.policies.export import NEWEST
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
@@ -58,18 +58,10 @@ def _mistakes(config: RunConfig, checks: Iterable[Callable[[RunConfig], None]]) 
     return found
 
 
-def _check_alone(config: RunConfig) -> None:
-    """Check that what learns from demonstrations alone has a run of its own."""
-    offline = offline_demonstrations(config)
-    others = [name for name in config.behaviors if name not in offline]
-    if offline and others:
-        raise RunError(
-            f"{next(iter(offline))} learns from demonstrations alone, and {others[0]} does not: they can't be trained "
-            f"in one run; train {', '.join(offline)} in a run of its own, or let it imitate a `teacher` of this run."
-        )
-
-
 def _check_environment(config: RunConfig) -> None:
+    lacking = [in_place(config, each.path, f"{dotted(each.path)}: {each.message}") for each in lacking_programs(config)]
+    if lacking:
+        raise RunError("\n".join(lacking))
     check = config.environment_kind.preflight
     try:
         if check is not None:
@@ -178,7 +170,7 @@ def _check_streams(config: RunConfig) -> None:
 
 
 _PARTS = (
-    *(_check_alone, _check_streams, _check_demonstrations, _check_starts),
+    *(_check_streams, _check_demonstrations, _check_starts),
     *(_check_host_kinds, _check_persons),
 )
 """The checks of what a run needs beside its environment, and beside the run that it goes on from."""

@@ -50,7 +50,7 @@ def _find_game(config: RunConfig) -> Callable[..., Any]:
         listed = config.behaviors
         raise StageError(
             f"environment: needs 'behavior', the name of its agents, since {len(listed)} behaviours are listed; such "
-            f"as behavior: {game if game in listed else next(iter(listed), game)}",
+            f"as environment.behavior: {game if game in listed else next(iter(listed), game)}",
             key=("environment",),
         )
     return make

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from placed import without_places
@@ -22,6 +24,10 @@ from headrace.config import (
     SACHyperparameters,
     load_config,
 )
+from headrace.config.load import convert
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.graph import offline_demonstrations
+from headrace.pipeline.main.preflight import check_run
 
 
 def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_of):
@@ -709,3 +715,69 @@ def test_importing_and_loading_takes_nothing_heavy():
     command = [sys.executable, "-c", code, str(EXAMPLES / "cartpole.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLES.parents[1])
     assert done.stdout.strip() == "[]"
+
+
+# --- what only a run needs
+
+
+PROGRAMS = [
+    ("env_settings: {num_envs: 8}", "env_settings.num_envs: 8 environments of what?"),
+    ("environment: {kind: godot, num_envs: 4}", "env_settings.num_envs: 4 environments of what?"),
+    ("environment: {kind: open_protocol, num_envs: 2}", "env_settings.num_envs: 2 environments of what?"),
+    ("pipeline: {hosts: {actors: {replicas: 2}}}", "pipeline.hosts.actors.replicas: 2 actors, each with"),
+    ("evaluation: {every: 500}", "evaluation: needs programs of its own"),
+]
+
+
+@pytest.mark.parametrize(("section", "message"), PROGRAMS, ids=[section for section, _ in PROGRAMS])
+def test_what_programs_an_option_may_yet_name_refuses_a_run_alone(tmp_path, section, message):
+    path = tmp_path / "a.yaml"
+    path.write_text(f"{section}\nbehaviors: {{A: {{trainer_type: ppo}}}}\n")
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(path)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(yaml.safe_load(path.read_text()))
+    later = load_config(path, complete=False)
+    assert any(message in warning for warning in later.warnings)
+    with pytest.raises(RunError, match=re.escape(message)):
+        check_run(later)
+    converted = convert(path)
+    assert converted.text == path.read_text() and any(message in warning for warning in converted.warnings)
+    load_config(path, [f"env_settings.env_path={tmp_path}/game"])
+
+
+def test_who_learns_without_acting_is_left_out_where_others_act(tmp_path):
+    path = tmp_path / "a.yaml"
+    clones = "{trainer_type: bc, hyperparameters: {demo_path: d}}"
+    path.write_text(f"behaviors: {{Hall: {clones}, Pupil: {{trainer_type: ppo}}}}\n")
+    (warning,) = load_config(path).warnings
+    assert (
+        "behaviors.Hall: learns from demonstrations alone, and Pupil does not: they can't be trained in one run"
+        in warning
+    )
+    assert offline_demonstrations(load_config(path)) == {}
+    path.write_text(f"behaviors: {{Hall: {clones}, Wall: {clones}}}\n")
+    assert load_config(path).warnings == ()
+    assert offline_demonstrations(load_config(path)) == {"Hall": "d", "Wall": "d"}
+
+
+CONFIGURATION = """
+default_settings: null
+behaviors: !!python/object/apply:mlagents.trainers.settings.DefaultTrainerDict
+  args:
+  - !!python/name:mlagents.trainers.settings.TrainerSettings ''
+  dictitems:
+    Runner: {trainer_type: ppo, hyperparameters: {batch_size: 64, buffer_size: 640}, max_steps: 50000000}
+"""
+
+
+def test_a_configuration_with_pythons_tags_is_read_and_converted_to_one_without(tmp_path):
+    path, new = tmp_path / "configuration.yaml", tmp_path / "new.yaml"
+    path.write_text(CONFIGURATION)
+    assert load_config(path).behaviors["Runner"].max_steps == 50000000
+    new.write_text(convert(path).text)
+    assert "!!" not in new.read_text()
+    assert load_config(new).to_plain() == load_config(path).to_plain()
+    path.write_text(CONFIGURATION.replace("max_steps", "max_step"))
+    with pytest.raises(ConfigError, match=r"configuration\.yaml:7: behaviors\.Runner\.max_step: unknown key"):
+        load_config(path)

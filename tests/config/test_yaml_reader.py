@@ -228,3 +228,56 @@ def test_a_key_that_is_not_there_has_no_line_in_maps_that_are_merged_into_themse
     document = read_text("a: &a {<<: *a, x: 1}\nb: &b {<<: [*a, *b]}", "test.yaml")
     assert document.line_of(("b", "nowhere")) == 2
     assert document.has(("b", "x"))
+
+
+OF_ML_AGENTS = """
+behaviors: !!python/object/apply:mlagents.trainers.settings.DefaultTrainerDict
+  args:
+  - !!python/name:mlagents.trainers.settings.TrainerSettings ''
+  dictitems:
+    Ball: {trainer_type: !!python/object/apply:mlagents.trainers.settings.TrainerType [ppo]}
+    Bell: !!python/object:mlagents.trainers.settings.TrainerSettings
+      max_steps: 5
+      sizes: !!python/tuple [1, 2]
+      by_name: !!python/object/apply:collections.defaultdict
+        args: [!!python/name:mlagents.trainers.settings.Nothing '']
+        dictitems:
+          ? !!python/object/apply:mlagents.trainers.settings.RewardSignalType [gail]
+          : !!python/object/new:mlagents.trainers.settings.GAIL {state: {strength: !!python/float 1.5}}
+    Bill: !!python/object/apply:mlagents.trainers.settings.TrainerSettings {}
+"""
+
+
+def test_pythons_tags_of_ml_agents_stand_for_the_plain_data_in_them():
+    document = read_text(OF_ML_AGENTS, "old.yaml")
+    assert document.mistakes == () and document.tagged
+    assert document.data == {
+        "behaviors": {
+            "Ball": {"trainer_type": "ppo"},
+            "Bell": {"max_steps": 5, "sizes": [1, 2], "by_name": {"gail": {"strength": 1.5}}},
+            "Bill": {},
+        }
+    }
+    assert document.line_of(("behaviors", "Bell", "max_steps")) == 8
+    assert not read_text("behaviors: {Ball: {}}", "new.yaml").tagged
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "!!python/object/apply:os.system [ls]",
+        "!!python/object/apply:mlagentsx.f [1]",
+        "!!python/object/new:subprocess.Popen {args: [ls]}",
+        "!!python/module:os ''",
+        "!!python/name:os.system ''",
+        "!mine {a: 1}",
+    ],
+)
+def test_other_tags_are_mistakes_and_nothing_is_made_of_any_class(tag):
+    (mistake,) = read_text(f"x: {tag}", "test.yaml").mistakes
+    assert str(mistake).startswith("test.yaml:1: x: the tag")
+
+
+def test_a_tagged_map_that_contains_itself_is_a_mistake():
+    document = read_text("x: &a !!python/object:mlagents.X {y: *a}", "test.yaml")
+    assert "contains itself" in str(document.mistakes[0])

@@ -65,14 +65,6 @@ def test_demonstrations_that_are_not_there_are_a_mistake_before_anything_is_star
         run_here(imitating({"demo_path": "nowhere.stream"}), tmp_path, "absent")
 
 
-def test_demonstrations_alone_do_not_go_with_a_behaviour_that_acts(recorded, tmp_path):
-    plain = cartpole(**INLINE)
-    plain["behaviors"]["Copy"] = changed(IMITATOR, {"hyperparameters__demo_path": streams(recorded)[0]})
-    plain["environment"]["behavior"] = "CartPole"
-    with pytest.raises(RunError, match="run of its own"):
-        run_here(plain, tmp_path, "mixed")
-
-
 def test_a_run_starts_from_another_runs_newest_policy(recorded, tmp_path):
     results = recorded.parent
     plain = cartpole(behaviors__CartPole__max_steps=500, **INLINE)
@@ -108,3 +100,18 @@ def test_initial_policy_is_none_for_a_start_from_nothing():
     from headrace.config import RunConfig
 
     assert initial_policy(RunConfig.from_plain(cartpole()), "CartPole") is None
+
+
+@pytest.mark.lengthy
+def test_who_learns_without_acting_is_no_hindrance_where_others_act_unless_the_environment_has_it(recorded, tmp_path):
+    alone = imitating({"demo_path": streams(recorded)[0]})["behaviors"]["CartPole"]
+    plain = cartpole(
+        **INLINE, behaviors__Hall=alone, behaviors__CartPole__max_steps=1000, environment__behavior="CartPole"
+    )
+    result = run_here(plain, tmp_path, "mixed")
+    assert result.behaviors["CartPole"].step >= 1000 and "Hall" not in result.behaviors
+    plain["environment"]["behavior"] = "Hall"
+    with pytest.raises(
+        RunFailed, match=r"behaviors\.Hall: the environment has it, and it learns from demonstrations alone"
+    ):
+        run_here(plain, tmp_path, "met")

@@ -23,7 +23,6 @@ GAIL = {"reward_signals": {"gail": {"demo_path": "expert.demo"}}}
         ({**PENDULUM, "behaviors": {"A": {"init_path": "absent.pt"}}}, r"A\.init_path: there is no file absent\.pt"),
         ({"behaviors": {"A": CLONES}}, r"A: demo_path 'expert\.demo': there is no such file"),
         ({**PENDULUM, "behaviors": {"A": GAIL}}, r"A: demo_path 'expert\.demo': there is no such file"),
-        ({"behaviors": {"A": CLONES, "B": {}}}, "A learns from demonstrations alone, and B does not"),
     ],
 )
 def test_what_a_run_lacks_is_named_before_it_starts(plain, message):

@@ -176,6 +176,28 @@ def test_what_is_named_otherwise_is_looked_for_as_well(text, line, message, path
     assert message in told
 
 
+@pytest.mark.parametrize(
+    ("game", "listed", "cure"),
+    [
+        ("Volley", "{Volley: {brain: scripted, broadcast: true}, Student: {}}", "environment.behavior: Volley"),
+        ("Volley", "{Red: {}, Blue: {}}", "environment.behavior: Red"),
+        ("ConnectFour", "{Red: {}, ConnectFour: {}}", "environment.behavior: ConnectFour"),
+    ],
+)
+def test_a_game_of_which_nobody_knows_whose_agents_are_in_it_is_refused_with_the_key(game, listed, cure, path, capsys):
+    path.write_text(f"environment: {{kind: builtin, id: {game}}}\nbehaviors: {listed}\n", encoding="utf-8")
+    status, (told,) = validated(path, capsys)
+    assert status == 2
+    assert told.startswith(f"{path}:1: environment: needs 'behavior', the name of its agents, since 2 behaviours")
+    assert told.endswith(f"such as {cure}")
+
+
+@pytest.mark.parametrize("section", ["{kind: builtin, id: Pursuit}", "{kind: builtin, id: Volley, behavior: Red}"])
+def test_a_game_that_names_its_behaviours_or_is_told_the_name_needs_no_more(section, path, capsys):
+    path.write_text(f"environment: {section}\nbehaviors: {{Red: {{}}, Evader: {{}}}}\n", encoding="utf-8")
+    assert validated(path, capsys) == (0, [])
+
+
 def test_a_replay_needs_no_environment(path, capsys):
     path.write_text(
         "behaviors: {Ball: {}}\nenvironment: {kind: gymnasium, factory: your:Env}\nreplay: {streams: [a.stream]}\n",
