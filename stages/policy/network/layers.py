@@ -8,6 +8,7 @@ heads stay float32: there rounding costs accuracy, and nothing is gained.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from math import e, log, pi, sqrt
 from pathlib import Path
@@ -203,6 +204,28 @@ def write_tanh(z: Tensor, out: Tensor) -> None:
         np.tanh(z.numpy(), out=out.numpy())
     else:
         torch.tanh(z, out=out)
+
+
+_ATEN: Any = torch.ops.aten
+
+WRITE_ACTIVATION: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "relu": lambda z, out: torch.clamp_min(z, 0, out=out),
+    "tanh": write_tanh,
+    "elu": lambda z, out: _ATEN.elu.out(z, out=out),
+    "swish": lambda z, out: _ATEN.silu.out(z, out=out),
+}
+"""Write an activation of z, without a graph; `out` may be z where the slope is not of the input."""
+TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "relu": lambda gradient, kept: _ATEN.threshold_backward.grad_input(gradient, kept, 0, grad_input=gradient),
+    "tanh": lambda gradient, kept: _ATEN.tanh_backward.grad_input(gradient, kept, grad_input=gradient),
+    "elu": lambda gradient, kept: _ATEN.elu_backward.grad_input(
+        gradient, 1.0, 1.0, 1.0, True, kept, grad_input=gradient
+    ),
+    "swish": lambda gradient, kept: _ATEN.silu_backward.grad_input(gradient, kept, grad_input=gradient),
+}
+"""Multiply a gradient in place by the slope of the activation, at its output or input, by autograd's operators."""
+SLOPE_OF_INPUT = frozenset({"swish"})
+"""Activations whose slope is found at their input."""
 
 
 def layer_norm(x: Tensor) -> Tensor:

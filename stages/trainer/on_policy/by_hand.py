@@ -33,7 +33,7 @@ r = π / π_old and the cost k = -advantage, the derivative by log π is r·k wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import e, log, pi
 from typing import Any
@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.network.layers import HiddenProducts, write_tanh
+from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION, HiddenProducts
 from headrace.stages.policy.network.protocol import Perceptrons
 
 Numbers = NDArray[np.floating[Any]]
@@ -260,7 +260,8 @@ class _NarrowLayer:
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = (each.numpy() for each in parameters)
-        self._activate, self._slope, self._keeps_z = _OF_NUMPY[activation]
+        self._activate, self._times_slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
+        self._keeps_z, self._tanh = activation in SLOPE_OF_INPUT, activation == "tanh"
 
     def make_room(self, rows: int) -> None:
         shape, dtype = (len(self._weight), rows, self._weight.shape[2]), torch.from_numpy(self._weight).dtype
@@ -272,11 +273,19 @@ class _NarrowLayer:
     def forward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
         np.matmul(inputs.numpy() if before is None else before.outputs, self._weight, out=self._inputs)
         self._inputs += self._bias
-        self._activate(self)
+        if self._tanh:
+            np.tanh(self.outputs, out=self.outputs)
+        else:  # of which NumPy would make two to five passes
+            self._activate(self.z, self.y)
 
     def backward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
         x = inputs.numpy() if before is None else before.outputs
-        self._slope(self)
+        if self._tanh:  # f′ = 1 - y²
+            np.multiply(self.outputs, self.outputs, out=self.outputs)
+            np.subtract(1.0, self.outputs, out=self.outputs)
+            self.deltas *= self.outputs
+        else:
+            self._times_slope(self.delta, self.z)
         np.matmul(x.swapaxes(-1, -2), self.deltas, out=self._of_weight)
         np.matmul(self._ones, self.deltas, out=self._of_bias[:, 0])
         if before is not None:
@@ -289,7 +298,8 @@ class _WideLayer:
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = parameters
         self._rounded = products.product if products.rounds(self._weight) else None
-        self._activate, self._slope, self._keeps_z = _OF_TORCH[activation]
+        self._activate, self._times_slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
+        self._keeps_z = activation in SLOPE_OF_INPUT
 
     def make_room(self, rows: int) -> None:
         towers, _, units = self._weight.shape
@@ -305,11 +315,11 @@ class _WideLayer:
         else:
             self._rounded(x, self._weight, self.z)
             self.z.add_(self._bias)
-        self._activate(self.z, out=self.y)
+        self._activate(self.z, self.y)
 
     def backward(self, inputs: Tensor, before: _WideLayer | None) -> None:
         x = inputs.expand(len(self.y), *inputs.shape) if before is None else before.y
-        self._slope(self)
+        self._times_slope(self.delta, self.z)
         multiply = self._rounded or _multiply
         multiply(x.transpose(1, 2), self.delta, self._of_weight)
         torch.bmm(self._ones, self.delta, out=self._of_bias)
@@ -339,61 +349,3 @@ def make_layers(
     units = max(weight.shape[2] for weight, *_ in of_layer)
     kind = _WideLayer if units >= FEWEST_OF_TORCH or units * rows >= LEAST_OF_TORCH else _NarrowLayer
     return [kind(activation, products, *parameters) for parameters in of_layer]
-
-
-# Activations by NumPy: z in `outputs` becomes y; then ∂L/∂y in `deltas` becomes δ, and `outputs` are spent. -----------
-
-
-def _tanh(layer: _NarrowLayer) -> None:
-    np.tanh(layer.outputs, out=layer.outputs)
-
-
-def _tanh_backward(layer: _NarrowLayer) -> None:
-    """f′ = 1 - y²."""
-    np.multiply(layer.outputs, layer.outputs, out=layer.outputs)
-    np.subtract(1.0, layer.outputs, out=layer.outputs)
-    layer.deltas *= layer.outputs
-
-
-# Activations by torch: y of `z`; then ∂L/∂y in `delta` becomes δ, by the operators that autograd calls. ---------------
-
-_ATEN = torch.ops.aten
-
-
-def _tanh_of_torch(layer: _WideLayer) -> None:
-    """f′ = 1 - y²."""
-    _ATEN.tanh_backward.grad_input(layer.delta, layer.y, grad_input=layer.delta)
-
-
-def _relu_of_torch(layer: _NarrowLayer | _WideLayer) -> None:
-    """f′ = 1 where y > 0, else 0."""
-    _ATEN.threshold_backward.grad_input(layer.delta, layer.y, 0, grad_input=layer.delta)
-
-
-def _swish_of_torch(layer: _NarrowLayer | _WideLayer) -> None:
-    """f′ = σ(z)·(1 + z·(1 - σ(z)))."""
-    _ATEN.silu_backward.grad_input(layer.delta, layer.z, grad_input=layer.delta)
-
-
-def _elu_of_torch(layer: _NarrowLayer | _WideLayer) -> None:
-    """f′ = 1 where y > 0, else y + 1."""
-    _ATEN.elu_backward.grad_input(layer.delta, 1.0, 1.0, 1.0, True, layer.y, grad_input=layer.delta)
-
-
-_OF_TORCH: dict[str, tuple[Callable[..., Any], Callable[[_WideLayer], None], bool]] = {
-    "tanh": (write_tanh, _tanh_of_torch, False),
-    "relu": (_ATEN.relu.out, _relu_of_torch, False),
-    "swish": (_ATEN.silu.out, _swish_of_torch, True),
-    "elu": (_ATEN.elu.out, _elu_of_torch, False),
-}
-"""f, its backward pass, and whether that needs z; y takes z's place where not, as memory is what large layers wait for.
-"""
-
-_OF_NUMPY: dict[str, tuple[Callable[[_NarrowLayer], object], Callable[[_NarrowLayer], None], bool]] = {
-    "tanh": (_tanh, _tanh_backward, False),
-    # NumPy would take two to five passes for each.
-    "relu": (lambda layer: _ATEN.relu.out(layer.z, out=layer.y), _relu_of_torch, False),
-    "swish": (lambda layer: _ATEN.silu.out(layer.z, out=layer.y), _swish_of_torch, True),
-    "elu": (lambda layer: _ATEN.elu.out(layer.z, out=layer.y), _elu_of_torch, False),
-}
-"""Both passes of narrow layers, and whether the second needs z."""

@@ -8,7 +8,7 @@ result. Here a pass keeps its results in buffers of its own, gradients of weight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,25 +18,8 @@ from torch import Tensor, nn
 
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.layers import HiddenProducts, write_tanh
+from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION, HiddenProducts
 
-_aten: Any = torch.ops.aten
-
-FORWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "relu": lambda z, result: torch.clamp_min(z, 0, out=result),
-    "tanh": write_tanh,
-    "elu": lambda z, result: _aten.elu.out(z, out=result),
-    "swish": lambda z, result: _aten.silu.out(z, out=result),
-}
-BACKWARD: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "relu": lambda gradient, kept: _aten.threshold_backward.grad_input(gradient, kept, 0, grad_input=gradient),
-    "tanh": lambda gradient, kept: _aten.tanh_backward.grad_input(gradient, kept, grad_input=gradient),
-    "elu": lambda gradient, kept: _aten.elu_backward.grad_input(
-        gradient, 1.0, 1.0, 1.0, True, kept, grad_input=gradient
-    ),
-    "swish": lambda gradient, kept: _aten.silu_backward.grad_input(gradient, kept, grad_input=gradient),
-}
-"""Multiply a gradient [B, hidden] by the slope of the activation, at its output; of swish, at its input."""
 FEW = 32
 """Columns up to which the transposed product is quicker: five times at 4, and never slower."""
 
@@ -75,9 +58,9 @@ class _Pass:
 
     def __init__(self, parameters: list[Tensor], activation: str, products: HiddenProducts, frozen: bool) -> None:
         self._weights, self._biases = parameters[0::2], parameters[1::2]
-        self._forward, self._backward = FORWARD[activation], BACKWARD[activation]
+        self._forward, self._backward = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
         self._products = products
-        self._keeps_z = activation == "swish"
+        self._keeps_z = activation in SLOPE_OF_INPUT
         self._learns = not frozen
         self._x = torch.empty(0)
         self._zs: list[Tensor] = []
@@ -193,8 +176,8 @@ class HandPerceptron:
         parameters = head.weight, head.bias, _gradient(head.weight), _gradient(head.bias)
         self._head, bias, self._of_head, self._of_bias = (each.detach().numpy() for each in parameters)
         self._head_weight, self._bias = head.weight.detach(), bias[:, None]
-        self._activate, self._slope = FORWARD[activation], BACKWARD[activation]
-        self.keeps_z = activation == "swish"
+        self._activate, self._slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
+        self.keeps_z = activation in SLOPE_OF_INPUT
         """Whether the activation's slope is found at what goes into it, instead of at what comes out."""
 
     def forward(self, x: Tensor, room: Room) -> Numbers:
