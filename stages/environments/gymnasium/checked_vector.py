@@ -19,6 +19,7 @@ from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch, Array
 from headrace.stages.environments.checks import FlagsColumn, described, observation_problem, rewards_column, stack
 from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
+from headrace.stages.environments.gymnasium.mask_infos import keep_masks
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
 from headrace.stages.environments.parameters import EpisodeParameters, Floats
 from headrace.stages.environments.rendering import picture_of
@@ -81,6 +82,8 @@ class CheckedVector:
         self._name = name
         self._closed = False
         self._who = envs.who if isinstance(envs, InTurnVectorEnv) else self._instance
+        if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            keep_masks(envs.unwrapped)
         self._terminated, self._truncated = FlagsColumn("terminated"), FlagsColumn("truncated")
         try:
             self.mode = _autoreset_mode(envs, name)

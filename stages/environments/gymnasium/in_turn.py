@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from headrace.stages.environments.checks import addresses_of, column, stack
+from headrace.stages.environments.gymnasium.mask_infos import MISSING, add_mask, hints_of_masks
 from headrace.stages.environments.gymnasium.single import (
     RAISED,
     AnyEnv,
@@ -26,11 +27,8 @@ from headrace.stages.environments.gymnasium.single import (
     prepared,
     wrapper_name,
 )
-from headrace.stages.environments.spaces.agent_masks import like_masks
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import BrokenEnvironmentError, StageError
-
-_MISSING = object()
 
 
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
@@ -72,8 +70,8 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
             observation, info = self._begin(i, {"seed": each, "options": options})
             observations.append(copy.deepcopy(observation))
             if MASK in info:
-                self._add_mask(infos, info[MASK], i)
-            self._tell_of_masks(infos, info, i)
+                add_mask(infos, info[MASK], i, self.num_envs)
+            infos.update(dict.fromkeys(hints_of_masks(layers(self.envs[i]), info)))
         return self._batched(observations, "reset"), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -93,8 +91,8 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                     observation, info = self._begin(i, {})
                 observations.append(observation if self._shared is False else copy.deepcopy(observation))
                 addresses += [] if self._shared is not None else addresses_of(observation)
-                if (mask := info.get(MASK, _MISSING)) is not _MISSING:
-                    self._add_mask(infos, mask, i)
+                if (mask := info.get(MASK, MISSING)) is not MISSING:
+                    add_mask(infos, mask, i, self.num_envs)
         except Exception as error:
             self._fail(i, "step", result, error, {})
         if endings:
@@ -123,25 +121,6 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         except Exception as error:
             self._fail(i, "reset", result, error, arguments)
         return result
-
-    def _tell_of_masks(self, infos: dict[str, Any], info: Any, i: int) -> None:
-        """Add what may be a mask under another name, for the group to say so."""
-        found, around = [*info], None
-        for layer in layers(self.envs[i]):
-            found += (
-                ["action_masks()"] if hasattr(layer, "action_masks") else []
-            )  # as sb3-contrib's MaskablePPO calls it
-            has = MASK in getattr(layer.observation_space, "spaces", ())
-            if has and around is not None:
-                found.append(f"{MASK} in the observations within {type(around).__name__}")
-            if has:
-                break
-            around = layer
-        infos.update(dict.fromkeys(like_masks(found)))
-
-    def _add_mask(self, infos: dict[str, Any], mask: Any, i: int) -> None:
-        """Add the mask of an instance to a list of what each gave: in an array it would be cast to the first's type."""
-        infos.setdefault(MASK, [None] * self.num_envs)[i] = copy.deepcopy(mask)
 
     def _batched(self, observations: list[Any], call: str) -> Any:
         try:

@@ -37,7 +37,7 @@ Masks = NDArray[np.bool_]
 Lead = tuple[int, ...]
 """The axes before those of one mask: () of one agent, (n,) of several."""
 _MEANING = "1 for each choice that is allowed and 0 for each that is not"
-_LEAST = "at least one that is allowed, as 1 stands for"
+_LEAST = "at least one 1, which stands for allowed"
 _FLAGS = "for each flag 0 where it has to be 0, 1 where it has to be 1, and 2 where it may be either"
 _ADDITIVE = -1e6
 """Numbers below it are meant to be added to logits."""

@@ -322,7 +322,7 @@ def test_a_mask_that_can_not_be_obeyed_is_an_error_of_every_kind(kind, observed,
         group.reset(0)
 
 
-@pytest.mark.parametrize("kind", ["gymnasium", "parallel", "by turns"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_forms_may_change_from_instance_to_instance_and_from_step_to_step(kind):
     forms = [FORMS[name][0] for name in ("flat", "rows", "bool", "floats", "tuple")]
 
@@ -407,3 +407,33 @@ def test_a_mask_that_a_single_environment_has_elsewhere_is_warned_about(make, wo
     group.reset(0)
     (message,) = caplog.messages
     assert re.search(words, message)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (np.ones(1, np.int8), r"has the shape \(1,\)"),
+        (np.array([0, -np.inf, 0, 0, 0], np.float32), "has -inf at index 1"),
+        (np.ones(6, np.int8), r"has the shape \(6,\)"),
+    ],
+)
+def test_a_mask_of_one_instance_alone_that_can_not_be_obeyed_is_named_with_it(kind, wrong, words):
+    rules = [Rule(PAIR, FORMS["bool"][0], False, seed) for seed in range(3)]
+    group = KINDS[kind]([*rules, Rule(PAIR, lambda space, column: wrong, False, 3)])
+    whose = "agent 'b' of B in instance 1" if kind in ("parallel", "by turns") else "instance 3"
+    with pytest.raises(Exception, match=f"{whose}: info.'action_mask'. {words}"):
+        result = group.reset(0)
+        random = np.random.default_rng(0)
+        for _ in range(3):  # by turns it is asked at its second one
+            result = group.step(
+                {
+                    behavior_id: uniform_actions(
+                        group.behavior_specs[behavior_id].actions,
+                        len(steps.agent_ids) - steps.ended,
+                        steps.action_masks,
+                        random,
+                    )
+                    for behavior_id, steps in result.steps.items()
+                }
+            )

@@ -152,7 +152,7 @@ WRONG = [
     (spaces.Discrete(3), np.array([0.2, 0.8, 0]), r"^has 0.2 at index 0, expected 1 for each choice"),
     (spaces.Discrete(3), np.array([1, 2, 0]), r"^has 2 at index 1, expected 1 for each choice"),
     (spaces.Discrete(3), np.array([1, np.nan, 0]), r"^has nan at index 1"),
-    (spaces.Discrete(3), np.zeros(3, np.int8), r"^forbids all 3 choices; expected at least one that is allowed, as 1"),
+    (spaces.Discrete(3), np.zeros(3, np.int8), r"^forbids all 3 choices; expected at least one 1, which stands for allowed"),
     (TWO_AND_THREE, np.array([1, 0, 0, 0, 0]), r"^forbids all 3 choices of branch 1; expected"),
     (TWO_AND_THREE, np.ones((3, 2)), r"^has the shape \(3, 2\); expected .*: 5 \(2 \+ 3\)$"),
     (TWO_AND_THREE, (np.ones(2), np.ones(4)), r"^\[1\] has the shape \(4,\)"),
