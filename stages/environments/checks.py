@@ -1,7 +1,7 @@
 """What environments return, described where it does not fit: the same words for all groups, a run and `--validate`.
 
 A `…_problem` says what is wrong with one value of one instance or agent, None for nothing. While all is well none is
-called: groups convert whole columns, by `stack`, `rewards_column` and `flags_column`, and these look for the culprit
+called: groups convert whole columns, by `stack`, `rewards_column` and `FlagsColumn`, and these look for the culprit
 once something does not fit.
 """
 

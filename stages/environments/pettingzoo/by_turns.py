@@ -89,7 +89,8 @@ class TurnInstance(Instance):
                 f"{self._name}: its last() returned {described(result)}; expected five values: {', '.join(parts)}"
             )
         observation, reward, terminated, truncated, info = result
-        problem = flag_problem(terminated, parts[2]) or flag_problem(truncated, parts[3]) or number_problem(reward)
+        problem = flag_problem(terminated, parts[2]) or flag_problem(truncated, parts[3])
+        problem = problem or (None if isinstance(reward, float | int) else number_problem(reward))
         if problem := problem or info_problem(info or {}, "last()"):
             raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
         if observation is None and terminated and agent in self._last:
@@ -110,6 +111,7 @@ class TurnInstance(Instance):
                     agent,
                 )
             reward = number(dict(getattr(self.env, "_cumulative_rewards", {})).get(agent, 0.0))
-            ended.append(last._replace(reward=reward, terminated=terminated, truncated=truncated or not terminated))
+            end = last._replace(reward=reward, terminated=terminated, truncated=truncated or not terminated)
+            ended.append(copied(end))
         self._last = {}
         return ended

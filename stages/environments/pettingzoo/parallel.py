@@ -54,9 +54,9 @@ class ParallelInstance(Instance):
         seen, self.first_infos = result
         try:
             return self._until_somebody_decides([*self._deciding(left, seen, self.first_infos)], left)
-        except _SURPRISES:
+        except _SURPRISES as error:
             self._check(result, "reset", (_PARTS[0], _PARTS[-1]))
-            raise
+            raise broken(self._name, "reset", error) from error
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
         """Advance; returns the endings, then the agents that decide next."""
@@ -66,7 +66,8 @@ class ParallelInstance(Instance):
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
         """End the episode of those who would decide next, and of those who pause."""
         ended = super().truncate(deciding)
-        return ended + [each._replace(reward=self._owed[each.agent], truncated=True) for each in self._last.values()]
+        pausing = [each._replace(reward=self._owed[each.agent], truncated=True) for each in self._last.values()]
+        return ended + [copied(each) for each in pausing]
 
     def _until_somebody_decides(self, time_steps: list[TimeStep], left: Sequence[Agent]) -> list[TimeStep]:
         steps = 0
@@ -94,9 +95,9 @@ class ParallelInstance(Instance):
         try:
             ending = self._ended(result, actions, left)
             return [*ending, *self._deciding(left, result[0], result[4])], left
-        except _SURPRISES:
+        except _SURPRISES as error:
             self._check(result, "step", _PARTS)
-            raise
+            raise broken(self._name, "step", error) from error
 
     def _agents(self) -> list[Agent]:
         agents = self.env.agents

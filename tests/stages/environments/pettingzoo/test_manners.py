@@ -25,12 +25,13 @@ class Scripted:
 
     `+`: it is in `agents` and sees the number of steps; `.`: it is in `agents`, but sees nothing; missing: it is not
     in `agents`. `T` and `C` before these end its episode (terminated, or cut short). Each pays 1 in every step
-    that it is named in, but in none after its death. Actions must be those of the agents that see something.
+    that it is named in, but in none after its death. Actions must be those of the agents that see something. What an
+    agent sees is the same array each time, written over.
     """
 
     def __init__(self, *ticks, agents=("a", "b"), pay=None):
         self.ticks, self.possible_agents, self.agents, self.time, self.pay = ticks, list(agents), [], 0, pay
-        self.given = []
+        self.given, self.arrays = [], {}
 
     def observation_space(self, agent):
         return SEEN
@@ -51,7 +52,13 @@ class Scripted:
     def told(self):
         tick = self.ticks[self.time]
         self.agents = [agent for agent, what in tick.items() if what.strip("TC")]
-        seen = {a: np.array([self.time], np.float32) for a, what in tick.items() if "+" in what or what in "TC"}
+        seen = {
+            a: self.arrays.setdefault(a, np.zeros(1, np.float32))
+            for a, what in tick.items()
+            if "+" in what or what in "TC"
+        }
+        for array in seen.values():
+            array[:] = self.time
         rewards = self.pay[self.time] if self.pay else dict.fromkeys(tick, 1.0)
         return seen, rewards, *({a: flag in what for a, what in tick.items()} for flag in "TC"), {}
 
@@ -130,20 +137,22 @@ def test_an_agent_may_end_while_it_pauses(pause, end):
 
 
 def test_an_agent_that_is_not_back_when_the_game_ends_is_cut_short(caplog):
-    env = Scripted({"a": "+", "b": "+"}, {"a": "+"}, {"a": "T"}, pay=[{"a": 1, "b": 2}] * 9)
-    rows = history(play(group_of(env), 2))["b"]
+    both = {"a": "+", "b": "+"}
+    env = Scripted(both, both, {"a": "+"}, {"a": "T"}, pay=[{"a": 1, "b": 2}] * 9)
+    rows = history(play(group_of(env), 3))["b"]
 
-    assert rows[:2] == [(0, 0, 0, ""), (0, 0, 4, "C")]
+    assert rows[:3] == [(0, 0, 0, ""), (0, 1, 2, ""), (0, 1, 4, "C")]
     assert "its end counts as truncated" in caplog.text
 
 
 @pytest.mark.parametrize("pause", [{"a": "+"}, {"a": "+", "b": "."}])
 def test_a_time_limit_ends_the_episode_of_those_who_pause_too(pause):
-    env = Scripted({"a": "+", "b": "+"}, *[pause] * 5, pay=[{"a": 1, "b": 2}] * 9)
+    both = {"a": "+", "b": "+"}
+    env = Scripted(both, both, *[pause] * 5, pay=[{"a": 1, "b": 2}] * 9)
     rows = history(play(group_of(env, limit=3), 3))
 
     assert rows["a"][3] == (0, 3, 1, "C")
-    assert rows["b"][:2] == [(0, 0, 0, ""), (0, 0, 6, "C")]
+    assert rows["b"][:3] == [(0, 0, 0, ""), (0, 1, 2, ""), (0, 1, 4, "C")]
 
 
 def test_an_agent_may_pause_from_the_start_and_everybody_at_once():
