@@ -230,3 +230,22 @@ def test_several_builds_are_not_waited_for_in_turn(tmp_path):
         return 2_000 * builds / (time.monotonic() - began)
 
     assert steps_per_second(4) >= 3 * steps_per_second(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["Ctrl-C", "by itself"])
+def test_at_the_end_of_a_run_no_game_hears_of_it_before_it_has_answered(start, tmp_path, ends):
+    """The stand-in takes for an error what comes in the middle of a step."""
+    steps = 10**6 if ends == "Ctrl-C" else 200
+    arguments = ("--step_ms=100", "--agents=4")
+    hosts = {"hosts": {}}
+    command = start(godot(tmp_path, *arguments, env={"num_envs": 3}, settings={"max_steps": steps}, pipeline=hosts))
+    logs = command.run_folder / "run_logs"
+    if ends == "Ctrl-C":
+        command.until(lambda: len([*logs.glob("Godot-*.log")]) == 3, "games")
+        command.until(lambda: "Connected to Godot worker 2" in command.output, "the last game")
+        command.interrupt()
+    assert command.wait() == 0, command.output
+    assert not any("WRONG" in path.read_text() for path in logs.glob("Godot-*.log"))
+    assert "killed" not in command.output
+    command.assert_left_nothing()

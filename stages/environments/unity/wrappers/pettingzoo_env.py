@@ -126,7 +126,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
             self._warned = True
             log.warning("reset(seed=…) seeds nothing in Unity, which has the seed of its start (UnityEnvironment's).")
         said = self._begin()
-        return {agent: said.observations[agent] for agent in self.agents}, {a: said.infos[a] for a in self.agents}
+        return said.observations, said.infos
 
     def step(self, actions: dict[str, Any]) -> Said:
         """Let all `agents` act, and wait until some ask for a decision, or all have ended.
@@ -161,16 +161,16 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         raise UnityActionException(f"there is no action for {missing}, who ask for one")
 
     def _begin(self) -> Said:
-        """Reset the program, and wait until somebody asks; who ends before that has been in nobody's hands."""
+        """Reset the program, and wait until somebody asks."""
         self._env.reset()
-        while True:
-            self._alive.clear()
-            self._lives.clear()
-            self.possible_agents = []
-            said = self._take()
-            if self.agents:
-                return said
+        self._alive.clear()
+        self._lives.clear()
+        self.possible_agents = []
+        said = self._take()
+        while not self.agents:
             self._env.step()
+            said = self._take()
+        return said
 
     def _take(self) -> Said:
         """Take what the program says, and step it on while all whose episodes go on pause."""
@@ -181,8 +181,9 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
                     self._behaviors[name] = _AgentKind(name, spec, self._seed)
                 decisions, endings = self._env.get_steps(name)
                 for row, number in enumerate(endings.agent_id):
-                    agent = self._name_at_end(name, int(number))
-                    self._add(said, agent, name, endings, row, bool(endings.interrupted[row]))
+                    agent = self._alive.pop((name, int(number)), None)
+                    if agent is not None:  # who has never asked was in nobody's hands
+                        self._add(said, agent, name, endings, row, bool(endings.interrupted[row]))
                 asking = self._behaviors[name].asking = [self._named(name, int(id_)) for id_ in decisions.agent_id]
                 for row, agent in enumerate(asking):
                     self._add(said, agent, name, decisions, row)
@@ -198,12 +199,6 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
             agent = self._alive[name, number] = f"{name}{_AGENT}{number}" + (f"&life={life}" if life > 1 else "")
             self.possible_agents.append(agent)
         return self._alive[name, number]
-
-    def _name_at_end(self, name: str, number: int) -> str:
-        """The name of an agent that ends, who may never have asked."""
-        agent = self._named(name, number)
-        del self._alive[name, number]
-        return agent
 
     def _add(self, said: Said, agent: str, name: str, steps: Any, row: int, cut: bool | None = None) -> None:
         """Add one agent's row of a behaviour's steps; `cut` is whether its episode was interrupted, None for no end."""

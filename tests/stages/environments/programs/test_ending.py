@@ -102,10 +102,9 @@ GROUPS = {
 }
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize("kind", GROUPS)
-async def test_of_several_those_that_step_at_the_end_of_a_run_hear_of_it_when_they_have_answered(kind, tmp_path):
-    env = GROUPS[kind](tmp_path)
+def group_in(folder: Path, kind: str) -> Any:
+    """Three games that take a while for a step."""
+    env = GROUPS[kind](folder)
     environment = env.pop("environment")
     arguments = [*env.pop("env_args", ()), f"--step_ms={STEP_MS}"]
     config = RunConfig.from_plain(
@@ -115,14 +114,37 @@ async def test_of_several_those_that_step_at_the_end_of_a_run_hear_of_it_when_th
             "behaviors": {"Agent": {"trainer_type": "ppo"}},
         }
     )
-    group: Any = make_group(EnvironmentRequest(config, run_folder=tmp_path))
+    return make_group(EnvironmentRequest(config, run_folder=folder))
+
+
+def assert_none_was_overtaken(folder: Path) -> None:
+    logs = [path.read_text() for path in (folder / "run_logs").glob("*-[012].log")]
+    assert len(logs) == 3
+    assert not any("WRONG" in log for log in logs)
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("kind", GROUPS)
+async def test_of_several_those_that_step_at_the_end_of_a_run_hear_of_it_when_they_have_answered(kind, tmp_path):
+    group = group_in(tmp_path, kind)
     begun = await group.reset(0)
     actions = {"Agent": zeros(group.behavior_specs["Agent"], len(begun.steps["Agent"].agent_ids))}
     await given_up(group.step(actions))
     await group.close()
-    logs = [path.read_text() for path in (tmp_path / "run_logs").glob("*-[012].log")]
-    assert len(logs) == 3
-    assert not any("WRONG" in log for log in logs)
+    assert_none_was_overtaken(tmp_path)
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("kind", GROUPS)
+async def test_of_several_those_that_step_are_reset_when_they_have_answered(kind, tmp_path):
+    group = group_in(tmp_path, kind)
+    result = await group.reset(0)
+    for _ in range(2):
+        count = len(result.steps["Agent"].agent_ids)
+        result = await group.step({"Agent": zeros(group.behavior_specs["Agent"], count)})
+        result = await group.reset(1)
+    await group.close()
+    assert_none_was_overtaken(tmp_path)
 
 
 @pytest.mark.lengthy

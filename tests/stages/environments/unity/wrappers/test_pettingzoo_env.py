@@ -119,13 +119,11 @@ def test_a_reset_begins_with_those_who_ask_then_by_the_same_names():
     assert set(observations) == set(infos) == {named(3), named(7)}
 
 
-def test_who_ends_without_ever_having_asked_is_told_of():
+def test_who_ends_without_ever_having_asked_was_in_nobody_s_hands():
     env, _ = parallel(WALKS, says({3: 0.0}), says({3: 0.0}, {8: 1.0}, reward=1.0))
     env.reset()
-    _, rewards, terminated, _, _ = go(env)
-    assert by_number(rewards) == {3: 1.0, 8: 1.0}
-    assert terminated[named(8)]
-    assert env.agents == [named(3)]
+    assert by_number(go(env)[1]) == {3: 1.0}
+    assert env.possible_agents == [named(3)]
 
 
 def test_a_behaviour_may_appear_later():
