@@ -153,3 +153,15 @@ def test_one_sequence_and_several_are_told_apart(policy_of):
     one = ({"kind": 1, "at": [0, 1]},)
     actions = [policy.predict(given)[0] for given in ((), one, [(), one], [one], ((), ()))]
     assert [np.shape(action) for action in actions] == [(), (), (2,), (1,), (2,)]
+
+
+def test_numbers_beyond_the_bounds_of_a_box_are_warned_about_once(policy_of, caplog):
+    policy = policy_of(spaces.Box(-2.25, 2.25, (3,)))
+    policy.predict([[0, 0, 0], [0, 2, 0]])
+    assert not caplog.messages
+    for _ in range(2):
+        policy.predict([[0, 0, 0], [0, 2.5, 0]])
+    (message,) = caplog.messages
+    assert message.startswith(
+        "obs, row 1: the observation 'observation' has 2.5 at [1], outside of its space Box(-2.25"
+    )
