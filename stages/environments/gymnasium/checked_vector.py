@@ -209,7 +209,7 @@ class CheckedVector:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """What the environment says about itself, such as `render_fps`."""
-        return self._envs.metadata
+        return self._envs.metadata or {}
 
     def close(self) -> None:
         """Close the environment; closing twice is allowed."""

@@ -12,6 +12,7 @@ from headrace.stages.environments.pettingzoo.instance import (
     TimeStep,
     arguments,
     blaming,
+    broken,
     copied,
     number,
 )
@@ -82,17 +83,21 @@ class TurnInstance(Instance):
         return time_steps + self._left_behind()
 
     def _turn(self) -> TimeStep:
-        agent, result = self.env.agent_selection, self.env.last()
+        try:
+            agent, result = self.env.agent_selection, self.env.last()
+        except Exception as error:
+            raise broken(self._name, "last", error) from error
         parts = ("observation", "reward", "terminated", "truncated", "info")
         if not isinstance(result, tuple) or len(result) != len(parts):
             raise BrokenEnvironmentError(
                 f"{self._name}: its last() returned {described(result)}; expected five values: {', '.join(parts)}"
             )
         observation, reward, terminated, truncated, info = result
-        problem = flag_problem(terminated, parts[2]) or flag_problem(truncated, parts[3])
-        problem = problem or (None if isinstance(reward, float | int) else number_problem(reward))
-        if problem := problem or info_problem(info or {}, "last()"):
-            raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
+        plain = isinstance(terminated, bool) and isinstance(truncated, bool) and isinstance(reward, float | int)
+        if not plain or type(info) is not dict:
+            problem = flag_problem(terminated, parts[2]) or flag_problem(truncated, parts[3]) or number_problem(reward)
+            if problem := problem or info_problem(info or {}, "last()"):
+                raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
         if observation is None and terminated and agent in self._last:
             observation = self._last[agent].observation  # not learned from, but a row needs one
         return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))

@@ -271,6 +271,12 @@ def test_a_vector_environment_may_return_the_same_arrays_each_time(mode):
     assert second.rewards.tolist() == [2, 2, 2, 0, 0, 0]
 
 
+def test_a_vector_environment_may_have_no_metadata():
+    envs = Vector()
+    envs.metadata = None
+    assert GymnasiumGroup(envs, "B", "Env").metadata == {}
+
+
 OF_VECTORS = {
     "four": (lambda *told: told[:4], r"its step\(\) returned 4 values; expected 5"),
     "infos are None": (

@@ -203,6 +203,18 @@ def test_a_reset_of_the_old_kind_is_seeded_by_the_method_seed_and_warned_of_once
     assert "Zoo: reset() of Old takes no seed and no options; a seed reaches it by its method seed" in text
 
 
+def test_a_turn_that_raises_is_named():
+    class Forgetful(Counting):
+        def last(self, observe=True):
+            self.infos.pop(self.agent_selection)
+            return super().last(observe)
+
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"^Zoo, instance 0: its last\(\) raised KeyError: 'player_0' \(at"
+    ):
+        group_of(Forgetful(masks="")).reset(0)
+
+
 def test_an_observation_may_be_missing_at_an_end_by_turns():
     class Blind(Counting):
         def observe(self, agent):
