@@ -25,7 +25,7 @@ class ActionMap:
     Args:
         spec: its `ActionSpec`.
         name: its name, for errors.
-        flatten: True to count all combinations of choices as choices of one branch.
+        flatten: True to count all combinations of choices as choices of one branch, where there are only choices.
         seed: of samples of the space.
 
     Attributes:
@@ -37,10 +37,9 @@ class ActionMap:
     """
 
     def __init__(self, spec: Any, name: str, flatten: bool = False, seed: int | None = None) -> None:
-        self._name = name
         self._branches = tuple(map(int, spec.discrete_branches))
         self._width = int(spec.continuous_size)
-        self._flat = flatten and len(self._branches) > 1
+        self._flat = flatten and len(self._branches) > 1 and not self._width
         if not self._width and not self._branches:
             raise UnityActionException(f"{name}: it has no actions, so there is nothing to decide")
         choices: Space[Any] = spaces.MultiDiscrete(list(self._branches))
@@ -120,7 +119,7 @@ class ActionMap:
         branches = [np.logical_not(each).astype(np.int8) for each in forbidden]
         allowed: Mask = tuple(branches) if len(branches) > 1 else branches[0]
         if self._flat:
-            allowed = reduce(np.multiply.outer, branches).reshape(-1)
+            return reduce(np.multiply.outer, branches).reshape(-1)
         return (None, allowed) if self._width else allowed
 
 

@@ -180,9 +180,13 @@ def test_a_picture_beyond_0_and_1_is_said_once(caplog):
         ({"flatten_branched": True}, "flatten_branched has no effect"),
     ],
 )
-def test_options_without_effect_are_said(options, problem, caplog):
-    made(spec(continuous=1), says({7: 0.0}), **options)
+@pytest.mark.parametrize("branches", [(), (2, 3)])
+def test_options_without_effect_are_said_and_have_none(options, problem, branches, caplog):
+    env, _ = made(spec(continuous=1, branches=branches), says({7: 0.0}), **options)
     assert problem in caplog.text
+    plain, _ = made(spec(continuous=1, branches=branches), says({7: 0.0}))
+    assert env.action_space == plain.action_space
+    assert env.observation_space == plain.observation_space
 
 
 def test_a_seed_of_reset_seeds_its_own_generator_and_says_that_it_is_not_unity_s(caplog):

@@ -8,6 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from properties import examples
 from unity_runs import BUILD
 from unity_said import NAME, Scene, says, spec
 
@@ -194,6 +197,45 @@ def test_groups_are_told_of():
 def test_samples_follow_the_seed():
     one, other = (parallel(WALKS, says({3: 0.0}), seed=5)[0] for _ in range(2))
     assert one.action_space(named(3)).sample() == other.action_space(named(3)).sample()
+
+
+NUMBERS = st.sets(st.integers(0, 3), max_size=4)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=12))
+@examples(60)
+def test_each_life_gets_what_it_earned_and_ends_once(script):
+    """Whoever asks and ends when, and keeps its number or not."""
+    script = [({0, 1}, set()), *script, (set(), {0, 1, 2, 3})]
+    said = [says(dict.fromkeys(asking, 0.0), dict.fromkeys(ended, 1.0), reward=1.0) for asking, ended in script]
+    env = UnityParallelEnv(Scene(WALKS, *said[:1], *said))
+    env.reset()
+    earned, over = dict.fromkeys(env.agents, 1.0), []
+    while env.agents:
+        asked = set(env.agents)
+        observations, rewards, terminated, *_ = go(env)
+        assert asked | set(env.agents) | set(earned) >= set(observations) >= set(env.agents)
+        for agent, reward in rewards.items():
+            earned[agent] = earned.get(agent, 0.0) + reward
+        over += [agent for agent in observations if terminated[agent]]
+    assert earned == earnings(script)
+    assert sorted(over) == sorted(earned)
+
+
+def earnings(script):
+    """What each life earns, one at a time, until nobody lives."""
+    earned, lives, living = {}, dict.fromkeys(range(4), 0), {}
+    for asking, ended in script:
+        for number in ended & living.keys():
+            earned[living.pop(number)] += 1.0
+        for number in asking:
+            if number not in living:
+                lives[number] += 1
+                living[number] = named(number, life=lives[number])
+            earned[living[number]] = earned.get(living[number], 0.0) + 1.0
+        if not living:
+            break
+    return earned
 
 
 # By turns.
