@@ -1,4 +1,4 @@
-"""How long a program may take to answer: its own time alone, and none in which this process did not listen."""
+"""How long a program may take to answer: an answer that has come in time is taken, also where this process was late."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import asyncio
 from types import TracebackType
 
 _HELD_S = 1.0
-"""An event loop that looks at the clock later than this was held: by an import, a policy, or a machine without time."""
+"""An event loop that looks at the clock later than this was held: by an import, a policy, or a machine without time.
+What has arrived meanwhile has as long to be taken."""
+_TURNS = 10
+"""So often at most, as it may be held again before what has arrived has passed from the socket to who waits for it."""
 
 
 class AnswerTime:
-    """A time limit for what is awaited within it; where the event loop was held, what was missed is waited for anew.
+    """A time limit for what is awaited within it; a little more where the event loop was held when it was over.
 
-    An answer that arrived meanwhile is taken although its time is over: nobody could take it before.
+    So an answer that arrived meanwhile is taken: nobody could take it before.
 
     Args:
         seconds: the limit.
@@ -26,6 +29,7 @@ class AnswerTime:
         self._loop = asyncio.get_running_loop()
         self._limit = asyncio.timeout(None)
         self._planned = 0.0
+        self._turns = _TURNS
 
     async def __aenter__(self) -> None:
         await self._limit.__aenter__()
@@ -42,8 +46,8 @@ class AnswerTime:
         self._timer = self._loop.call_at(self._planned, self._look)
 
     def _look(self) -> None:
-        late = self._loop.time() - self._planned
-        if late > _HELD_S:
-            self._plan(min(late, self._seconds))
+        if self._turns and self._loop.time() - self._planned > _HELD_S:
+            self._turns -= 1
+            self._plan(_HELD_S)
         else:
             self._limit.reschedule(self._loop.time())
