@@ -5,10 +5,18 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-OLD_STEP = (
-    " (four are Gym's old API): split `done` into terminated, the task ended, and truncated, time was up; or let the "
-    "package shimmy do it, in a factory: import shimmy; return gymnasium.make('GymV21Environment-v0', env=YourEnv())"
-)
+OLD_STEP = "four are Gym's old API: split `done` into terminated, the task ended, and truncated, time was up"
+
+
+def conversion(env_id: str = "…") -> str:
+    """How the package shimmy converts an environment of the package `gym`, by its id or as an object."""
+    version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
+    converter = "GymV26Environment-v0" if version.startswith("0.26") else "GymV21Environment-v0"
+    return (
+        "environments of the old package gym are converted by the package shimmy: "
+        f'environment: {{id: "shimmy:{converter}", options: {{env_id: "{env_id}"}}}} where gym has registered it, else '
+        f'a factory that returns gymnasium.make("{converter}", env=YourEnv()) after import shimmy'
+    )
 
 
 def advice_for_class(env: Any) -> str:
@@ -18,11 +26,7 @@ def advice_for_class(env: Any) -> str:
     if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
         alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
         return ". Derive its class from gymnasium.Env" if alike else ""
-    return (
-        f". It is of the old package gym, which the package shimmy converts: if it is registered there, write "
-        f'id: "shimmy:{_converter()}", options: {{env_id: "…"}} instead of the factory; else let the factory return '
-        f"gymnasium.make('{_converter()}', env=…) after import shimmy"
-    )
+    return f"; {conversion()}"
 
 
 def advice_for_id(env_id: str) -> str:
@@ -31,12 +35,4 @@ def advice_for_id(env_id: str) -> str:
     specs = getattr(registry, "env_specs", registry)  # a mapping since 0.26
     if specs is None or env_id.rpartition(":")[2] not in specs:
         return ""
-    return (
-        f"; the old package gym has registered it, and the package shimmy converts it: "
-        f'environment: {{id: "shimmy:{_converter()}", options: {{env_id: "{env_id}"}}}}'
-    )
-
-
-def _converter() -> str:
-    version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
-    return "GymV26Environment-v0" if version.startswith("0.26") else "GymV21Environment-v0"
+    return f"; {conversion(env_id)}"

@@ -17,7 +17,7 @@ from headrace.stages.environments.checks import (
     reward_problem,
     space_problem,
 )
-from headrace.stages.environments.gymnasium.old_gym import OLD_STEP
+from headrace.stages.environments.gymnasium.old_gym import OLD_STEP, conversion
 from headrace.stages.environments.resetting import accept_any_reset
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
 
@@ -137,14 +137,14 @@ def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, 
 
 def result_problem(layer: Any, call: str, result: Any) -> str | None:
     """Say what is wrong with the result of a call of an environment or wrapper; None for nothing."""
-    count = 2 if call == "reset" else 5
-    if not isinstance(result, tuple) or len(result) != count:
-        if call == "reset":
-            return (
-                f"its reset() returned {described(result)}; expected two values, the observation and a dict of info: "
-                "write `return observation, {}`"
-            )
-        old = OLD_STEP if isinstance(result, tuple) and len(result) == 4 else ""
+    if call == "reset" and (not isinstance(result, tuple) or len(result) != 2):
+        old = "" if isinstance(result, tuple) or result is None else f"; {conversion()}"
+        return (
+            f"its reset() returned {described(result)}; expected two values, the observation and a dict of info: write "
+            f"`return observation, {{}}`{old}"
+        )
+    if call == "step" and (not isinstance(result, tuple) or len(result) != 5):
+        old = f" ({OLD_STEP}; {conversion()})" if isinstance(result, tuple) and len(result) == 4 else ""
         return (
             f"its step() returned {described(result)}; expected five values: observation, reward, terminated, "
             f"truncated, info{old}"

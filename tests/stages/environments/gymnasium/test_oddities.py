@@ -319,6 +319,17 @@ def test_an_id_of_old_gym_names_the_line_that_converts_it(gym):
     assert caught.value.key == ("environment", "id")
 
 
+def test_an_observation_alone_names_who_converts_it(group_of):
+    class Alone(Plain):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=seed)[0]
+
+    with pytest.raises(
+        BrokenEnvironmentError, match=r'returned a ndarray; .*shimmy: environment: {id: "shimmy:GymV21E'
+    ):
+        group_of(Alone).reset(0)
+
+
 @pytest.mark.parametrize("limited", [False, True])
 def test_four_values_name_who_converts_them(group_of, limited):
     class Four(Plain):
