@@ -25,7 +25,7 @@ def accept_any_reset(layers: Sequence[Any], name: str, seeded: Callable[..., Any
         seeded: the `reset` of its base class, which seeds the random numbers that the class provides.
     """
     for inner, layer in zip([*layers[1:], None], layers, strict=True):
-        missing = [argument for argument in _ARGUMENTS if argument not in _taken(layer.reset)]
+        missing = [argument for argument in _ARGUMENTS if argument not in taken_by(layer.reset)]
         if missing:
             text = (
                 f"reset{inspect.signature(layer.reset)} of {type(layer).__name__} takes no {' and no '.join(missing)}"
@@ -65,7 +65,7 @@ class _Reset:
             old(seed)
 
 
-def _taken(reset: Callable[..., Any]) -> Sequence[str]:
+def taken_by(reset: Callable[..., Any]) -> Sequence[str]:
     """The arguments that a `reset` takes; both where it has no signature, or takes any."""
     try:
         parameters = inspect.signature(reset).parameters

@@ -5,13 +5,21 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from headrace.stages.environments.resetting import taken_by
+
 OLD_STEP = "four are Gym's old API: split `done` into terminated, the task ended, and truncated, time was up"
 
 
-def conversion(env_id: str = "…") -> str:
-    """How the package shimmy converts an environment of the package `gym`, by its id or as an object."""
+def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
+    """How the package shimmy converts an environment of the package `gym`, by its id or as an object.
+
+    Args:
+        env_id: in `gym`.
+        seeded: True if its `reset` takes a seed, as since 0.26; None: as the version says.
+    """
     version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
-    converter = "GymV26Environment-v0" if version.startswith("0.26") else "GymV21Environment-v0"
+    new = version.startswith("0.26") if seeded is None else seeded
+    converter = "GymV26Environment-v0" if new else "GymV21Environment-v0"
     return (
         "environments of the old package gym are converted by the package shimmy: "
         f'environment: {{id: "shimmy:{converter}", options: {{env_id: "{env_id}"}}}} where gym has registered it, else '
@@ -26,7 +34,9 @@ def advice_for_class(env: Any) -> str:
     if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
         alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
         return ". Derive its class from gymnasium.Env" if alike else ""
-    return f"; {conversion()}"
+    env_id = getattr(getattr(env, "spec", None), "id", None) or "…"
+    reset = getattr(getattr(env, "unwrapped", env), "reset", None)
+    return f"; {conversion(env_id, callable(reset) and 'seed' in taken_by(reset))}"
 
 
 def advice_for_id(env_id: str) -> str:

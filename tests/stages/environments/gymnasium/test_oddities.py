@@ -302,12 +302,12 @@ def gym(request, monkeypatch):
     return package
 
 
-def test_a_class_of_old_gym_names_who_converts_it(group_of, gym):
-    converter = "GymV21Environment-v0" if gym.__version__ < "0.26" else "GymV26Environment-v0"
-    with pytest.raises(
-        LoadError, match=rf"gave a Old; expected a gymnasium.Env.* old package gym.* shimmy.*{converter}"
-    ):
-        group_of(type("Old", (gym.Env,), {}))
+@pytest.mark.parametrize(("seeded", "converter"), [(False, "GymV21"), (True, "GymV26")])
+def test_a_class_of_old_gym_names_who_converts_it(group_of, gym, seeded, converter):
+    old = type("Old", (gym.Env,), {"reset": (Plain if seeded else WithoutAnything).reset})
+    words = rf'gave a Old; expected a gymnasium.Env.* old package gym .* shimmy: .*"shimmy:{converter}Environment-v0"'
+    with pytest.raises(LoadError, match=words):
+        group_of(old)
 
 
 def test_an_id_of_old_gym_names_the_line_that_converts_it(gym):
