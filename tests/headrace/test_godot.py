@@ -238,6 +238,24 @@ def test_spaces_that_are_not_known_are_refused_by_agent_and_key(opened, announce
         opened(agents=2, announce=json.dumps(announced).replace(" ", ""))
 
 
+@pytest.mark.parametrize(
+    ("observations", "message"),
+    [
+        ({"obs": {"space": "box", "size": [3]}}, "agent 1: has 2 numbers as the observation 'obs', expected the 3"),
+        ({"seen": {"space": "box", "size": [2]}}, r"agent 1: lacks the observation 'seen' \(it has: obs\)"),
+        (
+            {"obs": {"space": "discrete", "size": 2}},
+            "agent 1: has .* as the observation 'obs', expected a whole number",
+        ),
+        ({"obs_2d": {"space": "box", "size": [3, 4, 4]}}, "agent 1: lacks the observation 'obs_2d'"),
+    ],
+)
+def test_an_agent_that_observes_what_it_has_not_announced_is_named_at_the_reset(opened, observations, message):
+    env = opened(agents=2, announce=json.dumps({"observation_space": [OBS, observations]}).replace(" ", ""))
+    with pytest.raises(GodotEnvError, match=f"the game, {message}"):
+        env.reset()
+
+
 def test_agents_may_differ_in_their_spaces(opened):
     moves = [PRESS, {"press": {"size": 3, "action_type": "discrete"}}]
     env = opened(agents=2, announce=json.dumps({"action_space": moves}).replace(" ", ""))

@@ -42,6 +42,7 @@ from headrace.stages.environments.godot.messages import (
     OF_OBSERVATIONS,
     RESET,
     TRUNCATED,
+    AgentColumns,
     WireError,
     WrongColumn,
     call_of,
@@ -166,9 +167,14 @@ class GodotEnv:
         """Ask the game for a reset; returns observations and infos of each agent. The protocol takes no seed.
 
         Raises:
-            GodotEnvError: if the game does not answer as it should.
+            GodotEnvError: if the game does not answer as it should, or its agents observe what they have not announced.
         """
         message = self._ask(RESET, "reset")
+        try:  # here alone: at each step it would cost as much as the step
+            for reader in self._readers:
+                reader.observations(self._per_agent(message, "obs"))
+        except WrongColumn as error:
+            raise GodotEnvError(f"the game, {error}") from None
         return self._observations(message), self._infos(message)
 
     def step(self, action: Any, order_ij: bool = False) -> Step:
@@ -270,8 +276,13 @@ class GodotEnv:
     def _announce(self, message: Mapping[str, Any]) -> None:
         try:
             announcement = read_announcement(message)
-            for place, agent in enumerate(announcement.agents):
-                behavior_spec(agent.policy, agent, announcement.ordered, "auto", f"the game, agent {place}")
+            self._readers = [
+                AgentColumns(
+                    behavior_spec(agent.policy, agent, announcement.ordered, "auto", f"the game, agent {place}"),
+                    np.array([place]),
+                )
+                for place, agent in enumerate(announcement.agents)
+            ]
         except BadAnnouncement as error:
             raise GodotEnvError(f"the game {error}") from None
         except StageError as error:
