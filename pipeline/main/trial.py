@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.environment_kinds import load_entry
@@ -29,6 +30,9 @@ _CHILD = "headrace.pipeline.trial_run:try_run"
 _FOR_PROGRAMS = 2
 """Times `env_settings.timeout_wait` for the trial of a program, whose start alone may take as long as that."""
 _SKIP = "--no-env-check skips this check"
+_ROOM = re.compile(r"\bstages[/\\\\](\w+)[/\\\\]")
+_COMPUTING = ("policy", "trainer")
+"""Rooms of stages that take long by right."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
@@ -49,8 +53,7 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
     imports = ["torch", *(module for each in learners_of(config) for module in modules_of_learner(config, each))]
     answer = call_in_subprocess(_CHILD, config, timeout_s, timeout_s / 2, imports=imports)
     if isinstance(answer, NoAnswer):
-        text = answer.error or _unanswered(answer.status, timeout_s, _where(answer.stacks, config))
-        answer = [{"text": text, "serious": True, "key": () if answer.error else ("environment",)}]
+        answer = [without_answer(answer, timeout_s, config)]
     left_out = [f"not tried: {', '.join(names)}"] if (names := [*_left_out(config)]) else []
     texts = [(each["serious"], in_place(config, tuple(each["key"]), each["text"])) for each in answer]
     return (
@@ -94,20 +97,27 @@ def _left_out(config: RunConfig) -> Iterator[str]:
         yield f"the person who plays ({dotted(path)}.brain), by chance instead"
 
 
-def _unanswered(status: int | None, timeout_s: float, where: str) -> str:
-    if status is None:
-        return (
+def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Mapping[str, Any]:
+    """Return the remark on a trial that gave no answer."""
+    if answer.error:
+        return {"text": answer.error, "serious": True, "key": ()}
+    innermost, where = _ROOM.search(answer.stacks), _where(answer.stacks, config)
+    if answer.status is None and innermost is not None and innermost[1] in _COMPUTING:
+        text = f"not tried: the first update; networks of this size take more than {timeout_s:g} s"
+        return {"text": text, "serious": False, "key": ()}
+    if answer.status is None:
+        text = (
             f"the run's trial did not finish in {timeout_s:g} seconds{where}: the environment hangs, waits or is very "
             f"slow; mend it, or raise env_settings.timeout_wait ({_SKIP})"
         )
-    if status < 0:
-        how = f"crashed by {signal.Signals(-status).name}"
     else:
-        how = f"ended its process by itself with status {status}"
-    return (
-        f"the environment {how} while it was tried{where}; expected an environment that raises an error instead: look "
-        f"into what it calls there ({_SKIP})"
-    )
+        ended = f"ended its process by itself with status {answer.status}"
+        how = ended if answer.status >= 0 else f"crashed by {signal.Signals(-answer.status).name}"
+        text = (
+            f"the environment {how} while it was tried{where}; expected an environment that raises an error instead: "
+            f"look into what it calls there ({_SKIP})"
+        )
+    return {"text": text, "serious": True, "key": ("environment",)}
 
 
 def _where(stacks: str, config: RunConfig) -> str:

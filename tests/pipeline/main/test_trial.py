@@ -15,7 +15,8 @@ from open_runs import GAME
 
 from headrace.config import RunConfig
 from headrace.pipeline.cli import main
-from headrace.pipeline.main.trial import _left_out, try_run
+from headrace.pipeline.main.subprocess_call import NoAnswer
+from headrace.pipeline.main.trial import _left_out, try_run, without_answer
 
 ENVIRONMENTS = """
 import ctypes, os, threading
@@ -187,6 +188,21 @@ def test_parts_of_a_run_that_the_trial_does_without_are_said():
     ]
     played = {"behaviors": {"B": {"brain": "player"}}, "environment": {"kind": "gymnasium", "factory": "a:b"}}
     assert [*_left_out(RunConfig.from_plain(played))] == ["the person who plays (behaviors.B.brain), by chance instead"]
+
+
+STACK = """Timeout (0:01:00)!
+Thread 0x01 (most recent call first):
+  File "/lib/torch/nn/init.py", line 83 in _no_grad_normal_
+  File "/our/headrace/stages/{room}/some.py", line 1 in some
+  File "/our/headrace/stages/environments/stage.py", line 2 in decide
+"""
+
+
+@pytest.mark.parametrize(("room", "serious"), [("trainer", False), ("policy", False), ("environments", True)])
+def test_networks_that_take_long_are_no_environment_that_hangs(room, serious):
+    told = without_answer(NoAnswer(None, STACK.format(room=room)), 60.0, RunConfig.from_plain(NOBODY))
+    assert told["serious"] is serious
+    assert ("networks of this size take more than 60 s" in told["text"]) is not serious
 
 
 @pytest.mark.lengthy
