@@ -34,6 +34,7 @@ EXTRAS = (
     "ray",
     "video",
     "wandb",
+    "zoo",
     "all",
     "dev",
 )
