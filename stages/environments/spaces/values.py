@@ -94,9 +94,11 @@ class BoundsCheck:
         if self._done:
             return
         count = len(column)
-        if count != self._rows[0]:
+        if count > self._rows[0]:
             self._rows = self._of_rows(count)
         _, low, high = self._rows
+        if low.ndim == column.ndim:
+            low, high = low[:count], high[:count]
         if np.count_nonzero(column < low) or np.count_nonzero(column > high):
             self._done = True
             log.warning(
