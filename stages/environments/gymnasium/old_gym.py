@@ -33,7 +33,7 @@ def advice_for_class(env: Any) -> str:
         return ". It is a class; return an object of it"
     if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
         alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
-        return ". Derive its class from gymnasium.Env" if alike else ""
+        return ". Derive its class from gymnasium.Env: reset returns two values, step five" if alike else ""
     env_id = getattr(getattr(env, "spec", None), "id", None) or "…"
     reset = getattr(getattr(env, "unwrapped", env), "reset", None)
     return f"; {conversion(env_id, callable(reset) and 'seed' in taken_by(reset))}"
