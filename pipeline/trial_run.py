@@ -23,7 +23,7 @@ from headrace.config.environment_kinds import load_entry
 from headrace.config.errors import KeyPath
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.pipeline.common.errors import RunError, RunFolderError
-from headrace.pipeline.common.graph import offline_demonstrations
+from headrace.pipeline.common.graph import acts
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.main.behavior import BehaviorState
@@ -106,11 +106,6 @@ async def _begin(group: EnvironmentGroup) -> None:
     finally:
         if (closing := group.close()) is not None:
             await closing
-
-
-def acts(config: RunConfig) -> bool:
-    """Return True if a run has environments."""
-    return config.replay is None and not offline_demonstrations(config)
 
 
 class _Trial:

@@ -98,15 +98,19 @@ def offline_demonstrations(config: RunConfig) -> dict[str, str]:
     return alone if len(alone) == len(config.behaviors) else {}
 
 
+def acts(config: RunConfig) -> bool:
+    """Return True if a run has environments, and not a recording or demonstrations in their place."""
+    return config.replay is None and not offline_demonstrations(config)
+
+
 def decides_centrally(config: RunConfig) -> bool:
-    """Return True if one host decides for all actors: where there are such, and not a recording in their place."""
-    acts = config.replay is None and not offline_demonstrations(config)
-    return acts and config.pipeline.inference == "central"
+    """Return True if one host decides for all actors."""
+    return acts(config) and config.pipeline.inference == "central"
 
 
 def actor_names(config: RunConfig) -> list[str]:
     """Return the names of the actor hosts; a recording, or demonstrations, take the place of a single actor."""
-    if config.replay is not None or offline_demonstrations(config):
+    if not acts(config):
         return ["actor-0"]
     return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]
 

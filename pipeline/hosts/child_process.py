@@ -22,7 +22,7 @@ import msgpack
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.trainers import TRAINERS
-from headrace.pipeline.common.graph import actor_names, learner_name, offline_demonstrations
+from headrace.pipeline.common.graph import actor_names, acts, learner_name
 from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
@@ -169,9 +169,8 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
             needed.setdefault(process, []).extend(modules_of_learner(config, behavior))
         yield from ((process, [*dict.fromkeys(modules)]) for process, modules in needed.items())
     if hosts.actors.kind == "process":
-        replays = config.replay is not None or offline_demonstrations(config)
         for name in actor_names(config):
-            yield name, ["headrace.pipeline.roles.replay" if replays else "headrace.pipeline.roles.actor"]
+            yield name, [f"headrace.pipeline.roles.{'actor' if acts(config) else 'replay'}"]
 
 
 def learner_processes(config: RunConfig) -> dict[str, str]:

@@ -16,7 +16,7 @@ from headrace.config.errors import dotted
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.section_checks import lacking_programs, persons_in
 from headrace.pipeline.common.errors import RunError, RunFolderError
-from headrace.pipeline.common.graph import offline_demonstrations
+from headrace.pipeline.common.graph import acts
 from headrace.pipeline.main.references import in_place, names_of_main
 from headrace.pipeline.policies.export import NEWEST
 from headrace.pipeline.policies.inference import plays_given_models
@@ -35,7 +35,7 @@ def check_run(config: RunConfig) -> None:
         RunError: if it can't; the message says why.
         RunFolderError: if there is no run to resume, or to play.
     """
-    if config.replay is None and not offline_demonstrations(config):
+    if acts(config):
         _check_environment(config)
     _check_resumed(config)
     mistakes = [*_mistakes(config, _PARTS), *names_of_main(config)]

@@ -15,7 +15,7 @@ from headrace.config.environment_kinds import load_entry
 from headrace.config.errors import KeyPath, dotted
 from headrace.config.reward_signals import OwnSignalSettings
 from headrace.config.trainers import TRAINERS
-from headrace.pipeline.common.graph import ACTOR, offline_demonstrations
+from headrace.pipeline.common.graph import ACTOR, acts
 from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.main.self_play import check_samplers
 from headrace.pipeline.policies.brains import check_brains
@@ -61,7 +61,7 @@ def key_of(failure: HostFailed, config: RunConfig) -> KeyPath:
 
 
 def _of_environment(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    if config.replay is not None or offline_demonstrations(config):
+    if not acts(config):
         return
     yield from load_entry(config.environment_kind.references)(config)
 

@@ -18,7 +18,7 @@ import yaml
 from headrace.config import RunConfig
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.graph import decides_centrally, offline_demonstrations, placements_after
+from headrace.pipeline.common.graph import acts, decides_centrally, placements_after
 from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
 from headrace.pipeline.roles.sizes import kind_of_trainer
@@ -135,10 +135,10 @@ def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks
 
 def _may_share(config: RunConfig) -> bool:
     """Return True if several actors may take the place of one."""
-    acts = config.replay is None and not offline_demonstrations(config) and not config.checkpoint_settings.inference
+    learns = acts(config) and not config.checkpoint_settings.inference
     plain = not decides_centrally(config) and not placements_after(config, "agent_processor", in_main=False)
     processes = config.pipeline.hosts.actors.kind == "process"
-    return acts and plain and processes and not _has_player(config) and config.environment_kind.one_after_another
+    return learns and plain and processes and not _has_player(config) and config.environment_kind.one_after_another
 
 
 def _has_player(config: RunConfig) -> bool:

@@ -17,7 +17,7 @@ from headrace.config.errors import dotted
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.graph import offline_demonstrations
+from headrace.pipeline.common.graph import acts
 from headrace.pipeline.hosts.child_process import learners_of, modules_of_learner
 from headrace.pipeline.main.references import in_place
 from headrace.pipeline.main.run_shape import for_viewers
@@ -42,7 +42,7 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
         config = for_viewers(config)
         if config.environment is not None:
             check_window(config.environment.options, config.environment.num_envs)
-        if config.environment_kind.preflight is not None and _acts(config):
+        if config.environment_kind.preflight is not None and acts(config):
             load_entry(config.environment_kind.preflight)(config)
         why_not = _untried_environment(config)
     except (RunError, StageError) as error:
@@ -62,14 +62,10 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
     )
 
 
-def _acts(config: RunConfig) -> bool:
-    return config.replay is None and not offline_demonstrations(config)
-
-
 def _untried_environment(config: RunConfig) -> str:
     """Return why a run's environment can't be tried; empty if it can."""
     kind, settings = config.environment_kind, config.env_settings
-    if not (kind.apart and _acts(config)):
+    if not (kind.apart and acts(config)):
         return ""
     if settings.env_path is None:
         return f"the environment, which waits for {kind.editor}"
