@@ -53,6 +53,29 @@ class Good(gymnasium.Env):
         return self.told()
 
 
+class Translated(Good):
+    """A wrapper of something that has another interface, which it gives as `unwrapped`."""
+
+    class Own:
+        def reset(self, key):
+            raise AssertionError("this is not the run's interface")
+
+    unwrapped = Own()
+
+
+class Keyless(Good):
+    def reset(self):
+        return super().reset()
+
+
+def seeds_kept_back():
+    class Keep(gymnasium.Wrapper):
+        def reset(self, *, seed=None, options=None):
+            return self.env.reset()
+
+    return Keep(Keyless())
+
+
 class Picture(Good):
     observation_space = S.Box(0, 255, (12, 12, 3), np.uint8)
 
@@ -261,6 +284,8 @@ def test_each_mistake_is_found_in_the_words_of_the_run(environment, behavior, ex
 
 PASSING: list[tuple[Any, Any]] = [
     ("Good", {}),
+    ("Translated", {}),
+    ("seeds_kept_back", {}),
     ("Push", {"trainer_type": "sac"}),
     ("Good", {"trainer_type": "sac", "hyperparameters": {"update_at": "episode_end", "buffer_init_steps": 10_000}}),
     ("Good", {"trainer_type": "poca"}),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+from gymnasium import Env
 from gymnasium.utils.env_checker import check_env
 
 from headrace.stages.environments.advice import words_of
@@ -32,8 +35,13 @@ def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
     except StageError:  # the vectorised implementation that the run has made takes options that single ones lack
         return
     single = group.single if isinstance(group, GymnasiumGroup) else None
-    if single is not None and not any(isinstance(each, Mapping) and _MASK in each for each in single.reset(seed=0)):
+    if isinstance(single, Env):  # a wrapper may translate what has another interface
         name = f"Gymnasium environment {settings.id!r}" if settings.id else f"environment factory {settings.factory!r}"
-        yield from words_of(lambda: check_env(single, skip_render_check=True), _CHECKER, name)
+        yield from words_of(partial(_check, single), _CHECKER, name)
     with suppress(Exception):
         group.close()
+
+
+def _check(env: Env[Any, Any]) -> None:
+    if not any(isinstance(each, Mapping) and _MASK in each for each in env.reset(seed=0)):
+        check_env(env, skip_render_check=True)
