@@ -69,3 +69,10 @@ def crafter(render_mode: str | None = None) -> Any:
             return self.old.render((128, 128))
 
     return Crafter()
+
+
+def pool(task_id: str, num_envs: int) -> Any:
+    """Return environments of EnvPool, which steps all of them together."""
+    import envpool
+
+    return envpool.make_gymnasium(task_id, num_envs=num_envs)

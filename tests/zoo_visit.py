@@ -19,6 +19,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +124,16 @@ class Visit:
     def _asked(self) -> Said:
         from headrace import load_policy
 
-        env = _made(self._kept.environment)
+        env = _made(self._plain["environment"])
+        self._vectorised = hasattr(env, "num_envs")
         one_agent = self._kept.environment["kind"] == "gymnasium"
         for name, observation, mask, space in _at_reset(env) if one_agent else self._of_agents(env):
             policy = load_policy(self._run, behavior=name)
             for deterministic in (True, False):
                 action, _ = policy.predict(observation, deterministic, mask=mask)
-                if not space.contains(action):
-                    return f"{action!r} ({type(action).__name__}) is not of {space}", ""
+                for one in action if self._vectorised else [action]:
+                    if not space.contains(one):
+                        return f"{one!r} ({type(one).__name__}) is not of {space}", ""
         if one_agent:
             env.step(action)
         return "", ""
@@ -151,7 +154,10 @@ def _made(environment: Mapping[str, Any]) -> Any:
     options = {key: value for key, value in environment.get("options", {}).items() if key != "vectorization_mode"}
     name = environment.get("id")
     if name is None:
-        env = _named(environment["factory"])(**options)
+        make = _named(environment["factory"])
+        if "num_envs" in signature(make).parameters:
+            options["num_envs"] = environment["num_envs"]
+        env = make(**options)
     elif environment["kind"] == "pettingzoo":
         if "/" in name:
             return importlib.import_module("pettingzoo").make("aec", name, **options)
@@ -171,7 +177,7 @@ def _made(environment: Mapping[str, Any]) -> Any:
 def _at_reset(env: Any) -> Iterator[Seen]:
     observation, info = env.reset(seed=0)
     mask = info.get("action_mask") if isinstance(info, dict) else None
-    yield "Zoo", observation, mask, env.action_space
+    yield "Zoo", observation, mask, getattr(env, "single_action_space", env.action_space)
 
 
 def _named(name: str) -> Any:
