@@ -159,7 +159,8 @@ class Normalizer:
         if n == 0:
             return
         first = rows[0].astype(np.float64)
-        batch = rows - first  # in float64; what never changes is 0 here, and has no variance of rounding
+        batch = rows.astype(np.float64)
+        batch -= first  # what never changes is 0 then, and has no variance of rounding
         batch_mean = batch.mean(axis=0)
         batch -= batch_mean
         total = self.steps + n
