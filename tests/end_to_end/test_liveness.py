@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from run_configs import cartpole
+from unity_command import unity
 
 HANGING = [Path(__file__).with_name(f"hanging_{what}.py") for what in ("stages", "trainers")]
 
@@ -85,7 +86,7 @@ SLOW_IMPORT = """
 import sys, time
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == "torch" and any("actor-" in word for word in sys.orig_argv):
+        if name in ("torch", "grpc") and any("actor-" in word for word in sys.orig_argv):
             time.sleep(6)
 sys.meta_path.insert(0, Slow())
 """
@@ -101,3 +102,15 @@ def test_an_actor_that_imports_torch_for_longer_than_timeout_wait_is_not_killed(
     assert command.wait() == 0, command.output
     assert "Killing it" not in command.output
     assert "restart" not in command.output
+
+
+@pytest.mark.slow
+def test_nor_is_one_of_several_games_given_up_whose_answer_came_during_such_an_import(start, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    remembers = {"memory": {"sequence_length": 16, "memory_size": 32}}
+    plain = unity(tmp_path, behaviors__Simple__network_settings=remembers, env_settings__timeout_wait=4)
+    command = start(plain, environment={"PYTHONPATH": path})
+    assert command.wait() == 0, command.output
+    assert "Killing it" not in command.output
+    assert "estart" not in command.output

@@ -21,6 +21,7 @@ from headrace.pipeline.run_folder.folder import folder_name
 from headrace.queues.ends import Inlet
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.activity import preparing
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
 from headrace.stages.environments.protocol import EnvironmentGroup
@@ -119,6 +120,7 @@ class EvaluationHost(Host):
         )
         return kept
 
+    @preparing()  # the first import of what writes and runs `.onnx` files takes long
     def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str) -> bool:
         """Write a policy; a disk that refuses costs the file."""
         settings, source_folder = self.config.behavior_settings(spec.name), self.config.source_folder

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.config import RunConfig
 from headrace.config.environment import GodotSettings
+from headrace.stages.activity import preparing
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.godot.announcement import behaviors_of_agents
 from headrace.stages.environments.godot.instance import GodotInstance, ParameterCalls
@@ -36,6 +37,7 @@ def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
     return make_program_group(config, settings.num_envs, make, waits_for_restart=True)
 
 
+@preparing()
 def _connect(request: EnvironmentRequest, worker_id: int, parameters: Mapping[str, float], again: bool) -> GodotWorker:
     settings = worker_settings(request.config, worker_id, request.seed, again)
     if request.config.env_settings.env_path is None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.config import RunConfig
 from headrace.config.environment import OpenProtocolSettings
 from headrace.queues.messages import ActionBatch
+from headrace.stages.activity import preparing
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.open_protocol.columns import actions_part, read_state
 from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
@@ -55,6 +56,7 @@ def check_game(config: RunConfig) -> None:
         GameProgram(config.env_settings.env_path).command(0, 0)
 
 
+@preparing()
 def _connect(request: EnvironmentRequest, worker_id: int, again: bool) -> OpenWorker:
     config, settings, env = request.config, request.settings, request.config.env_settings
     assert isinstance(settings, OpenProtocolSettings), "the table of environment kinds names this model"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config import RunConfig
+from headrace.stages.activity import preparing
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.programs.group import RUN_LOGS, ProgramGroup, make_program_group
@@ -44,6 +45,7 @@ def make_unity_group(request: EnvironmentRequest) -> ProgramGroup:
     return make_program_group(config, settings.num_envs, make, waits_for_restart=False)
 
 
+@preparing()
 def _connect(
     request: EnvironmentRequest,
     worker_id: int,
