@@ -105,7 +105,7 @@ def test_an_actor_that_imports_torch_for_longer_than_timeout_wait_is_not_killed(
 
 
 @pytest.mark.slow
-def test_nor_is_one_of_several_games_given_up_whose_answer_came_during_such_an_import(start, tmp_path):
+def test_nor_is_one_with_several_builds_of_unity_that_imports_grpc_and_torch(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     remembers = {"memory": {"sequence_length": 16, "memory_size": 32}}
