@@ -232,7 +232,12 @@ def _let_pass(logger: logging.Logger, undoing: ExitStack) -> None:
         return
 
     def as_before(record: logging.LogRecord) -> bool:
-        return record.levelno >= wanted or not record.name.startswith(OURS)
+        if record.levelno >= wanted or not record.name.startswith(OURS):
+            return True
+        here: logging.Logger | None = logging.getLogger(record.name)
+        while here is not None and here is not logger and not here.level:
+            here = here.parent
+        return here is not logger  # the caller has set the level of a part of ours
 
     for handler in (*logger.handlers, *logging.getLogger().handlers):
         handler.addFilter(as_before)
