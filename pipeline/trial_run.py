@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ UPDATES = 16
 ENOUGH_S = 8.0
 """Seconds after which the trial ends as soon as all have learned: where steps or updates take long."""
 _NEVER = 10**12
+_RUN = "trial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,10 @@ def try_run(config: RunConfig, limit_s: float = 30.0) -> list[dict[str, Any]]:
                 remarks.insert(0, Remark(f"the run's trial raised {describe_error(error)}"))
         if acts(config) and not any(remark.serious for remark in remarks):
             remarks += [Remark(each, serious=False) for each in _advice(config, EnvironmentRequest(small))]
-    return [asdict(remark) for remark in dict.fromkeys(remarks)]
+    there, settings = str(Path(folder) / _RUN), config.checkpoint_settings
+    real = str(Path(settings.results_dir) / settings.run_id)
+    found = [replace(each, text=each.text.replace(there, real)) for each in remarks]
+    return [asdict(remark) for remark in dict.fromkeys(found)]
 
 
 def _advice(config: RunConfig, request: EnvironmentRequest) -> Iterator[str]:
@@ -130,7 +134,7 @@ class _Trial:
         """Run it to its end; returns why it failed, or what it did not come to."""
         playing, settings = self._config.checkpoint_settings.inference, self._config.checkpoint_settings
         played = RunFolder(Path(settings.results_dir) / settings.run_id)
-        folder = played if playing and played.path.is_dir() else RunFolder.create(self._folder, "trial")
+        folder = played if playing and played.path.is_dir() else RunFolder.create(self._folder, _RUN)
         with folder:
             checkpoint = choose_checkpoint(folder.checkpoints, playing=True) if playing else None
             plan = RunPlan(self._config, folder, choose_seed(self._config.env_settings.seed), checkpoint)

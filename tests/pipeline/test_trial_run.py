@@ -338,6 +338,13 @@ def test_warnings_of_the_run_are_the_trials(beside):
 
 
 @pytest.mark.lengthy
+def test_files_in_warnings_are_those_of_the_run(beside):
+    environment = {"factory": "tried_environments:Good", "action_repeat": {"max": 3}}
+    told = words(configured(beside, environment, checkpoint_settings={"run_id": "mine"}), serious=False)
+    assert [bool(re.match(r"results.mine.B.B-\d+.onnx could not be written", each)) for each in told] == [True]
+
+
+@pytest.mark.lengthy
 def test_whoever_learns_nothing_in_time_is_named(beside, monkeypatch):
     config = configured(beside, "Good", {"trainer_type": "sac"})
     monkeypatch.setattr(trial_run, "ROWS", 10**6)
