@@ -38,8 +38,9 @@ format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed-dev ## write the pages that are generated from the code
+docs: $(VENV)/.installed-dev ## write the pages that are generated from the code and from tests/zoo
 	$(BIN)/python -m headrace.config.reference > docs/configuration.md
+	$(BIN)/python tests/zoo_page.py > docs/environments.md
 
 PROTOS = stages/environments/unity/proto/communicator_objects.proto pipeline/serving/proto/policy_server.proto
 proto: $(VENV)/.installed-dev ## compile the descriptions of protocols, after a change of one
