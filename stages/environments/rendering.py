@@ -35,6 +35,8 @@ def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uin
     except Exception as error:
         hint = _OPENGL if any(word in str(error) for word in ("OpenGL", "GLFW", "EGL")) else ""
         raise BrokenEnvironmentError(f"{name}: its render() raised {describe_error(error)}{hint}") from error
+    if drawn is None and PICTURES not in _stated(env):  # it may have taken the mode without having it
+        raise StageError(_why_none(env, name))
     if picture.ndim == 2:  # grey
         picture = picture[:, :, None].repeat(3, axis=2)
     if picture.ndim != 3 or picture.shape[2] not in (3, 4):
@@ -45,7 +47,7 @@ def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uin
 
 def _why_none(env: Any, name: str) -> str:
     mode = getattr(env, "render_mode", None)
-    stated = list((getattr(env, "metadata", None) or {}).get("render_modes") or ())
+    stated = _stated(env)
     own = type(getattr(env, "unwrapped", env)).__qualname__
     cure = (
         f"to get pictures, make it with options: {{render_mode: {PICTURES}}}, which a factory takes, or sets itself"
@@ -53,3 +55,7 @@ def _why_none(env: Any, name: str) -> str:
         else f"render_modes in its metadata are {stated}, without {PICTURES!r}"
     )
     return f"{name} ({own}) draws no pictures: it was made with render_mode {mode!r}; {cure}"
+
+
+def _stated(env: Any) -> list[str]:
+    return list((getattr(env, "metadata", None) or {}).get("render_modes") or ())

@@ -52,6 +52,10 @@ class Nothing(Seen):
     picture = None
 
 
+class Window(Nothing):
+    metadata = {"render_modes": ["human"]}
+
+
 def sets_it_itself():
     return Seen(render_mode="rgb_array")
 
@@ -190,6 +194,7 @@ def test_atari_is_shown_as_policies_see_it(name, option, shape, beside):
             r"shown_module:Blind' \(Blind\) draws no pictures: .* \[\], without",
         ),
         ({"factory": "shown_module:PoolEnvPool"}, r"\(PoolEnvPool\) draws no pictures"),
+        ({"factory": "shown_module:Window"}, r"\(Window\) draws no pictures: .* \['human'\], without 'rgb_array'"),
         ({"factory": "shown_module:Nothing"}, r"render\(\) returned a NoneType; expected an RGB image"),
         ({"kind": "godot"}, "Godot shows its games itself"),
         ({"kind": "open_protocol"}, "games of the open protocol show themselves"),
