@@ -43,7 +43,9 @@ class _Pace:
         """Count a batch with trajectories."""
         self.steps += batch.num_rows
         self.longest = max(self.longest, int(batch.lengths.max()))
-        self._seen.update(batch.trajectories["agent_ids"].tolist())
+        if (agent_ids := batch.trajectories.get("agent_ids")) is None:
+            return  # of a stage that names no agents, so nobody knows how many steps are on their way
+        self._seen.update(agent_ids.tolist())
         self._trajectories += batch.num_trajectories
         if self._trajectories >= _ROUND * len(self._seen) or len(self._seen) >= _MOST_AGENTS:
             self.agents = max(self.agents, len(self._seen))

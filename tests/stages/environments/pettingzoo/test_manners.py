@@ -181,7 +181,7 @@ def test_a_reward_for_the_dead_is_said_to_be_lost_once(caplog):
         {"a": "+", "b": "+"}, {"a": "+", "b": "T"}, {"a": "+"}, {"a": "+"}, {"a": "T"}, pay=[{"a": 1, "b": 2}] * 9
     )
     play(group_of(env), 4)
-    (text,) = [record.getMessage() for record in caplog.records]
+    (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "a reward of 2 for agent 'b', whose episode is over" in text
 
 
