@@ -64,13 +64,20 @@ def fixed_seeds() -> None:
     np.random.seed(0)
 
 
-@pytest.fixture
-def in_this_process(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., str]]:
-    """Calls a command's `main` with arguments, looks at its exit status and returns what it has said."""
+@pytest.fixture(autouse=True)
+def log_of_its_own() -> Iterator[None]:
+    """A command's `main` configures logging, which is for its own process."""
     ours = logging.getLogger("headrace")
-    before = ours.level, ours.propagate, [*ours.handlers]
+    level, propagate, handlers = ours.level, ours.propagate, [*ours.handlers]
+    yield
+    ours.setLevel(level)
+    ours.propagate, ours.handlers = propagate, handlers
+    logging.lastResort.setFormatter(None)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Calls a command's `main` with arguments, looks at its exit status and returns what it has said."""
 
     def call(main: Callable[[list[str]], int], *arguments: str, status: int = 0) -> str:
         with monkeypatch.context() as patch:
@@ -81,6 +88,4 @@ def in_this_process(
         assert ended == status, told
         return told
 
-    yield call
-    ours.level, ours.propagate, ours.handlers = before
-    logging.lastResort.setFormatter(None)
+    return call
