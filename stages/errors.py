@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:  # else all of `config` is imported with it
     from headrace.config.errors import KeyPath
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -75,8 +76,10 @@ def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
 
 _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
 _PACKAGES = _LIBRARIES[1:]
-_PLUMBING = tuple(
-    f"{packages}/{package}" for packages in _PACKAGES for package in ("numpy/", "gymnasium/", "pettingzoo/utils/")
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+"""In the path of a package, also of one that another Python has installed, which a virtual environment may see."""
+_PLUMBING = re.compile(
+    _INSTALLED.pattern + r"(?:numpy|gymnasium|pettingzoo[/\\]utils|jax|pandas|scipy|supersuit|torch)[/\\]"
 )
 """Packages that environments are made with, whose lines say less than the environment's own."""
 
@@ -86,19 +89,35 @@ def describe_error(error: BaseException) -> str:
 
     The place is that of `user_frame`; an error without one is described without a place.
     """
-    frame = user_frame(error)
-    place = "" if frame is None else f" (at {frame.filename}:{frame.lineno}, in {frame.name})"
-    return error_summary(error) + place
+    return _with_place(error, user_frame(error))
 
 
 def describe_fault(error: BaseException) -> str:
     """Describe an error of an environment: as `describe_error`, or with the place in the package that raised it."""
     if user_frame(error) is not None:
         return describe_error(error)
-    calls = [call for call in frames(error) if call.filename.startswith(_PACKAGES)]
-    own = [call for call in calls if not call.filename.startswith(_PLUMBING)]
-    place = "".join(f" (at {call.filename}:{call.lineno}, in {call.name})" for call in (own or calls)[-1:])
-    return error_summary(error) + place
+    # Gymnasium raises a TypeError of a constructor anew, in a line of its own, so the causes are asked as well.
+    calls = [[call for call in frames(each) if _is_of_package(call)] for each in _with_causes(error)]
+    own = [call for each in calls for call in each[::-1] if not _PLUMBING.search(call.filename)]
+    return _with_place(error, next(iter([*own, *calls[0][::-1]]), None))
+
+
+def _with_place(error: BaseException, call: FrameSummary | None) -> str:
+    """The error and the place of a call; with its line, where the error itself says nothing, as of a bare assert."""
+    if call is None:
+        return error_summary(error)
+    line = "" if str(error) or not call.line or call.line.startswith("raise") else f": {call.line}"
+    return f"{error_summary(error)} (at {call.filename}:{call.lineno}, in {call.name}{line})"
+
+
+def _is_of_package(call: FrameSummary) -> bool:
+    return call.filename.startswith(_PACKAGES) or _INSTALLED.search(call.filename) is not None
+
+
+def type_of(value: object) -> str:
+    """A value's type, with its article: `a list`, `an Env`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
 
 
 def error_summary(error: BaseException) -> str:
@@ -113,7 +132,8 @@ def user_frame(error: BaseException) -> FrameSummary | None:
 
 def innermost_of_user(calls: Iterable[FrameSummary]) -> FrameSummary | None:
     """The last of these calls in a file that is neither ours nor a library's; None if there is none."""
-    users = [call for call in calls if not call.filename.startswith((*CODE, *_LIBRARIES, "<"))]
+    foreign = [call for call in calls if not call.filename.startswith((*CODE, *_LIBRARIES, "<"))]
+    users = [call for call in foreign if not _is_of_package(call)]
     return users[-1] if users else None
 
 

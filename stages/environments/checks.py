@@ -16,7 +16,7 @@ from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, type_of
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
 
 def described(value: Any) -> str:
     """Describe what a call returned by its type: `4 values`, `a list`."""
-    return f"{len(value)} values" if isinstance(value, tuple) else f"a {type(value).__name__}"
+    return f"{len(value)} values" if isinstance(value, tuple) else type_of(value)
 
 
 def space_problem(space: Any, which: str) -> str | None:
@@ -89,7 +89,10 @@ def number_problem(reward: Any) -> str | None:
             return None
     except (TypeError, ValueError):
         pass
-    return f"step() returned the reward {short(reward)}; expected a number, such as a float"
+    parts = (
+        "; where it is a vector, a wrapper can weigh its parts" if isinstance(reward, np.ndarray | list | tuple) else ""
+    )
+    return f"step() returned the reward {short(reward)}; expected a number, such as a float{parts}"
 
 
 def reward_problem(reward: Any) -> str | None:
@@ -165,6 +168,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
 
     Raises:
         BrokenEnvironmentError: if one is no number.
+        StageError: if all are vectors, as they are by design: no restart helps.
         NotFiniteError: if one is NaN or infinite, also once it is rounded to float32.
     """
     array = _array(raw, "rewards", who)
@@ -173,6 +177,8 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # found and named below
         rewards: NDArray[np.float32] = array.astype(_FLOAT32, copy=False)
     if rewards.shape != (count,):
+        if rewards.shape[:1] == (count,) and (problem := number_problem(array[0])):
+            raise StageError(f"{who(0)}: {problem}")
         raise BrokenEnvironmentError(f"{who(None)}: step() gave rewards of shape {array.shape}; expected {(count,)}")
     if not (finite := np.isfinite(rewards)).all():
         row = int(finite.argmin())

@@ -25,7 +25,7 @@ from headrace.stages.activity import preparing
 from headrace.stages.environments.action_repeat import RepeatingGroup
 from headrace.stages.environments.protocol import EnvironmentGroup, settled
 from headrace.stages.environments.time_limit import Limited, LimitedGroup
-from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_fault
+from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_fault, type_of
 from headrace.stages.loading import load_callable
 
 log = logging.getLogger(__name__)
@@ -286,9 +286,7 @@ def chain_wrappers(
                     f"{name}: environment wrapper {each.use!r} with {dict(each.with_)} raised {describe_fault(error)}"
                 ) from error
             if not fits(env):
-                raise StageError(
-                    f"{name}: environment wrapper {each.use!r} gave a {type(env).__name__}; expected {expected}"
-                )
+                raise StageError(f"{name}: environment wrapper {each.use!r} gave {type_of(env)}; expected {expected}")
         return env
 
     return wrap

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error
+from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error, type_of
 
 PICTURES = "rgb_array"
 """The render mode that gives pictures."""
@@ -40,7 +40,7 @@ def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uin
     if picture.ndim == 2:  # grey
         picture = picture[:, :, None].repeat(3, axis=2)
     if picture.ndim != 3 or picture.shape[2] not in (3, 4):
-        got = f"an array of shape {picture.shape}" if picture.ndim else f"a {type(drawn).__name__}"
+        got = f"an array of shape {picture.shape}" if picture.ndim else type_of(drawn)
         raise BrokenEnvironmentError(f"{name}: its render() returned {got}; expected an RGB image [height, width, 3]")
     return picture[:, :, :3]
 

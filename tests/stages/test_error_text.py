@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headrace.stages.errors import StageError, describe_error, raised_in_user_code
+from headrace.stages.errors import StageError, describe_error, describe_fault, raised_in_user_code
 from headrace.stages.loading import load_attribute
 
 
@@ -61,3 +61,37 @@ def test_a_message_of_ours_about_what_a_user_raised_is_known_as_such(duel):
     assert not raised_in_user_code(ours)
     ours.__cause__ = raised_by(names["step"])
     assert raised_in_user_code(ours)
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Packages of another Python; one makes what the other has, and raises a TypeError anew, as Gymnasium does."""
+    folder = tmp_path / "lib" / "site-packages"
+    (folder / "gymnasium").mkdir(parents=True)
+    (folder / "gymnasium" / "making.py").write_text(
+        "def make(maker):\n    try:\n        maker()\n    except TypeError as error:\n"
+        "        raise TypeError(f'{error} was raised') from error\n"
+    )
+    (folder / "stocks.py").write_text(
+        "def bare():\n    assert 1 > 2\n\n\ndef odd():\n    raise TypeError('a price')\n\n\n"
+        "def asked():\n    raise NotImplementedError\n"
+    )
+    names: dict = {}
+    for path in ("gymnasium/making.py", "stocks.py"):
+        exec(compile((folder / path).read_text(), folder / path, "exec"), names)
+    return names, folder / "stocks.py"
+
+
+@pytest.mark.parametrize(
+    ("maker", "expected"),
+    [
+        ("bare", "AssertionError (at {}:2, in bare: assert 1 > 2)"),
+        ("odd", "TypeError: a price was raised (at {}:6, in odd)"),
+        ("asked", "NotImplementedError (at {}:10, in asked)"),
+    ],
+)
+def test_an_error_of_a_package_has_a_place_in_that_package(packages, maker, expected):
+    names, path = packages
+    error = raised_by(lambda: names["make"](names[maker]))
+    error.__traceback__ = error.__traceback__.tb_next  # without the lambda
+    assert describe_fault(error) == expected.format(path)

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.config import RunConfig
 from headrace.stages.environments import factory
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.errors import LoadError, blaming
+from headrace.stages.errors import LoadError, blaming, type_of
 from headrace.stages.loading import import_module
 
 
@@ -53,7 +53,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
             return factory.check_own_group(env, settings, name)
         if not isinstance(env, Env | VectorEnv):
             raise LoadError(
-                f"{name} gave a {type(env).__name__}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
+                f"{name} gave {type_of(env)}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
                 f"EnvironmentGroup (num_envs, behavior_specs, reset, step, close){advice_for_class(env)}"
             )
         singles = not isinstance(env, VectorEnv)  # EnvPool's classes are both

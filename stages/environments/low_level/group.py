@@ -28,7 +28,14 @@ from headrace.stages.environments.programs.rows import (
 from headrace.stages.environments.protocol import StepResult
 from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
 from headrace.stages.environments.unity.specs import ActionTuple
-from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, LoadError, StageError, describe_error
+from headrace.stages.errors import (
+    BrokenEnvironmentError,
+    EnvironmentEnded,
+    LoadError,
+    StageError,
+    describe_error,
+    type_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +229,7 @@ def _make(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> 
     missing += [] if hasattr(env, "behavior_specs") else ["behavior_specs"]
     if missing:
         raise LoadError(
-            f"{name} gave a {type(env).__name__}, which has no {', '.join(missing)}; expected an object with the "
+            f"{name} gave {type_of(env)}, which has no {', '.join(missing)}; expected an object with the "
             "interface of ML-Agents' BaseEnv"
         )
     return env

@@ -23,7 +23,7 @@ from headrace.stages.environments.pettingzoo.instance import Instance
 from headrace.stages.environments.pettingzoo.instances import LimitedInstance, api_of, instance_of
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.resetting import accept_any_reset
-from headrace.stages.errors import LoadError, StageError, blaming
+from headrace.stages.errors import LoadError, StageError, blaming, type_of
 from headrace.stages.loading import import_module
 
 Api = Literal["auto", "parallel", "aec"]
@@ -166,8 +166,7 @@ def _check_api(env: Any, api: Api, name: str) -> None:
     found = api_of(env)
     if found is None:
         raise LoadError(
-            f"{name} returned a {type(env).__name__}; expected a pettingzoo.ParallelEnv, an AECEnv or an "
-            "EnvironmentGroup"
+            f"{name} returned {type_of(env)}; expected a pettingzoo.ParallelEnv, an AECEnv or an EnvironmentGroup"
         )
     if api not in ("auto", found):
         convert = "aec_to_parallel" if found == "aec" else "parallel_to_aec"

@@ -208,7 +208,7 @@ def test_a_factory_that_raises_is_reported(folder):
 
 
 def test_a_factory_that_gives_no_environment_is_reported(folder):
-    with pytest.raises(LoadError, match=r"'factory_module:nothing' gave a int; expected a gymnasium\.Env"):
+    with pytest.raises(LoadError, match=r"'factory_module:nothing' gave an int; expected a gymnasium\.Env"):
         group_of(by_factory("nothing"), "P", 3, folder)
 
 

@@ -252,14 +252,13 @@ def test_parameters_of_the_environment_need_a_reset_with_options(group_of):
 
 
 def test_an_error_inside_an_installed_package_shows_its_line(group_of, tmp_path, monkeypatch):
-    (tmp_path / "numpy").mkdir()
-    (tmp_path / "numpy" / "plumbing_of_test.py").write_text("def divide(n):\n    return 1 / n\n")
-    (tmp_path / "installed_of_test.py").write_text("def drive(divide):\n    return divide(0)\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path / "numpy")
-    monkeypatch.setattr(errors, "_LIBRARIES", (*errors._LIBRARIES, str(tmp_path), __file__))
-    monkeypatch.setattr(errors, "_PACKAGES", (*errors._PACKAGES, str(tmp_path)))
-    monkeypatch.setattr(errors, "_PLUMBING", (*errors._PLUMBING, f"{tmp_path}/numpy/"))
+    packages = tmp_path / "site-packages"
+    (packages / "numpy").mkdir(parents=True)
+    (packages / "numpy" / "plumbing_of_test.py").write_text("def divide(n):\n    return 1 / n\n")
+    (packages / "installed_of_test.py").write_text("def drive(divide):\n    return divide(0)\n")
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.syspath_prepend(packages / "numpy")
+    monkeypatch.setattr(errors, "_LIBRARIES", (*errors._LIBRARIES, __file__))
     import installed_of_test  # type: ignore[import-not-found]
     import plumbing_of_test  # type: ignore[import-not-found]
 
@@ -305,7 +304,7 @@ def gym(request, monkeypatch):
 @pytest.mark.parametrize(("seeded", "converter"), [(False, "GymV21"), (True, "GymV26")])
 def test_a_class_of_old_gym_names_who_converts_it(group_of, gym, seeded, converter):
     old = type("Old", (gym.Env,), {"reset": (Plain if seeded else WithoutAnything).reset})
-    words = rf'gave a Old; expected a gymnasium.Env.* old package gym .* shimmy: .*"shimmy:{converter}Environment-v0"'
+    words = rf'gave an Old; expected a gymnasium.Env.* old package gym .* shimmy: .*"shimmy:{converter}Environment-v0"'
     with pytest.raises(LoadError, match=words):
         group_of(old)
 
@@ -347,7 +346,9 @@ def test_four_values_name_who_converts_them(group_of, limited):
 
 @pytest.mark.parametrize("made", [object, dict, lambda: None, lambda: [Plain()]])
 def test_what_is_no_environment_is_refused(group_of, made):
-    with pytest.raises(LoadError, match="gave a .*; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an Env"):
+    with pytest.raises(
+        LoadError, match="gave an? .*; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an Env"
+    ):
         group_of(made)
 
 
@@ -468,3 +469,43 @@ def test_a_reset_of_the_old_kind_is_taken_in_a_process_of_its_own(monkeypatch):
     seen = [group.reset(5).steps["B"].observations[0].tolist() for _ in range(2)]
     group.close()
     assert seen[0] == seen[1]
+
+
+# Rewards that are vectors, by design.
+
+
+class Weighing(Plain):
+    """Rewards two things."""
+
+    reward: Any = np.array([0.0, -1.0], np.float32)
+
+    def step(self, action):
+        seen, _, *others = super().step(action)
+        return seen, self.reward, *others
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("reward", [np.array([0.0, -1.0], np.float32), [0, 0]])
+def test_a_vector_of_rewards_is_refused_at_once_in_the_words_of_one_reward(group_of, reward, num_envs):
+    group = group_of(type("Weighing", (Weighing,), {"reward": reward}), num_envs=num_envs)
+    where = "" if num_envs == 1 else ", instance 0"
+
+    async def play():
+        await settled(group.reset(0))
+        await settled(group.step(actions(num_envs)))
+
+    with pytest.raises(
+        StageError, match=rf"make'{where}: step\(\) returned the reward .*; expected a num.* weigh"
+    ) as it:
+        asyncio.run(play())
+    assert not isinstance(it.value, BrokenEnvironmentError), "it would be restarted in vain"
+
+
+def test_a_reward_in_an_array_of_one_is_a_number(group_of):
+    group = group_of(type("One", (Weighing,), {"reward": np.array([3.0])}))
+
+    async def play():
+        await settled(group.reset(0))
+        return await settled(group.step(actions()))
+
+    assert asyncio.run(play()).steps["B"].rewards.tolist() == [3.0, 3.0]

@@ -82,7 +82,7 @@ def test_mistakes_say_what_was_expected():
         make("fails", options={"size": 3})
     with pytest.raises(BrokenEnvironmentError, match="'low_level_factories:fails' raised OSError: no such motor"):
         make("fails")
-    with pytest.raises(LoadError, match="gave a int, which has no reset, step, .*behavior_specs; expected an object"):
+    with pytest.raises(LoadError, match="gave an int, which has no reset, step, .*behavior_specs; expected an object"):
         make("gives_a_number")
     with pytest.raises(LoadError, match="expected something to call"):
         make("MADE")

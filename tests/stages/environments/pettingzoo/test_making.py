@@ -173,7 +173,7 @@ def test_the_same_environment_twice_is_reported():
 
 
 def test_something_else_is_reported():
-    with pytest.raises(LoadError, match=r"Zoo returned a int; expected a pettingzoo\.ParallelEnv, an AECEnv"):
+    with pytest.raises(LoadError, match=r"Zoo returned an int; expected a pettingzoo\.ParallelEnv, an AECEnv"):
         make_instances(5, lambda: 5, 1, "auto", "Zoo", None)
     assert api_of(5) is None
 
@@ -218,7 +218,7 @@ def test_wrappers_go_round_each_the_innermost_first():
 @pytest.mark.parametrize(
     ("wrapper", "message"),
     [
-        ("five", "'.*:five' gave a int; expected a PettingZoo"),
+        ("five", "'.*:five' gave an int; expected a PettingZoo"),
         ("fails", "'.*:fails' with {} raised ZeroDivision"),
     ],
 )
