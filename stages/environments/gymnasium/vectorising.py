@@ -7,7 +7,9 @@ windows; so with these it is `SyncVectorEnv`, unless options ask for another imp
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -63,8 +65,7 @@ def make_vector(
         raise
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         raise StageError(
-            f"{name}: {error} An environment of your own is registered by a module, named before a colon: "
-            f"my_module:{env_id.rpartition(':')[2]}{advice_for_id(env_id)}",
+            f"{name}: {error} {_who_registers(env_id)}{advice_for_id(env_id)}",
             key=("environment", "id"),
         ) from error
     except TypeError as error:
@@ -105,7 +106,7 @@ def vectorise(
         env.close()
         raise StageError(
             f"{name} gave a vector environment of {env.num_envs} instances where {num_envs} are wanted; "
-            "let it take an argument num_envs"
+            f"let it take an argument num_envs{_num_envs_in_options(make, num_envs)}"
         )
     try:
         singles = [env, *(make() for _ in range(num_envs - 1))]
@@ -116,6 +117,34 @@ def vectorise(
         raise
     except Exception as error:
         raise BrokenEnvironmentError(f"{name}: making {num_envs} of it raised {describe_fault(error)}") from error
+
+
+def _who_registers(env_id: str) -> str:
+    """Say what the module before the colon registers, or that one has to be named."""
+    module, _, registered = env_id.rpartition(":")
+    if not module:
+        return f"An environment of your own is registered by a module, named before a colon: my_module:{registered}"
+    package = module.partition(".")[0]
+    points = {each: spec.entry_point for each, spec in gymnasium.registry.items()}
+    own = [
+        each
+        for each, point in points.items()
+        if str(point if isinstance(point, str) else getattr(point, "__module__", "")).partition(":")[0].split(".")[0]
+        == package
+    ]
+    ids = difflib.get_close_matches(registered, own, n=4, cutoff=0)
+    more = f" and {len(own) - len(ids)} more" if len(own) > len(ids) else ""
+    return f"The module {module} registers no {registered}" + (f"; it registers {', '.join(ids)}{more}" if ids else "")
+
+
+def _num_envs_in_options(make: Callable[[], AnyEnv], num_envs: int) -> str:
+    """Say that options can hold the number of instances, if a factory takes any."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C have no signature
+        return ""
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    return f", or set environment.options.num_envs: {num_envs}" if takes_any else ""
 
 
 def _register(env_id: str, name: str) -> None:

@@ -509,3 +509,30 @@ def test_a_reward_in_an_array_of_one_is_a_number(group_of):
         return await settled(group.step(actions()))
 
     assert asyncio.run(play()).steps["B"].rewards.tolist() == [3.0, 3.0]
+
+
+# Ids that a module does not register, and factories that are not asked for the number of instances.
+
+
+def test_a_module_that_is_named_is_told_what_it_registers(monkeypatch):
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    monkeypatch.setitem(sys.modules, MODULE, ModuleType(MODULE))
+    with pytest.raises(StageError, match=rf"The module {MODULE} registers no Duel-v0$"):
+        make_vector(f"{MODULE}:Duel-v0", 1, {}, "Env")
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    gymnasium.register("Dual-v0", f"{MODULE}:Plain")
+    with pytest.raises(StageError, match=rf"The module {MODULE} registers no Duel-v0; it registers Dual-v0$"):
+        make_vector(f"{MODULE}:Duel-v0", 1, {}, "Env")
+    with pytest.raises(StageError, match="registered by a module, named before a colon: my_module:Duel-v0"):
+        make_vector("Duel-v0", 1, {}, "Env")
+
+
+def test_a_factory_that_takes_any_option_can_be_given_the_number_of_instances(group_of):
+    def make(**options):
+        return SyncVectorEnv([Plain] * options.get("num_envs", 1))
+
+    with pytest.raises(StageError, match="an argument num_envs, or set environment.options.num_envs: 2$"):
+        group_of(make)
+    assert group_of(make, options={"num_envs": 2}, max_episode_steps=3).num_envs == 2
+    with pytest.raises(StageError, match="an argument num_envs$"):
+        group_of(lambda: SyncVectorEnv([Plain]))
