@@ -22,7 +22,7 @@ from headrace.queues.errors import QueueClosed, SpecError
 from headrace.queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
 from headrace.queues.specs import behavior_name
 from headrace.stages.activity import Activity
-from headrace.stages.errors import StageError, describe_error, is_failure
+from headrace.stages.errors import StageError, describe_error, is_failure, type_of
 from headrace.stages.stage import In, Out, Source, Stage, StageContext, Yielded
 
 log = logging.getLogger(__name__)
@@ -303,7 +303,7 @@ def _not_yielded(results: object) -> str:
     if inspect.iscoroutine(results):
         results.close()  # or Python would warn as well that it was never awaited
         return "process() is async but yields nothing: use `yield` for each result (or a plain `def` that returns None)"
-    return f"process() returned a {type(results).__name__}: use `yield` for each result, or return None for none at all"
+    return f"process() returned {type_of(results)}: use `yield` for each result, or return None for none at all"
 
 
 class _Timed:

@@ -19,7 +19,7 @@ from headrace.queues.messages import ActionBatch, Floats
 from headrace.queues.specs import STEP_MUL, BehaviorSpec, behavior_name
 from headrace.stages.environments.spaces.actions import action_mapping
 from headrace.stages.environments.spaces.masks import MASK, MaskReader
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, type_of
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.protocol import ActingPolicy, Recall
 
@@ -99,7 +99,7 @@ class LoadedPolicy:
         """
         if not isinstance(deterministic, bool | np.bool_):
             raise PredictError(
-                f"deterministic: expected True or False, got a {type(deterministic).__name__}; name the other "
+                f"deterministic: expected True or False, got {type_of(deterministic)}; name the other "
                 "arguments: predict(obs, state=…, mask=…)"
             )
         columns, single = self._reader.read(obs)
@@ -177,7 +177,7 @@ def load_policy(
     """
     if not isinstance(run_or_file, str | os.PathLike):
         raise RunError(
-            f"load_policy: expected the folder of a run, or a file, got a {type(run_or_file).__name__}; the result of "
+            f"load_policy: expected the folder of a run, or a file, got {type_of(run_or_file)}; the result of "
             "run() has it as .folder"
         )
     reference = os.fspath(run_or_file)

@@ -215,10 +215,11 @@ class FlagsColumn:
             )
         if flags is not array and not self._warned:
             self._warned = True
+            # By its type, not its value, so that all actors say the same, which is shown once.
             row = next(row for row, flag in enumerate(raw) if not isinstance(flag, bool | np.bool_))
             log.warning(
                 "%s: step() returned %s as `%s` (instance %d); expected True or False (wrap it in bool())",
-                *(who(None), short(raw[row]), self._which, row),
+                *(who(None), type_of(raw[row]), self._which, row),
             )
         return flags
 

@@ -16,7 +16,7 @@ from headrace.stages.environments.pettingzoo.instance import (
     is_filled,
     number,
 )
-from headrace.stages.errors import BrokenEnvironmentError
+from headrace.stages.errors import BrokenEnvironmentError, type_of
 
 _PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
 _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
@@ -102,7 +102,7 @@ class ParallelInstance(Instance):
     def _agents(self) -> list[Agent]:
         agents = self.env.agents
         if not isinstance(agents, Iterable):
-            raise BrokenEnvironmentError(f"{self._name}: its agents is a {type(agents).__name__}; expected a list")
+            raise BrokenEnvironmentError(f"{self._name}: its agents is {type_of(agents)}; expected a list")
         return [*agents]
 
     def _ended(

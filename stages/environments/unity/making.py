@@ -18,7 +18,7 @@ from headrace.stages.environments.programs.worker import worker_settings
 from headrace.stages.environments.unity.executable import Executable
 from headrace.stages.environments.unity.instance import UnityInstance, Worker
 from headrace.stages.environments.unity.side_channels.standard import SideChannelBridge
-from headrace.stages.errors import LoadError, blaming, describe_error
+from headrace.stages.errors import LoadError, blaming, describe_error, type_of
 from headrace.stages.loading import load_callable
 
 _OF_CHANNELS = ("channel_id", "message_queue", "on_message_received")
@@ -120,7 +120,7 @@ def channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
         missing = [name for name in _OF_CHANNELS if not hasattr(channel, name)]
         if missing:
             raise LoadError(
-                f"{what}: a {type(channel).__name__} is no side channel, it has no {', '.join(missing)}; derive it "
+                f"{what}: {type_of(channel)} is no side channel, it has no {', '.join(missing)}; derive it "
                 "from headrace.unity.SideChannel"
             )
         return channel

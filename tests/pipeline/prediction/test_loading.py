@@ -103,7 +103,7 @@ def test_what_names_no_place_is_told_with_the_place_that_is_meant(run_folder, tm
     with pytest.raises(RunError, match="there is no file and no folder first; did you mean 'results/first'"):
         load_policy("first")
     with pytest.raises(
-        RunError, match=r"expected the folder of a run, or a file, got a int; the result of run\(\) has it"
+        RunError, match=r"expected the folder of a run, or a file, got an int; the result of run\(\) has it"
     ):
         load_policy(3)  # type: ignore[arg-type]
 

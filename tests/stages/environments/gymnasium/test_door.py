@@ -15,7 +15,7 @@ from gymnasium.wrappers import TimeLimit
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.vectorising import vectorise
-from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, type_of
 
 ACTIONS = {"B": ActionBatch(np.zeros((2, 0), np.float32), np.zeros((2, 1), np.int32))}
 NAN = float("nan")
@@ -139,7 +139,7 @@ def test_zero_and_one_stand_for_flags_with_one_warning(flag, caplog):
 
     assert [tick.ended for tick in ticks] == [int(np.asarray(flag).item())] * 3
     (warned,) = [record.getMessage() for record in caplog.records]
-    assert warned.startswith("Env: step() returned")
+    assert warned.startswith(f"Env: step() returned {type_of(flag)} as"), "no value, so that actors say the same"
     assert "as `truncated` (instance 1); expected True or False (wrap it in bool())" in warned
 
 
