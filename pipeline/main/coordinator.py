@@ -41,6 +41,8 @@ from headrace.pipeline.roles.stages import StageHost
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.trainer.report import TrainerReport
 
+OF_ENVIRONMENTS = "headrace.stages.environments."
+"""Loggers that warn of what environments are; that one was restarted, its actor's stage warns of."""
 EVERY_S = 1.0
 """Seconds between two looks at the clock: progress, heartbeats, overdue checkpoints."""
 
@@ -165,9 +167,10 @@ class Coordinator:
                 self.parts.receive(host, message)
 
     def _on_log_line(self, host: HostHandle, line: control.LogLine) -> None:
-        """Log what a host logs; what several hosts warn of, such as actors of one environment, is said once."""
-        first = self._first_to_warn.setdefault(line.text, host.plan.name) if line.level == logging.WARNING else None
-        if first in (None, host.plan.name):
+        """Log what a host logs; what is odd about an environment, which each of its actors finds, is said once."""
+        name = host.plan.name
+        shared = line.level == logging.WARNING and line.logger.startswith(OF_ENVIRONMENTS)
+        if not shared or self._first_to_warn.setdefault(line.text, name) == name:
             logging.getLogger(line.logger).log(line.level, "%s", line.text)
 
     def _on_trainer_report(self, report: TrainerReport) -> None:

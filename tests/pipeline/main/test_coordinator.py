@@ -133,18 +133,22 @@ def test_an_actor_that_fails_ends_the_run_which_saves_what_was_learned():
     assert flow.coordinator.checkpointing.newest == 0
 
 
-def test_what_several_actors_warn_of_is_said_once(caplog):
+def test_what_several_actors_warn_of_their_environment_is_said_once(caplog):
+    environment, actor = "headrace.stages.environments.checks", "headrace.stages.actor"
+
     async def warn(flow: Flow) -> None:
         await until_updated(flow)
         hosts = {host.plan.name: host for host in flow.coordinator.running.all()}
         for name in ("actor-0", "actor-1", "actor-0"):
             for level in (logging.WARNING, logging.ERROR):
-                await flow.coordinator.on_message(hosts[name], LogLine(level, "headrace", f"said at {level}"))
+                await flow.coordinator.on_message(hosts[name], LogLine(level, environment, f"said at {level}"))
+            await flow.coordinator.on_message(hosts[name], LogLine(logging.WARNING, actor, "Restarting it"))
 
     run_flow(FINITE, warn)
     said = [message for message in caplog.messages if message.startswith("said at")]
     assert said.count(f"said at {logging.WARNING}") == 2, "one host may say a thing again"
     assert said.count(f"said at {logging.ERROR}") == 3
+    assert caplog.messages.count("Restarting it") == 3, "each was restarted"
 
 
 def test_a_run_that_is_asked_to_stop_makes_a_last_checkpoint(caplog):
