@@ -117,12 +117,17 @@ def _about_environment(config: Sections) -> Iterator[Finding]:
 def check_behavior(config: Sections) -> Iterator[Finding]:
     """Find that agents of one kind have no behaviour."""
     if config.environment is not None and config.environment.behavior is None:
-        message = (
-            f"needs 'behavior', the name of its agents, since {len(config.behaviors)} behaviours are listed; such as "
-            f"environment.behavior: {next(iter(config.behaviors), 'Agent')}"
-        )
         involved = (("environment", "behavior"), _BEHAVIORS, _DEFAULT)
-        yield Finding(("environment",), message, involved)
+        yield Finding(("environment",), without_behavior(config), involved)
+
+
+def without_behavior(config: Sections, likely: str = "Agent") -> str:
+    """Say that an environment's agents have no behaviour; of those that are listed, `likely` is proposed first."""
+    listed = config.behaviors
+    return (
+        f"needs 'behavior', the name of its agents, since {len(listed)} behaviours are listed; such as "
+        f"environment.behavior: {likely if likely in listed else next(iter(listed), likely)}"
+    )
 
 
 def check_roles(config: Sections) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.errors import suggest
+from headrace.config.section_checks import without_behavior
 from headrace.stages.environments import factory
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import StageError
@@ -47,10 +48,5 @@ def _find_game(config: RunConfig) -> Callable[..., Any]:
     module, _, name = BUILTIN_GAMES[game].partition(":")
     make: Callable[..., Any] = getattr(importlib.import_module(module), name)
     if settings.behavior is None and "behavior" in factory.parameter_names(make):  # others name their behaviours
-        listed = config.behaviors
-        raise StageError(
-            f"environment: needs 'behavior', the name of its agents, since {len(listed)} behaviours are listed; such "
-            f"as environment.behavior: {game if game in listed else next(iter(listed), game)}",
-            key=("environment",),
-        )
+        raise StageError(f"environment: {without_behavior(config, game)}", key=("environment",))
     return make
