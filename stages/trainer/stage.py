@@ -19,7 +19,7 @@ from headrace.queues.columns import Column
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec
 from headrace.stages.activity import LEARNING
-from headrace.stages.policy.design import require_columns
+from headrace.stages.policy.design import NORMALIZER_REST, require_columns
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.inlet import ActionHistograms, Deliveries, FinishedEpisodes, StopCriterion
 from headrace.stages.trainer.protocol import Trainer
@@ -275,10 +275,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._threads.keep(int(state["threads"]))
         policy, current = state["policy"], self.trainer.policy()
         weights = np.asarray(policy["weights"], np.float32)
-        # Policies of earlier versions lack the rest of the normaliser's mean, which stands last: it was 0.
+        (rest,) = dict(current.layout).get(NORMALIZER_REST, (0,))
+        if len(weights) + rest == len(current.weights):  # of an earlier version: the rest, which stands last, was 0
+            weights = np.pad(weights, (0, rest))
         self._policy = replace(
             current,
-            weights=np.pad(weights, (0, max(0, len(current.weights) - len(weights)))),
+            weights=weights,
             step=int(policy["step"]),
             version=int(policy["version"]),
         )

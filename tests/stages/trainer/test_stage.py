@@ -13,6 +13,7 @@ from headrace.queues.columns import Column
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import NotFiniteError, StageError
+from headrace.stages.policy.design import NORMALIZER_REST
 from headrace.stages.stage import StageContext
 from headrace.stages.trainer.report import TrainerPort
 from headrace.stages.trainer.stage import TrainerStage
@@ -333,6 +334,18 @@ def test_a_resumed_stage_acts_by_the_policy_last_emitted():
     policy = resumed.stage.policy()
     assert (policy.version, policy.step) == (1, 10), "not of step 15, by which nobody has acted"
     assert policy.weights.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("rest", "weights"), [(1, [1.0, 0.0]), (2, [1.0])])
+def test_a_policy_from_before_means_had_a_rest_has_0_there_and_no_other_lack_is_filled(rest, weights):
+    desk, resumed = Desk(rows_per_update=10), Desk(rows_per_update=10)
+    desk.take(10)
+    policy = resumed.trainer.policy()
+    layout = (*policy.layout, (NORMALIZER_REST, (rest,)))
+    newer = replace(policy, weights=np.ones(2, np.float32), layout=layout)
+    resumed.trainer.policy = lambda: newer
+    resumed.stage.load_state_dict(desk.stage.state_dict())
+    assert resumed.stage.policy().weights.tolist() == weights
 
 
 def test_the_untrained_policy_stays_the_same_until_the_first_update():
