@@ -337,13 +337,13 @@ def test_a_resumed_stage_acts_by_the_policy_last_emitted():
 
 
 @pytest.mark.parametrize(("rest", "weights"), [(1, [1.0, 0.0]), (2, [1.0])])
-def test_a_policy_from_before_means_had_a_rest_has_0_there_and_no_other_lack_is_filled(rest, weights):
+def test_a_policy_from_before_means_had_a_rest_has_0_there_and_no_other_lack_is_filled(rest, weights, monkeypatch):
     desk, resumed = Desk(rows_per_update=10), Desk(rows_per_update=10)
     desk.take(10)
     policy = resumed.trainer.policy()
     layout = (*policy.layout, (NORMALIZER_REST, (rest,)))
     newer = replace(policy, weights=np.ones(2, np.float32), layout=layout)
-    resumed.trainer.policy = lambda: newer
+    monkeypatch.setattr(resumed.trainer, "policy", lambda: newer)
     resumed.stage.load_state_dict(desk.stage.state_dict())
     assert resumed.stage.policy().weights.tolist() == weights
 
