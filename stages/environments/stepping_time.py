@@ -1,6 +1,6 @@
 """The time that environments' steps take, by their number: for who chooses that number before a run.
 
-It is measured in a process of its own (`pipeline/main/trial.py`), since it makes and steps environments.
+`pipeline/main/run_shape.py` measures it in a process of its own, since it makes and steps environments.
 """
 
 from __future__ import annotations
