@@ -148,8 +148,11 @@ def raised_in_user_code(error: BaseException) -> bool:
     return any(user_frame(each) is not None for each in _with_causes(error))
 
 
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
+def _with_causes(error: BaseException) -> Iterable[BaseException]:
+    """The error and its causes, each once: one that is raised `from` itself is its own."""
+    found = dict[int, BaseException]()
     cause: BaseException | None = error
-    while cause is not None:
-        yield cause
+    while cause is not None and id(cause) not in found:
+        found[id(cause)] = cause
         cause = cause.__cause__
+    return found.values()

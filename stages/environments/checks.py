@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, type_of
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, describe_fault, type_of
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,13 @@ Who = Callable[[int | None], str]
 Who returned what does not fit may be asked again, to find out; so it is called for errors alone."""
 
 _FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
+
+
+def raise_broken(error: Exception, who: str, call: str) -> NoReturn:
+    """Raise what a method of an environment has raised: an error of ours as it is, else one that names the method."""
+    if isinstance(error, StageError):
+        raise error
+    raise BrokenEnvironmentError(f"{who}: its {call}() raised {describe_fault(error)}") from error
 
 
 def described(value: Any) -> str:

@@ -63,6 +63,14 @@ def test_a_message_of_ours_about_what_a_user_raised_is_known_as_such(duel):
     assert raised_in_user_code(ours)
 
 
+def test_the_causes_of_an_error_that_is_its_own_cause_have_an_end():
+    error = StageError("its step() raised")
+    error.__cause__ = error
+
+    assert not raised_in_user_code(error)
+    assert describe_fault(error) == "StageError: its step() raised"
+
+
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """Packages of another Python; one makes what the other has, and raises a TypeError anew, as Gymnasium does."""

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from headrace.config import ObservationSettings
 from headrace.queues.messages import ActionBatch, Array
-from headrace.stages.environments.checks import FlagsColumn, described, observation_problem, rewards_column, stack
+from headrace.stages.environments.checks import (
+    FlagsColumn,
+    described,
+    observation_problem,
+    raise_broken,
+    rewards_column,
+    stack,
+)
 from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
 from headrace.stages.environments.gymnasium.mask_infos import keep_masks
 from headrace.stages.environments.gymnasium.vectorising import ParameterisedEnv
@@ -219,7 +226,7 @@ class CheckedVector:
         try:
             self._envs.close()
         except Exception as error:
-            raise self._broken("close", error) from error
+            raise_broken(error, self._name, "close")
 
     def _mask(self, raw: Any) -> Any:
         return raw[MASK] if self.spaces.mask_observed else None
@@ -227,10 +234,8 @@ class CheckedVector:
     def _call(self, call: str, values: int, method: Callable[[], Any]) -> Any:
         try:
             result = method()
-        except StageError:
-            raise
         except Exception as error:
-            raise self._broken(call, error) from error
+            raise_broken(error, self._name, call)
         if isinstance(result, tuple) and len(result) == values and isinstance(result[-1], Mapping):
             return result
         raise BrokenEnvironmentError(
@@ -264,9 +269,6 @@ class CheckedVector:
             column = self._drawn.setdefault(name, np.zeros(self.num_envs))
             column[env_ids] = values
         return {name: column.copy() for name, column in self._drawn.items()}
-
-    def _broken(self, call: str, error: Exception) -> BrokenEnvironmentError:
-        return BrokenEnvironmentError(f"{self._name}: its {call}() raised {describe_fault(error)}")
 
 
 def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:

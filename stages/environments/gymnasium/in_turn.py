@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -20,7 +20,7 @@ from headrace.stages.environments.gymnasium.mask_infos import MISSING, add_mask,
 from headrace.stages.environments.gymnasium.single import (
     RAISED,
     AnyEnv,
-    blamed,
+    blame,
     culprit,
     itself,
     layers,
@@ -94,7 +94,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                 if (mask := info.get(MASK, MISSING)) is not MISSING:
                     add_mask(infos, mask, i, self.num_envs)
         except Exception as error:
-            self._fail(i, "step", result, error, {})
+            blame(self.envs[i], self._label(i), "step", result, error, {})
         if endings:
             infos["final_obs"], infos["final_info"] = np.full((2, self.num_envs), None, object)
             for i, observation, info in endings:
@@ -119,7 +119,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
             result = _, info = self.envs[i].reset(**arguments)
             info.get(MASK)
         except Exception as error:
-            self._fail(i, "reset", result, error, arguments)
+            blame(self.envs[i], self._label(i), "reset", result, error, arguments)
         return result
 
     def _batched(self, observations: list[Any], call: str) -> Any:
@@ -137,9 +137,6 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                     ) from error
             raise
         return self._observations
-
-    def _fail(self, i: int, call: str, result: Any, error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
-        raise blamed(self.envs[i], self._label(i), call, result, error, arguments) from error
 
     def _label(self, i: int) -> str:
         return f"{self._name}, instance {i}" if self.num_envs > 1 else self._name

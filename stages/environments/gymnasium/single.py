@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -14,12 +14,13 @@ from headrace.stages.environments.checks import (
     flag_problem,
     info_problem,
     observation_problem,
+    raise_broken,
     reward_problem,
     space_problem,
 )
 from headrace.stages.environments.gymnasium.old_gym import OLD_STEP, conversion
 from headrace.stages.environments.resetting import accept_any_reset
-from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
+from headrace.stages.errors import BrokenEnvironmentError, StageError
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -86,16 +87,15 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         result = RAISED
         try:
             result = method()
-            if result_problem(self.env, call, result) is None:
-                return result
-            error: Exception = ValueError("what it returned does not fit")
-        except Exception as raised:
-            error = raised
-        raise blamed(self.env, self._name, call, result, error, arguments) from error
+            if result_problem(self.env, call, result):
+                raise ValueError("what it returned does not fit")
+        except Exception as error:
+            blame(self.env, self._name, call, result, error, arguments)
+        return result
 
 
-def blamed(env: AnyEnv, who: str, call: str, result: Any, error: Exception, arguments: Mapping[str, Any]) -> StageError:
-    """Return the error that says what is wrong with a call, and which wrapper is to blame; ours stays as it is.
+def blame(env: AnyEnv, who: str, call: str, result: Any, error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
+    """Raise the error that says what is wrong with a call, and which wrapper is to blame; ours stays as it is.
 
     Args:
         env: the environment in its wrappers.
@@ -106,15 +106,15 @@ def blamed(env: AnyEnv, who: str, call: str, result: Any, error: Exception, argu
         arguments: of a reset.
     """
     if isinstance(error, StageError):
-        return error
+        raise error
     found = None
     if isinstance(env, gymnasium.Wrapper) and (result is not RAISED or raised_by_wrapper(error)):
         found = culprit(env, call, arguments)
     if found is None and result is not RAISED and (problem := result_problem(env, call, result)):
         found = env.unwrapped, problem
     if found is None:
-        return BrokenEnvironmentError(f"{who}: its {call}() raised {describe_fault(error)}")
-    return BrokenEnvironmentError(f"{who}{wrapper_name(found[0])}: {found[1]}")
+        raise_broken(error, who, call)
+    raise BrokenEnvironmentError(f"{who}{wrapper_name(found[0])}: {found[1]}") from error
 
 
 def wrapper_name(layer: Any) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem
+from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem, raise_broken
 from headrace.stages.environments.pettingzoo.instance import (
     Agent,
     Instance,
     TimeStep,
     arguments,
     blaming,
-    broken,
     copied,
     number,
 )
@@ -86,7 +85,7 @@ class TurnInstance(Instance):
         try:
             agent, result = self.env.agent_selection, self.env.last()
         except Exception as error:
-            raise broken(self._name, "last", error) from error
+            raise_broken(error, self._name, "last")
         parts = ("observation", "reward", "terminated", "truncated", "info")
         if not isinstance(result, tuple) or len(result) != len(parts):
             raise BrokenEnvironmentError(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from headrace.config import ObservationSettings, RoleSettings
 from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.checks import addresses_of, space_problem
+from headrace.stages.environments.checks import addresses_of, raise_broken, space_problem
 from headrace.stages.environments.episode_infos import EpisodeInfos
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.pettingzoo.behavior_spaces import (
@@ -218,7 +218,7 @@ class PettingZooGroup:
                 if callable(close):
                     close()
             except Exception as error:
-                raise BrokenEnvironmentError(f"{self._name}: its close() raised {describe_fault(error)}") from error
+                raise_broken(error, self._name, "close")
 
     def _spaces_of(self, agent: Agent) -> tuple[Any, Any]:
         env = self._instances[0].env

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem
-from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault
+from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem, raise_broken
+from headrace.stages.errors import BrokenEnvironmentError
 
 Agent = Hashable
 """The id of an agent, of any kind; `str` of it is its name in patterns and messages."""
@@ -135,14 +135,7 @@ def blaming(name: str, call: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise broken(name, call, error) from error
-
-
-def broken(name: str, call: str, error: Exception) -> StageError:
-    """What is to be raised instead of an environment's error; one of ours stays as it is."""
-    if isinstance(error, StageError):
-        return error
-    return BrokenEnvironmentError(f"{name}: its {call}() raised {describe_fault(error)}")
+        raise_broken(error, name, call)
 
 
 def is_filled(result: Any, count: int) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from headrace.stages.environments.checks import raise_broken
 from headrace.stages.environments.pettingzoo.instance import (
     Agent,
     Instance,
     TimeStep,
     arguments,
     blaming,
-    broken,
     copied,
     is_filled,
     number,
@@ -56,7 +56,7 @@ class ParallelInstance(Instance):
             return self._until_somebody_decides([*self._deciding(left, seen, self.first_infos)], left)
         except _SURPRISES as error:
             self._check(result, "reset", (_PARTS[0], _PARTS[-1]))
-            raise broken(self._name, "reset", error) from error
+            raise_broken(error, self._name, "reset")
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
         """Advance; returns the endings, then the agents that decide next."""
@@ -88,7 +88,7 @@ class ParallelInstance(Instance):
             result = self.env.step(actions)
             left = self._agents()
         except Exception as error:
-            raise broken(self._name, "step", error) from error
+            raise_broken(error, self._name, "step")
         if not self._tried or not is_filled(result, len(_PARTS)):
             self._check(result, "step", _PARTS)
             self._tried = True
@@ -97,7 +97,7 @@ class ParallelInstance(Instance):
             return [*ending, *self._deciding(left, result[0], result[4])], left
         except _SURPRISES as error:
             self._check(result, "step", _PARTS)
-            raise broken(self._name, "step", error) from error
+            raise_broken(error, self._name, "step")
 
     def _agents(self) -> list[Agent]:
         agents = self.env.agents

@@ -244,8 +244,11 @@ def test_parameters_of_the_environment_need_a_reset_with_options(group_of):
             return {"gravity": 3.0}
 
     group.set_parameters(Parameters())
-    with pytest.raises(StageError, match=r"WithoutOptions takes no options, by which the parameters .* \(gravity\)"):
+    with pytest.raises(
+        StageError, match=r"WithoutOptions takes no options, by which the parameters .* \(gravity\)"
+    ) as found:
         group.reset(0)
+    assert found.value.__cause__ is None  # who looks for its causes would never end if it were its own
 
 
 # Errors inside installed packages.

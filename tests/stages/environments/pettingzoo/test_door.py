@@ -203,6 +203,21 @@ def test_a_reset_of_the_old_kind_is_seeded_by_the_method_seed_and_warned_of_once
     assert "Zoo: reset() of Old takes no seed and no options; a seed reaches it by its method seed" in text
 
 
+@pytest.mark.parametrize("base", [Crowd, Counting])
+def test_an_error_of_ours_that_an_environment_raises_stays_as_it_is(base):
+    ours = StageError("no more memory")
+
+    class Failing(base):  # type: ignore[valid-type, misc]
+        def reset(self, seed=None, options=None):
+            raise ours
+
+    group = group_of(Failing(SCRIPT) if base is Crowd else Failing(masks=""))
+    with pytest.raises(StageError) as found:
+        group.reset(0)
+    assert found.value is ours
+    assert ours.__cause__ is None  # who looks for its causes would never end if it were its own
+
+
 def test_a_turn_that_raises_is_named():
     class Forgetful(Counting):
         def last(self, observe=True):
