@@ -66,10 +66,10 @@ class GodotInstance(Program[GodotWorker]):
     Args:
         worker_id: counts the games of the run; names it in messages.
         connect: makes a connection, from the environment parameters at its start and whether there was one before.
-        roles: makes the behaviour id of each agent, and its group, from an announcement (`policies.assign_agents`).
+        roles: makes the behaviour id of each agent, and its group, from an announcement (`behaviors_of_agents`).
         pictures: as `environment.pictures`.
         infos: as `environment.info_keys`.
-        told: the environment parameters as the game gets them.
+        parameters: the environment parameters as the game gets them.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Teams of agents: the behaviour name and team of each agent, the rewards of groups, and the results of games.
 
 Patterns of `environment.behaviors` match agents by their names, `str` of their ids, which are all that PettingZoo
-gives them. Without
-patterns, all agents must have equal spaces and are one behaviour; two of them are opponents unless they are a group,
-more are a team.
+gives them. Without patterns, all agents must have equal spaces and are one behaviour; two of them are opponents unless
+they are a group, more are a team.
 
 Axis letters: g games, T teams.
 """
