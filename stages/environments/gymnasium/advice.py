@@ -15,11 +15,10 @@ from headrace.stages.environments.advice import words_of
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.making import make_gymnasium_group
+from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import StageError
 
 _CHECKER = "Gymnasium's own checker (gymnasium.utils.env_checker)"
-_MASK = "action_mask"
-"""In an info or an observation; the checker, which acts at random, doesn't keep it."""
 
 
 def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
@@ -43,5 +42,6 @@ def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
 
 
 def _check(env: Env[Any, Any]) -> None:
-    if not any(isinstance(each, Mapping) and _MASK in each for each in env.reset(seed=0)):
+    """Run the checker but where there are masks, which it does not keep, as it acts at random."""
+    if not any(isinstance(each, Mapping) and MASK in each for each in env.reset(seed=0)):
         check_env(env, skip_render_check=True)

@@ -11,9 +11,9 @@ from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.pettingzoo.instances import api_of
 from headrace.stages.environments.pettingzoo.making import first_environment
 from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.environments.spaces.masks import MASK
 
 _CYCLES = 50
-_MASK = "action_mask"
 
 
 def of_pettingzoo(request: EnvironmentRequest) -> Iterator[str]:
@@ -43,8 +43,8 @@ def _has_other_masks(env: Any, parallel: bool) -> bool:
         observation, *_, info = env.last()
         told = [(env.agent_selection, observation, info)]
     for agent, observation, info in told:
-        in_info = isinstance(info, Mapping) and _MASK in info
-        masked = in_info or (isinstance(observation, Mapping) and _MASK in observation)
+        in_info = isinstance(info, Mapping) and MASK in info
+        masked = in_info or (isinstance(observation, Mapping) and MASK in observation)
         if masked and ((in_info and parallel) or type(env.action_space(agent)).__name__ != "Discrete"):
             return True
     return False

@@ -12,6 +12,7 @@ from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
+from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.environments.unity.errors import UnityException
 from headrace.stages.environments.unity.wrappers.spaces import ActionMap, unlimited
 
@@ -213,7 +214,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
             forbidden = None if steps.action_mask is None else [branch[0] for branch in steps.action_mask]
             self._mask = self._actions.mask(forbidden)
             if self._mask is not None:
-                info["action_mask"] = self._mask
+                info[MASK] = self._mask
         if steps.group_id[0]:
             info["group_reward"] = float(steps.group_reward[0])
         return tuple(parts) if self._several else parts[self._one], info

@@ -15,14 +15,15 @@ from typing import Any, ClassVar, NamedTuple, cast
 from gymnasium import Space, spaces
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 
+from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.environments.unity.errors import UnityActionException, UnityException
 from headrace.stages.environments.unity.wrappers.spaces import ActionMap, unlimited
 
 log = logging.getLogger(__name__)
 
 _AGENT = "?agent_id="
-OBSERVATION, MASK = "observation", "action_mask"
-"""Keys of observations of agents whose actions are choices."""
+OBSERVATION = "observation"
+"""The key beside `MASK` in observations of agents whose actions are choices."""
 
 
 class _Sensors(tuple[Any, ...]):
