@@ -181,12 +181,20 @@ def check_own_group(group: EnvironmentGroup, settings: EnvironmentSettings, name
 
 def parameter_names(make: Callable[..., Any]) -> frozenset[str]:
     """Return the names of the arguments that may be passed by keyword; none if the callable has no signature."""
-    try:
-        parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):  # some callables written in C have no signature
-        return frozenset()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return frozenset(name for name, parameter in parameters.items() if parameter.kind in named)
+    return frozenset(name for name, parameter in _parameters(make).items() if parameter.kind in named)
+
+
+def takes_any(make: Callable[..., Any]) -> bool:
+    """Return True if any argument may be passed by keyword; False if the callable has no signature."""
+    return any(each.kind is each.VAR_KEYWORD for each in _parameters(make).values())
+
+
+def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some callables written in C have no signature
+        return {}
 
 
 def arguments_for(

@@ -6,7 +6,6 @@ only the environment itself can tell.
 
 from __future__ import annotations
 
-import inspect
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config import RunConfig
-from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, find_factory, make_group
+from headrace.stages.environments.factory import (
+    HUMAN,
+    EnvironmentRequest,
+    find_factory,
+    make_group,
+    parameter_names,
+    takes_any,
+)
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.environments.rendering import PICTURES
 from headrace.stages.errors import StageError
@@ -97,15 +103,7 @@ def _with_one(config: RunConfig) -> dict[str, Any]:
 
 def for_one_screen(config: RunConfig) -> RunConfig:
     """Return the configuration with one instance that renders."""
-    plain = _with_one(config)
-    section: dict[str, Any] = plain["environment"]
-    options: dict[str, Any] = {**section.get("options", {})}
-    if section["kind"] == "gymnasium" and section.get("id"):
-        options["vectorization_mode"] = "sync"
-    if renders(config):
-        options["render_mode"] = PICTURES
-    section["options"] = options
-    return RunConfig.from_plain(plain, config.path)
+    return _drawing(config, _with_one(config), PICTURES)
 
 
 def for_one_window(config: RunConfig) -> RunConfig:
@@ -130,11 +128,18 @@ def for_one_window(config: RunConfig) -> RunConfig:
             "the vectorised environments of Atari, whose frames the policy knows, have no window, and single ones are "
             "observed otherwise: film it with --video DIR"
         )
-    plain = _with_one_actor(config)
+    return _drawing(config, _with_one_actor(config), HUMAN)
+
+
+def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunConfig:
+    """The configuration of plain data whose environments are single ones, with the render mode if they take one."""
     section: dict[str, Any] = plain["environment"]
-    section["options"] = {**section.get("options", {}), "render_mode": HUMAN}
+    options: dict[str, Any] = {**section.get("options", {})}
     if section["kind"] == "gymnasium" and section.get("id"):
-        section["options"]["vectorization_mode"] = "sync"
+        options["vectorization_mode"] = "sync"
+    if renders(config):
+        options["render_mode"] = render_mode
+    section["options"] = options
     return RunConfig.from_plain(plain, config.path)
 
 
@@ -192,8 +197,5 @@ def _factory(config: RunConfig) -> str:
 
 
 def _takes_render_mode(config: RunConfig) -> bool:
-    try:
-        parameters = inspect.signature(find_factory(_factory(config), config.source_folder)).parameters
-    except ValueError:
-        return False
-    return "render_mode" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    make = find_factory(_factory(config), config.source_folder)
+    return "render_mode" in parameter_names(make) or takes_any(make)

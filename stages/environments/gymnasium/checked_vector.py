@@ -143,7 +143,7 @@ class CheckedVector:
             instances = np.arange(self.num_envs) if which is None else np.flatnonzero(which)
             options |= self._draw(self._parameters, instances)
         raw, infos = self._call("reset", 2, lambda: self._envs.reset(seed=seed, options=options or None))
-        return VectorReset(self._extract("reset", raw, self.num_envs), infos, self._mask(raw))
+        return VectorReset(self._extract("reset", raw), infos, self._mask(raw))
 
     def step(self, actions: ActionBatch) -> VectorTick:
         """Step all instances.
@@ -159,7 +159,7 @@ class CheckedVector:
         env_actions = self.actions.to_environment(actions)
         raw, rewards, terminated, truncated, infos = self._call("step", 5, lambda: self._envs.step(env_actions))
         return VectorTick(
-            self._extract("step", raw, self.num_envs),
+            self._extract("step", raw),
             rewards_column(rewards, self.num_envs, self._who),
             self._terminated(terminated, self.num_envs, self._who),
             self._truncated(truncated, self.num_envs, self._who),
@@ -177,13 +177,13 @@ class CheckedVector:
                 "metadata['autoreset_mode'] right?"
             )
         if not isinstance(finals, np.ndarray) or finals.dtype != object:
-            return self._extract("step", take_rows(self.spaces.observation_space, finals, ended), len(ended), ended)
+            return self._extract("step", take_rows(self.spaces.observation_space, finals, ended), ended)
         chosen = [finals[i] for i in ended]
         if any(final is None for final in chosen):
             raise BrokenEnvironmentError(f"{self._name}: an instance ended without its infos['final_obs']")
         space = self._envs.single_observation_space
         batch = stack(space, chosen, "step()", lambda row: self._who(None if row is None else int(ended[row])))
-        return self._extract("step", batch, len(ended), ended)
+        return self._extract("step", batch, ended)
 
     def masks(self, seen: VectorTick | VectorReset, which: Masks | None) -> Masks | None:
         """Return masks [n, choices]; `which` [n] marks the instances that must have a choice left, None for all.
@@ -243,7 +243,9 @@ class CheckedVector:
             "infos, as of a gymnasium.vector.VectorEnv"
         )
 
-    def _extract(self, call: str, raw: Any, count: int, instances: NDArray[np.intp] | None = None) -> tuple[Array, ...]:
+    def _extract(self, call: str, raw: Any, instances: NDArray[np.intp] | None = None) -> tuple[Array, ...]:
+        count = self.num_envs if instances is None else len(instances)
+
         def who(row: int | None) -> str:
             return self._instance(row if row is None or instances is None else int(instances[row]))
 

@@ -7,7 +7,7 @@ layers of the environment are asked once more from the inside, to find the wrapp
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,13 +39,13 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
     batched. Final observations are copies, as many environments return the same array each time.
 
     Args:
-        makers: make the environments.
+        envs: the environments.
         name: of the environment, for messages.
     """
 
-    def __init__(self, makers: Sequence[Callable[[], AnyEnv]], name: str) -> None:
+    def __init__(self, envs: Sequence[AnyEnv], name: str) -> None:
         self._name = name
-        envs = [prepared(make(), name) for make in makers]
+        envs = [prepared(env, name) for env in envs]
         for i, env in enumerate(envs):
             for which in ("observation_space", "action_space"):
                 if (one := getattr(env, which)) != (first := getattr(envs[0], which)):

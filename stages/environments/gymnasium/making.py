@@ -32,7 +32,9 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     from headrace.stages.environments.gymnasium.vectorising import make_vector, vectorise
 
     def wrap(limit: int | None) -> Callable[[Any], Any] | None:
-        chain = wrappers_of(request, name)
+        chain = factory.chain_wrappers(
+            settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env"
+        )
         if limit is None:
             return chain
         return lambda env: TimeLimit(env if chain is None else chain(env), limit)
@@ -63,15 +65,6 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     )
     group.limits_episodes = singles
     return group
-
-
-def wrappers_of(request: factory.EnvironmentRequest, name: str) -> Callable[[Any], Any] | None:
-    """Return what wraps a single environment in `environment.wrappers`; raises as `factory.chain_wrappers`."""
-    from gymnasium import Env
-
-    return factory.chain_wrappers(
-        request.settings, request.folder, name, lambda env: isinstance(env, Env), "a gymnasium.Env"
-    )
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from headrace.stages.environments.factory import HUMAN
+from headrace.stages.environments.factory import HUMAN, takes_any
 from headrace.stages.environments.gymnasium.in_turn import InTurnVectorEnv
 from headrace.stages.environments.gymnasium.old_gym import advice_for_id
-from headrace.stages.environments.gymnasium.single import AnyEnv, CheckedEnv, itself
+from headrace.stages.environments.gymnasium.single import AnyEnv, CheckedEnv
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_fault, error_summary
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -106,13 +105,14 @@ def vectorise(
         env.close()
         raise StageError(
             f"{name} gave a vector environment of {env.num_envs} instances where {num_envs} are wanted; "
-            f"let it take an argument num_envs{_num_envs_in_options(make, num_envs)}"
+            f"let it take an argument num_envs"
+            f"{f', or set environment.options.num_envs: {num_envs}' if takes_any(make) else ''}"
         )
     try:
         singles = [env, *(make() for _ in range(num_envs - 1))]
         if len({id(env) for env in singles}) < num_envs:
             raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
-        return _in_turn([partial(itself, env) for env in singles], wrap, name)
+        return _in_turn(singles, wrap, name)
     except StageError:
         raise
     except Exception as error:
@@ -135,16 +135,6 @@ def _who_registers(env_id: str) -> str:
     ids = difflib.get_close_matches(registered, own, n=4, cutoff=0)
     more = f" and {len(own) - len(ids)} more" if len(own) > len(ids) else ""
     return f"The module {module} registers no {registered}" + (f"; it registers {', '.join(ids)}{more}" if ids else "")
-
-
-def _num_envs_in_options(make: Callable[[], AnyEnv], num_envs: int) -> str:
-    """Say that options can hold the number of instances, if a factory takes any."""
-    try:
-        parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):  # some callables written in C have no signature
-        return ""
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-    return f", or set environment.options.num_envs: {num_envs}" if takes_any else ""
 
 
 def _register(env_id: str, name: str) -> None:
@@ -183,7 +173,7 @@ def _make(
         mode = "sync"
     if mode == "sync":
         options = {"disable_env_checker": True, **options}  # `checks` says the same in better words
-        envs = _in_turn([lambda: gymnasium.make(env_id, **options)] * num_envs, wrap, name)
+        envs = _in_turn((gymnasium.make(env_id, **options) for _ in range(num_envs)), wrap, name)
         if own and lacks:
             log.info("%s is stepped by single environments (sync): its vectorised implementation %s.", env_id, lacks)
         return envs
@@ -211,14 +201,8 @@ def _check_it_has_a_window(envs: AnyVectorEnv, env_id: str) -> None:
         )
 
 
-def _in_turn(makers: list[Callable[[], AnyEnv]], wrap: Wrap | None, name: str) -> AnyVectorEnv:
-    if wrap is not None:
-        makers = [partial(_wrapped, make, wrap) for make in makers]
-    return InTurnVectorEnv(makers, name)
-
-
-def _wrapped(make: Callable[[], AnyEnv], wrap: Wrap) -> AnyEnv:
-    return wrap(make())
+def _in_turn(singles: Iterable[AnyEnv], wrap: Wrap | None, name: str) -> AnyVectorEnv:
+    return InTurnVectorEnv([env if wrap is None else wrap(env) for env in singles], name)
 
 
 class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
