@@ -6,19 +6,23 @@ A description is one sentence, with the line of the user's own file; the whole t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeGuard
-
-if TYPE_CHECKING:  # else all of `config` is imported with it
-    from headrace.config.errors import KeyPath
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from traceback import FrameSummary
+from typing import TYPE_CHECKING, TypeGuard
 
 from headrace.place import CODE
+
+if TYPE_CHECKING:  # else all of `config` is imported with it
+    from headrace.config.errors import KeyPath
+
+Who = Callable[[int | None], str]
+"""From a row to who returned it, as errors begin: the environment, its instance, an agent; None: all together.
+
+Who returned what does not fit may be asked again, to find out; so it is called for errors alone."""
 
 
 class StageError(Exception):

@@ -16,14 +16,9 @@ from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, describe_fault, type_of
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, Who, describe_fault, type_of
 
 log = logging.getLogger(__name__)
-
-Who = Callable[[int | None], str]
-"""From a row to who returned it, as errors begin: the environment, its instance, an agent; None: all together.
-
-Who returned what does not fit may be asked again, to find out; so it is called for errors alone."""
 
 _FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
 
@@ -112,7 +107,8 @@ def reward_problem(reward: Any) -> str | None:
 
 def flag_problem(flag: Any, which: str) -> str | None:
     """Say why a value is neither true nor false; numbers 0 and 1 pass for that."""
-    if isinstance(flag, bool | np.bool_) or _is_true_or_false(flag):
+    array = np.asarray(flag)
+    if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
         return None
     return f"step() returned {short(flag)} as `{which}`; expected True or False (wrap it in bool())"
 
@@ -251,11 +247,6 @@ def _each(
         if problem := problem_of(value):
             raise BrokenEnvironmentError(f"{who(row)}: {problem}")
     return np.array([kind(np.asarray(value).item()) for value in array])
-
-
-def _is_true_or_false(flag: Any) -> bool:
-    array = np.asarray(flag)
-    return array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1)
 
 
 def _first(problems: Any) -> str | None:

@@ -8,7 +8,7 @@ Axis letters: k observations, d decisions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +20,14 @@ from headrace.config import ObservationSettings
 from headrace.config.errors import suggest
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.checks import Who, stack
+from headrace.stages.environments.checks import stack
 from headrace.stages.environments.pettingzoo.instance import Agent, TimeStep
 from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.environments.spaces.columns import SpaceColumns
 from headrace.stages.environments.spaces.masks import MASK, Masks
-from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION
-from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, describe_error
+from headrace.stages.environments.spaces.observations import name_of
+from headrace.stages.environments.spaces.own_space import leaves, own_space
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, Who, describe_error
 
 Space = spaces.Space[Any]
 
@@ -145,14 +146,9 @@ def check_names(settings: Mapping[str, ObservationSettings], observation_spaces:
             raise StageError(f"{owner}: environment.observations: no agent has an observation '{name}'{hint}")
 
 
-def _names(space: Space, above: tuple[str, ...] = ()) -> Iterator[str]:
+def _names(space: Space) -> list[str]:
     """The names of a space's observations, as `observation_parts` gives them."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, below in inner:
-            yield from _names(below, (*above, str(key)))
-    else:
-        yield ".".join(above) or ONLY_OBSERVATION
+    return [name_of(keys) for keys, _ in leaves(own_space(space))]
 
 
 def _one_by_one(space: Space, batch: Any) -> list[Any]:

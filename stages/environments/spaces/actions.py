@@ -19,11 +19,14 @@ import numpy as np
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec
-from headrace.stages.environments.spaces.own_space import BoxSpace, ChoiceSpace, ComposedSpace, OwnSpace
+from headrace.stages.environments.spaces.own_space import (
+    AS_GOOD_AS_INFINITE,
+    BoxSpace,
+    ChoiceSpace,
+    ComposedSpace,
+    OwnSpace,
+)
 from headrace.stages.errors import StageError
-
-_AS_GOOD_AS_INFINITE = 1e30
-"""Bounds like float32's largest number mean "none"; scaling to them would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
     low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
     with np.errstate(over="ignore"):
         extent = high - low
-    bounded = np.isfinite(low) & np.isfinite(high) & (extent < _AS_GOOD_AS_INFINITE)
+    bounded = np.isfinite(low) & np.isfinite(high) & (extent < AS_GOOD_AS_INFINITE)
     half = np.where(bounded, extent / 2, 1.0)
     middle = np.where(bounded, low + half, 0.0)
     # Whole arrays [n, size], because broadcasting costs more than the arithmetic.

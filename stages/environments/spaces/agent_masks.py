@@ -9,13 +9,13 @@ Axis letters: n agents.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from headrace.stages.environments.spaces.masks import MASK, MaskError, MaskReader, Masks
-from headrace.stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.errors import BrokenEnvironmentError, StageError, Who
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class AgentMasks:
         n: int,
         observed: Any,
         told: Any,
-        who: Callable[[int | None], str],
+        who: Who,
         there: Masks | None = None,
         deciding: Masks | None = None,
     ) -> Masks | None:

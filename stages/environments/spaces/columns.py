@@ -17,7 +17,7 @@ from headrace.stages.environments.spaces.doubts import doubts
 from headrace.stages.environments.spaces.masks import MASK, MaskReader
 from headrace.stages.environments.spaces.observations import observation_parts
 from headrace.stages.environments.spaces.own_space import ComposedSpace, own_space, plain_spaces
-from headrace.stages.environments.spaces.values import Who
+from headrace.stages.errors import Who
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import numpy as np
 from headrace.config import ObservationSettings
 from headrace.queues.specs import ObservationSpec
 from headrace.stages.environments.spaces.masks import MASK
-from headrace.stages.environments.spaces.observations import ONLY_OBSERVATION, are_pixels
+from headrace.stages.environments.spaces.observations import are_pixels
 from headrace.stages.environments.spaces.own_space import BoxSpace, OwnSpace, leaves
 
 _SHORTEST_SIDE = 16
@@ -38,8 +38,8 @@ def doubts(
         specs: what is made of it, a spec for each leaf.
         settings: `environment.observations`; what they say is not in doubt.
     """
-    for (keys, leaf), spec in zip(leaves(space), specs, strict=True):
-        name = ".".join(map(str, keys)) or ONLY_OBSERVATION
+    for (_, leaf), spec in zip(leaves(space), specs, strict=True):
+        name = spec.name
         said = (settings or {}).get(name) or ObservationSettings()
         if "action" in name and "mask" in name:
             yield (

@@ -33,8 +33,8 @@ from headrace.stages.environments.spaces.own_space import (
     SequenceSpace,
     leaves,
 )
-from headrace.stages.environments.spaces.values import BoundsCheck, ChoiceCheck, Who, row_of_batch
-from headrace.stages.errors import StageError
+from headrace.stages.environments.spaces.values import BoundsCheck, ChoiceCheck, row_of_batch
+from headrace.stages.errors import StageError, Who
 
 
 class Extractor(Protocol):
@@ -80,7 +80,7 @@ class _Leaf:
 
     @property
     def name(self) -> str:
-        return ".".join(map(str, self.keys)) or ONLY_OBSERVATION
+        return name_of(self.keys)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,6 +92,11 @@ class _Leaf:
     def part(self, shape: tuple[int, ...], dtype: Any, extract: Extractor, **more: bool) -> ObservationPart:
         spec = ObservationSpec(self.name, shape, np.dtype(dtype).name, goal=self.settings.goal, **more)
         return ObservationPart(spec, _below(self.keys, extract))
+
+
+def name_of(keys: tuple[Any, ...]) -> str:
+    """The name of the observation under these keys of its space: `arm.angles`."""
+    return ".".join(map(str, keys)) or ONLY_OBSERVATION
 
 
 def observation_parts(
@@ -110,8 +115,7 @@ def observation_parts(
     """
     settings = settings or {}
     found = [
-        _Leaf(leaf, keys, owner, settings.get(".".join(map(str, keys)) or ONLY_OBSERVATION) or ObservationSettings())
-        for keys, leaf in leaves(space)
+        _Leaf(leaf, keys, owner, settings.get(name_of(keys)) or ObservationSettings()) for keys, leaf in leaves(space)
     ]
     _check_names(settings, [leaf.name for leaf in found], owner)
     parts = [_part(leaf, exact) for leaf in found]

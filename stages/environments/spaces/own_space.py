@@ -17,6 +17,8 @@ from headrace.queues.messages import Array
 
 if TYPE_CHECKING:
     from gymnasium import Space
+AS_GOOD_AS_INFINITE = 1e30
+"""Bounds like float32's largest number mean "none"; scaling to them would overflow."""
 _SHOWN = 8
 """Different bounds of a box that are shown."""
 

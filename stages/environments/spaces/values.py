@@ -8,20 +8,16 @@ Axis letters: k observations.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from headrace.queues.messages import Array
-from headrace.stages.environments.spaces.own_space import BoxSpace, ChoiceSpace
-from headrace.stages.errors import BrokenEnvironmentError
+from headrace.stages.environments.spaces.own_space import AS_GOOD_AS_INFINITE, BoxSpace, ChoiceSpace
+from headrace.stages.errors import BrokenEnvironmentError, Who
 
 log = logging.getLogger(__name__)
 
-Who = Callable[[int | None], str]
-"""From a row of a batch to whose it is, as messages begin; None: of all."""
-_AS_GOOD_AS_INFINITE = 1e30
 _SMALL = 4096
 """Numbers up to which bounds as large as the batch are kept: to compare with one row takes twice as long there."""
 
@@ -108,7 +104,7 @@ class BoundsCheck:
 
     def _cannot_fail(self) -> bool:
         if self._space.dtype.kind == "f":
-            return bool((self._low < -_AS_GOOD_AS_INFINITE).all() and (self._high > _AS_GOOD_AS_INFINITE).all())
+            return bool((self._low < -AS_GOOD_AS_INFINITE).all() and (self._high > AS_GOOD_AS_INFINITE).all())
         least, most = _limits(self._space.dtype)
         return bool((self._space.low == least).all() and (self._space.high == most).all())
 
