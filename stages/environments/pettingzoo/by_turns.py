@@ -28,7 +28,7 @@ class TurnInstance(Instance):
         self._last = {}
         with blaming(self._name, "reset"):
             self.env.reset(**arguments(seed, options))
-            self.first_infos = {agent: info or {} for agent, info in dict(getattr(self.env, "infos", {})).items()}
+            self.first_infos = {agent: info or {} for agent, info in self._kept("infos").items()}
             return self._up_to_next_turn()
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
@@ -56,7 +56,7 @@ class TurnInstance(Instance):
         with blaming(self._name, "observe"):
             for agent in self.env.agents:
                 if agent not in known:
-                    reward, info = received.get(agent, 0.0), dict(getattr(self.env, "infos", {})).get(agent, {})
+                    reward, info = received.get(agent, 0.0), self._kept("infos").get(agent, {})
                     seen = TimeStep(agent, self.env.observe(agent), reward, info, False, True)
                     ended.append(copied(seen))
                     self._last.pop(agent, None)
@@ -101,12 +101,16 @@ class TurnInstance(Instance):
             observation = self._last[agent].observation  # not learned from, but a row needs one
         return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
 
+    def _kept(self, name: str) -> dict[Agent, Any]:
+        """What the environment keeps by agent, as an attribute of this name; nothing where it has none."""
+        return dict(getattr(self.env, name, {}))
+
     def _left_behind(self) -> list[TimeStep]:
         """Endings of agents whose last decision would have no result, as they are gone without a turn at their end."""
         ended = []
         for agent, last in self._last.items():
-            terminated = bool(dict(getattr(self.env, "terminations", {})).get(agent))
-            truncated = bool(dict(getattr(self.env, "truncations", {})).get(agent))
+            terminated = bool(self._kept("terminations").get(agent))
+            truncated = bool(self._kept("truncations").get(agent))
             if not (terminated or truncated):
                 self._warn(
                     "gone",
@@ -114,7 +118,7 @@ class TurnInstance(Instance):
                     "truncated",
                     agent,
                 )
-            reward = number(dict(getattr(self.env, "_cumulative_rewards", {})).get(agent, 0.0))
+            reward = number(self._kept("_cumulative_rewards").get(agent, 0.0))
             end = last._replace(reward=reward, terminated=terminated, truncated=truncated or not terminated)
             ended.append(copied(end))
         self._last = {}

@@ -7,28 +7,17 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem, raise_broken
-from headrace.stages.errors import BrokenEnvironmentError
+from headrace.stages.environments.checks import raise_broken
 
 Agent = Hashable
 """The id of an agent, of any kind; `str` of it is its name in patterns and messages."""
 log = logging.getLogger(__name__)
-
-_PROBLEMS: Mapping[str, Callable[[Any], str | None]] = {
-    "observations": lambda value: None,  # compared with the space where rows are made
-    "rewards": number_problem,  # rows name one that is not finite
-    "terminations": lambda flag: flag_problem(flag, "termination"),
-    "truncations": lambda flag: flag_problem(flag, "truncation"),
-    "infos": lambda info: info_problem(info, "step()"),
-}
-"""By part of what a call returns, what is wrong with an agent's value."""
-_NUMBERS = {2: "two", 5: "five"}
 
 
 class TimeStep(NamedTuple):
@@ -96,28 +85,6 @@ class Instance:
             self._said.add(kind)
             log.warning("%s: %s", self._name, text % values)
 
-    def _check(self, result: Any, call: str, parts: Sequence[str]) -> None:
-        """Check all that a call returned.
-
-        Raises:
-            BrokenEnvironmentError: naming the part and the agent.
-        """
-        if not is_filled(result, len(parts)):
-            raise BrokenEnvironmentError(
-                f"{self._name}: its {call}() returned {described(result)}; expected {_NUMBERS[len(parts)]} dicts by "
-                f"agent: {', '.join(parts)}"
-            )
-        for part, each in zip(parts, result, strict=True):
-            if not isinstance(each, Mapping):
-                raise BrokenEnvironmentError(
-                    f"{self._name}: its {call}() returned {described(each)} as {part}; expected a dict with a value "
-                    "for each agent"
-                )
-            for agent, value in each.items():
-                if problem := _PROBLEMS[part](value):
-                    problem = problem.replace("step()", f"{call}()")
-                    raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem}")
-
 
 def arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The arguments of a reset; options only if there are any."""
@@ -136,11 +103,6 @@ def blaming(name: str, call: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise_broken(error, name, call)
-
-
-def is_filled(result: Any, count: int) -> bool:
-    """True if a result has so many values."""
-    return isinstance(result, tuple | list) and len(result) == count
 
 
 def number(value: Any) -> float:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace.stages.environments.checks import raise_broken
+from headrace.stages.environments.checks import (
+    described,
+    flag_problem,
+    info_problem,
+    number_problem,
+    raise_broken,
+)
 from headrace.stages.environments.pettingzoo.instance import (
     Agent,
     Instance,
@@ -13,12 +19,20 @@ from headrace.stages.environments.pettingzoo.instance import (
     arguments,
     blaming,
     copied,
-    is_filled,
     number,
 )
 from headrace.stages.errors import BrokenEnvironmentError, type_of
 
-_PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
+_PROBLEMS: Mapping[str, Callable[[Any], str | None]] = {
+    "observations": lambda value: None,  # compared with the space where rows are made
+    "rewards": number_problem,  # rows name one that is not finite
+    "terminations": lambda flag: flag_problem(flag, "termination"),
+    "truncations": lambda flag: flag_problem(flag, "truncation"),
+    "infos": lambda info: info_problem(info, "step()"),
+}
+"""By part of what a call returns, what is wrong with an agent's value."""
+_PARTS = {"reset": ("observations", "infos"), "step": (*_PROBLEMS,)}
+_NUMBERS = {2: "two", 5: "five"}
 _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 """What using a value of another type raises."""
 _LONGEST_PAUSE = 10_000
@@ -48,14 +62,14 @@ class ParallelInstance(Instance):
         with blaming(self._name, "reset"):
             result = self.env.reset(**arguments(seed, options))
             left = self._agents()
-        if not self._tried or not is_filled(result, 2):
-            self._check(result, "reset", (_PARTS[0], _PARTS[-1]))
+        if not self._tried or not _is_filled(result, "reset"):
+            self._check(result, "reset")
         self._owed, self._last = {}, {}
         seen, self.first_infos = result
         try:
             return self._until_somebody_decides([*self._deciding(left, seen, self.first_infos)], left)
         except _SURPRISES as error:
-            self._check(result, "reset", (_PARTS[0], _PARTS[-1]))
+            self._check(result, "reset")
             raise_broken(error, self._name, "reset")
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
@@ -89,15 +103,38 @@ class ParallelInstance(Instance):
             left = self._agents()
         except Exception as error:
             raise_broken(error, self._name, "step")
-        if not self._tried or not is_filled(result, len(_PARTS)):
-            self._check(result, "step", _PARTS)
+        if not self._tried or not _is_filled(result, "step"):
+            self._check(result, "step")
             self._tried = True
         try:
             ending = self._ended(result, actions, left)
             return [*ending, *self._deciding(left, result[0], result[4])], left
         except _SURPRISES as error:
-            self._check(result, "step", _PARTS)
+            self._check(result, "step")
             raise_broken(error, self._name, "step")
+
+    def _check(self, result: Any, call: str) -> None:
+        """Check all that a call returned.
+
+        Raises:
+            BrokenEnvironmentError: naming the part and the agent.
+        """
+        parts = _PARTS[call]
+        if not _is_filled(result, call):
+            raise BrokenEnvironmentError(
+                f"{self._name}: its {call}() returned {described(result)}; expected {_NUMBERS[len(parts)]} dicts by "
+                f"agent: {', '.join(parts)}"
+            )
+        for part, each in zip(parts, result, strict=True):
+            if not isinstance(each, Mapping):
+                raise BrokenEnvironmentError(
+                    f"{self._name}: its {call}() returned {described(each)} as {part}; expected a dict with a value "
+                    "for each agent"
+                )
+            for agent, value in each.items():
+                if problem := _PROBLEMS[part](value):
+                    problem = problem.replace("step()", f"{call}()")
+                    raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem}")
 
     def _agents(self) -> list[Agent]:
         agents = self.env.agents
@@ -189,3 +226,7 @@ class ParallelInstance(Instance):
                     "for nobody",
                     *(rewards[agent], agent),
                 )
+
+
+def _is_filled(result: Any, call: str) -> bool:
+    return isinstance(result, tuple | list) and len(result) == len(_PARTS[call])
