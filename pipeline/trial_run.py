@@ -108,8 +108,7 @@ async def _begin(group: EnvironmentGroup) -> None:
     try:
         await settled(group.reset(0))
     finally:
-        if (closing := group.close()) is not None:
-            await closing
+        await settled(group.close())
 
 
 class _Trial:

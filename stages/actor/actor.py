@@ -22,6 +22,7 @@ from headrace.stages.actor.resets import Resets
 from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Action, Guard, State
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.parameters import EnvironmentParameters
+from headrace.stages.environments.protocol import settled
 from headrace.stages.environments.remote_policy import NoDecisionError
 from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded
@@ -178,8 +179,7 @@ class Actor(Source[Item]):
 
     async def stop(self) -> None:
         """Close the environments."""
-        if (closing := self._environment.stop()) is not None:
-            await closing
+        await settled(self._environment.stop())
 
     def progress(self) -> int | None:
         """Count ticks; None while it waits for its host, or for environments that have deadlines of their own."""

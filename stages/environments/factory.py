@@ -120,9 +120,7 @@ async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec
         await settled(group.reset(request.seed))
         return {spec.name: spec for spec in group.behavior_specs.values()}
     finally:
-        closing = group.close()
-        if closing is not None:
-            await closing
+        await settled(group.close())
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

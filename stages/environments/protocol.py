@@ -9,13 +9,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +145,8 @@ class EnvironmentGroup(Protocol):
         ...
 
 
-async def settled(result: StepResult | Awaitable[StepResult]) -> StepResult:
-    """Return what a group's `reset` or `step` gave, once it is there."""
+async def settled(result: _Result | Awaitable[_Result]) -> _Result:
+    """Return what a group's `reset`, `step` or `close` gave, once it is there."""
     return await result if inspect.isawaitable(result) else result
 
 

@@ -35,6 +35,7 @@ from headrace.stages.environments.protocol import (
     Punctual,
     StepResult,
     Stoppable,
+    settled,
 )
 from headrace.stages.environments.remote_policy import DecisionClient, RemotePolicy
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded, StageError, describe_error, is_failure
@@ -162,9 +163,8 @@ class EnvironmentStage(Source[StepBatch]):
         """Rebuild the group after it broke, and reset it."""
         old, self._group = self._group, None
         try:
-            closing = old.close() if old is not None else None
-            if closing is not None:
-                await closing
+            if old is not None:
+                await settled(old.close())
         except Exception as error:  # a broken environment may not even close: that must not hinder the new one
             self._context.log.debug("closing the broken environment failed: %s", error)
         self._build()

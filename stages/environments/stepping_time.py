@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -65,9 +64,7 @@ async def _measure(config: RunConfig, count: int) -> float:
             took.append(time.perf_counter() - began)
         return median(took[_WARM_TICKS:])
     finally:
-        closing: Any = group.close()
-        if closing is not None:
-            await closing
+        await settled(group.close())
 
 
 def _random_actions(

@@ -27,7 +27,7 @@ from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.stream_writer import next_stream_path
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters, connect_parameters
-from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
+from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.exhibition import Cast, Casting, Show
 from headrace.stages.exhibition.demonstration import EDGE, Demonstration
@@ -79,8 +79,7 @@ class ExhibitionHost(Host):
                 announcing.cancel()
         finally:
             self._end_demonstration()
-            if (closing := group.close()) is not None:
-                await closing
+            await settled(group.close())
 
     async def _listen(self) -> None:
         async with asyncio.TaskGroup() as tasks:
