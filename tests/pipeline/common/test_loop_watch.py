@@ -43,7 +43,12 @@ def ignores_exceptions():
             time.sleep(0.01)
 
 
-def limits(warn_s=0.5, end_s=None):
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch):
+    monkeypatch.setattr("headrace.pipeline.common.loop_watch.LOOK_EVERY_S", 0.1)
+
+
+def limits(warn_s=0.3, end_s=None):
     return MainSilence(warn_s=warn_s, end_s=end_s)
 
 
@@ -51,7 +56,7 @@ def limits(warn_s=0.5, end_s=None):
 @pytest.mark.parametrize("hold", [computes, sleeps, ignores_exceptions])
 def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own(caplog, hold):
     async def run():
-        with LoopWatch(limits(end_s=1.5)):
+        with LoopWatch(limits(end_s=0.8)):
             await run_source(Holds(hold), NoOutlet(), StageContext("greedy"))
 
     with pytest.raises(StageFailure, match=r"stage greedy failed while producing: Interrupted: main has been silent"):
@@ -66,7 +71,7 @@ def test_a_stage_that_holds_it_is_named_then_interrupted_as_a_failure_of_its_own
 @pytest.mark.lengthy
 def test_what_is_no_stage_is_named_by_whose_code_it_is_and_interrupted_too(caplog):
     async def run():
-        with LoopWatch(limits(0.2, 0.5)):
+        with LoopWatch(limits(0.1, 0.25)):
             sleeps()
 
     with pytest.raises(Interrupted, match=r"pipeline\.supervision\.main\.end_s"):
@@ -96,7 +101,7 @@ def test_elsewhere_than_in_the_main_thread_python_code_is_interrupted():
 
 @pytest.mark.lengthy
 def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
-    monkeypatch.setattr("headrace.pipeline.common.loop_watch.YIELD_S", 1.0)
+    monkeypatch.setattr("headrace.pipeline.common.loop_watch.YIELD_S", 0.3)
     given_up = []
     semaphore = ctypes.create_string_buffer(64)
     libc = ctypes.CDLL(None)
@@ -123,8 +128,8 @@ def test_a_call_that_can_not_be_interrupted_is_given_up(monkeypatch):
 @pytest.mark.lengthy
 def test_an_event_loop_that_gets_on_is_left_alone(caplog):
     async def run():
-        with LoopWatch(limits(warn_s=1.5, end_s=1.5)):
-            for _ in range(30):
+        with LoopWatch(limits(warn_s=1.0, end_s=1.0)):
+            for _ in range(15):
                 await asyncio.sleep(0.1)
 
     asyncio.run(run())

@@ -287,8 +287,8 @@ async def test_a_hanging_unity_is_given_up_and_killed(make):
 async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
     worker = make("--misbehave", "never-asks")
     await worker.start()
-    worker.timeout_s = 2.0  # its second message follows the first at once, but has to come within it
-    with pytest.raises(UnityBroken, match=r"within 2 s no agent has asked for a decision.*Decision Requester"):
+    worker.timeout_s = 1.0  # its second message follows the first at once, but has to come within it
+    with pytest.raises(UnityBroken, match=r"within 1 s no agent has asked for a decision.*Decision Requester"):
         await worker.reset()
 
 
@@ -404,9 +404,12 @@ def greeting(version: str = "1.5.0") -> bytes:
         ("2.0.0", r"speaks version 2\.0\.0 of the communication protocol"),
     ],
 )
-async def test_a_unity_that_does_not_like_our_greeting_has_a_message_of_its_own(make, free_port, version, words):
+async def test_a_unity_that_does_not_like_our_greeting_has_a_message_of_its_own(
+    make, free_port, version, words, monkeypatch
+):
+    monkeypatch.setattr("headrace.stages.environments.unity.worker._REFUSAL_S", 0.2)
     worker = make("--misbehave", "never-connects", port=free_port)
-    worker.timeout_s = 5.0
+    worker.timeout_s = 1.5
     async with asyncio.TaskGroup() as tasks, grpc.aio.insecure_channel(f"localhost:{free_port}") as unity:
         starting = tasks.create_task(failure(worker.start()))
         await unity.unary_unary(EXCHANGE)(greeting(version), wait_for_ready=True)
@@ -420,7 +423,10 @@ async def failure(starting: Awaitable[None]) -> str:
 
 
 @pytest.mark.lengthy
-async def test_strangers_who_were_there_first_and_hang_do_not_keep_the_build_out(make, free_port, tmp_path):
+async def test_strangers_who_were_there_first_and_hang_do_not_keep_the_build_out(
+    make, free_port, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("headrace.stages.environments.unity.server._FLUSH_S", 0.5)
     worker = make(executable=build_that_waits(tmp_path), port=free_port)
     async with (
         asyncio.TaskGroup() as tasks,
