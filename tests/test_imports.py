@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import subprocess
 import sys
@@ -63,9 +64,15 @@ HEAVY_ALLOWED = {
 def modules() -> Sequence[tuple[str, ast.Module]]:
     """Every module of ours: its path from the root, and its syntax tree."""
     paths = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
-    return [
-        (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"), str(path))) for path in paths
-    ]
+    gc.disable()
+    try:
+        return [
+            (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"), str(path)))
+            for path in paths
+        ]
+    finally:
+        gc.freeze()  # else each later collection in this worker looks through a million nodes
+        gc.enable()
 
 
 @cache
