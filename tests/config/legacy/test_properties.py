@@ -92,10 +92,10 @@ def test_a_section_over_a_default_is_what_it_would_be_written_out(
 ):
     named = {"Teacher": {"trainer": "ppo"}, **{f"S{n}": section for n, section in enumerate(sections)}}
     together = load({"default": default, **named})
-    written_out = load({name: {**default, **section} for name, section in named.items()})
+    written_out = load({"Alone": default, **{name: {**default, **section} for name, section in named.items()}})
     for name in named:
         assert together.behaviors[name] == written_out.behaviors[name]
-    assert together.default_settings == load({"Teacher": {"trainer": "ppo"}, "Alone": default}).behaviors["Alone"]
+    assert together.default_settings == written_out.behaviors["Alone"]
 
 
 WORDS = st.sampled_from([

@@ -23,15 +23,19 @@ def stones(*lines):
     return np.array([bits], np.uint64)
 
 
+DIRECTIONS = ((0, 1), (1, 0), (1, 1), (1, -1))
+STARTS = [(row, column, down, right) for row in range(6) for column in range(7) for down, right in DIRECTIONS]
+FOURS = np.array([
+    [7 * (row + n * down) + column + n * right for n in range(4)]
+    for row, column, down, right in STARTS
+    if row + 3 * down < 6 and 0 <= column + 3 * right < 7
+])  # fmt: skip
+"""The places of each four in a row, as indices into a board [6, 7] that is flat."""
+
+
 def won_slowly(board, player):
     """Whether a player has four in a row on a board [6, 7], looked at place by place."""
-    for row in range(6):
-        for column in range(7):
-            for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
-                places = [(row + n * down, column + n * right) for n in range(4)]
-                if all(0 <= r < 6 and 0 <= c < 7 and board[r, c] == player for r, c in places):
-                    return True
-    return False
+    return bool((board.ravel()[FOURS] == player).all(axis=1).any())
 
 
 @pytest.mark.parametrize(
