@@ -6,6 +6,8 @@ VENV ?= .venv
 CONFIG ?= config/examples/volley.yaml
 # Half as many again as the smallest machine has cores: many tests wait for processes that start, or end.
 WORKERS ?= 3
+# By files, in the order of tests/conftest.py.
+SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
 BIN = $(VENV)/bin
 # All but those that want to be told a task, a finished run or a peer, and those that train for minutes or hours.
@@ -24,10 +26,10 @@ train: $(VENV)/.installed ## install, then train the built-in game by self-play;
 	$(BIN)/run-pipeline $(CONFIG) --force $(ARGS)
 
 test: $(VENV)/.installed-dev ## install, then run the tests; all but the slow ones, which ARGS="-m slow" runs
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 fast: $(VENV)/.installed-dev ## install, then run the tests that need no seconds each: for every save
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not lengthy" $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not lengthy" $(ARGS)
 
 check: $(VENV)/.installed-dev ## lint, formatting and types, those of the tests too
 	@status=0; for tool in "ruff check ." "ruff format --check ." mypy "mypy --config-file tests/mypy.ini"; do \

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -47,6 +49,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(SLOW_S))
         if runs_slow_tests(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("slow")
+    items.sort(key=place_in_order(items))
+
+
+def place_in_order(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[int, int]]:
+    """Files of many long tests first, so that what workers do last, each for itself, is short."""
+    long = Counter(item.path for item in items if _is_long(item))
+    count = Counter(item.path for item in items)
+    return lambda item: (-long[item.path], -count[item.path])
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("lengthy") is not None and item.get_closest_marker("slow") is None
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # else each full collection looks through ten thousand tests, and the modules that they import
 
 
 def pytest_asyncio_loop_factories(
