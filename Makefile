@@ -17,7 +17,7 @@ DESCRIPTION = setup.cfg pyproject.toml constraints.txt
 # Else each of pytest's workers, and each of the hundreds of processes that tests start, would compile ours anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help train test fast check format docs proto bench clean
+.PHONY: help train test fast check lint formatted types types-of-tests format docs proto bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -32,9 +32,19 @@ fast: $(VENV)/.installed-dev ## install, then run the tests that need no seconds
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not lengthy" $(ARGS)
 
 check: $(VENV)/.installed-dev ## lint, formatting and types, those of the tests too
-	@status=0; for tool in "ruff check ." "ruff format --check ." mypy "mypy --config-file tests/mypy.ini"; do \
-		echo "$(BIN)/$$tool"; $(BIN)/$$tool || status=1; \
-	done; exit $$status
+	@$(MAKE) --no-print-directory --keep-going -j 2 lint formatted types types-of-tests
+
+lint:
+	$(BIN)/ruff check .
+
+formatted:
+	$(BIN)/ruff format --check .
+
+types:
+	$(BIN)/mypy
+
+types-of-tests:
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 	$(BIN)/ruff check --fix-only .
