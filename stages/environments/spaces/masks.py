@@ -185,7 +185,8 @@ def _ways_to_split(space: OwnSpace) -> tuple[tuple[OwnSpace, ...], ...]:
         return tuple(space.parts.values()), tuple(_choices(size) for size in _layout(space).branches)
     if isinstance(space, ChoiceSpace) and space.shape:
         rows = zip(space.sizes, space.start, strict=True)
-        return (tuple(ChoiceSpace(space.kind, np.asarray(row), start, space.dtype) for row, start in rows),)
+        own = tuple(ChoiceSpace(space.kind, np.asarray(row), start, space.dtype) for row, start in rows)
+        return (own, tuple(_choices(size) for size in _layout(space).branches)) if len(space.shape) > 1 else (own,)
     return ((space,),)
 
 
