@@ -82,7 +82,7 @@ def try_run(config: RunConfig, limit_s: float = 30.0) -> list[dict[str, Any]]:
                 remarks[:0] = asyncio.run(_Trial(small, Path(folder), rows, limit_s).run())
             except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
                 remarks.insert(0, Remark(str(error)))
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
+            except BaseException as error:
                 remarks.insert(0, Remark(f"the run's trial raised {describe_error(error)}"))
         if acts(config) and not any(remark.serious for remark in remarks):
             remarks += [Remark(each, serious=False) for each in _advice(config, EnvironmentRequest(small))]

@@ -65,9 +65,10 @@ def blaming(*key: str | int) -> Iterator[None]:
 
 
 def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
-    """Return True for what code should not raise: any exception, and requests to exit or end that nobody made.
+    """Return True for what code should not raise: any error, and requests to exit or end that nobody made.
 
-    A task that was cancelled is meant to end, and so is a coroutine that is closed outside of any task.
+    An error may be no `Exception`, as a panic in Rust is none. A task that was cancelled is meant to end, and so is a
+    coroutine that is closed outside of any task.
     """
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         try:
@@ -75,7 +76,7 @@ def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
         except RuntimeError:  # there is no event loop
             return False
         return task is not None and not task.cancelling()
-    return isinstance(error, Exception | SystemExit | KeyboardInterrupt)
+    return error is not None
 
 
 _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))

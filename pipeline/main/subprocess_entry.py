@@ -30,7 +30,7 @@ def main() -> None:
     try:
         import_plugins(request["plugins"])
         answer = load_entry(request["function"])(RunConfig.from_plain(request["config"], path), *request["arguments"])
-    except Exception as error:
+    except BaseException as error:  # also a request to exit: nobody here made one
         written = {"error": describe_error(error)}
     else:
         written = {"answer": answer}

@@ -280,12 +280,12 @@ class EnvironmentStage(Source[StepBatch]):
                 result = await result
         except (StageError, EnvironmentEnded):
             raise
-        except Exception as error:
-            raise BrokenEnvironmentError(f"the environment's {what}() failed: {describe_error(error)}") from error
-        except BaseException as error:
-            if type(error) not in _EXITS or not is_failure(error):
+        except _EXITS as error:
+            if type(error) not in _EXITS or not is_failure(error):  # such as that of who ends what hangs
                 raise
             raise StageError(f"the environment's {what}() asked for an exit: {describe_error(error)}") from error
+        except BaseException as error:  # also what is no Exception, such as a panic in Rust
+            raise BrokenEnvironmentError(f"the environment's {what}() failed: {describe_error(error)}") from error
         return result  # type: ignore[no-any-return]
 
     def _announce(self) -> None:

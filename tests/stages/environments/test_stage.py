@@ -313,6 +313,20 @@ async def test_an_environment_that_raises_is_broken_and_the_error_says_where():
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+async def test_an_environment_that_raises_what_is_no_exception_is_broken_too():
+    class PanicError(BaseException):
+        """Like the panics of simulators in Rust."""
+
+    class Panicking(CountingGroup):
+        def reset(self, seed=None):
+            raise PanicError("index out of bounds")
+
+    stage = EnvironmentStage(lambda: Panicking([Cast("Walker")]), PolicyMappings(EchoPolicy))
+    stage.start(StageContext("environment"))
+    with pytest.raises(BrokenEnvironmentError, match=r"reset\(\) failed: PanicError: index out of bounds \(at .*:\d+, in"):
+        await stage.reset(0)
+
+
 async def test_an_adapter_s_own_word_that_it_is_broken_passes_unchanged():
     class Broken(CountingGroup):
         def reset(self, seed=None):
