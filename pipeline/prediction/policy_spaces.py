@@ -12,7 +12,7 @@ from headrace.config import ObservationSettings
 from headrace.pipeline.common.errors import RunError
 from headrace.queues.specs import STEP_MUL, ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.spaces.actions import action_mapping
-from headrace.stages.environments.spaces.observations import ObservationPart, observation_parts
+from headrace.stages.environments.spaces.observations import ObservationPart, name_of, observation_parts
 from headrace.stages.environments.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
@@ -127,7 +127,7 @@ def _without_held(actions: ActionSpec) -> ActionSpec:
 def _settings(space: OwnSpace, specs: tuple[ObservationSpec, ...]) -> Mapping[str, ObservationSettings]:
     """Return the settings of `environment.observations` by which a space became these columns."""
     by_name = {spec.name: spec for spec in specs}
-    named = {".".join(map(str, keys)) or "observation": leaf for keys, leaf in leaves(space)}
+    named = {name_of(keys): leaf for keys, leaf in leaves(space)}
     return {name: _setting(leaf, by_name[name]) for name, leaf in named.items()}
 
 

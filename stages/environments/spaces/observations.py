@@ -320,7 +320,7 @@ def _sequence_part(leaf: _Leaf) -> ObservationPart:
     for keys, inner in leaves(leaf.space.element):
         if not isinstance(inner, BoxSpace | ChoiceSpace):
             raise _unusable(replace(leaf, space=inner, keys=(*leaf.keys, "…", *keys)))
-        flattened.append((keys, *_flattened(inner, ".".join(map(str, (leaf.name, *keys))))))
+        flattened.append((keys, *_flattened(inner, name_of((leaf.name, *keys)))))
     width = sum(size for _, size, _, _ in flattened)
     columns = [(partial(_under, keys), flat) for keys, _, _, flat in flattened]
     first = columns[0][0]
