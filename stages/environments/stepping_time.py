@@ -58,7 +58,7 @@ async def _measure(config: RunConfig, count: int) -> float:
         took: list[float] = []
         end = time.perf_counter() + _COUNT_S
         while len(took) < _WARM_TICKS + _LEAST_TICKS or time.perf_counter() < end:
-            actions = _random_actions(group, result, random)
+            actions = random_actions(group, result, random)
             began = time.perf_counter()
             result = await settled(group.step(actions))
             took.append(time.perf_counter() - began)
@@ -67,9 +67,10 @@ async def _measure(config: RunConfig, count: int) -> float:
         await settled(group.close())
 
 
-def _random_actions(
+def random_actions(
     group: EnvironmentGroup, result: StepResult, random: np.random.Generator
 ) -> Mapping[str, ActionBatch]:
+    """Return uniform actions of all agents that decide, of those that their masks allow."""
     return {
         behavior_id: uniform_actions(
             group.behavior_specs[behavior_id].actions, len(steps.agent_ids) - steps.ended, steps.action_masks, random

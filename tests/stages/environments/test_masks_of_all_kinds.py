@@ -15,11 +15,11 @@ from predicted import saved
 
 from headrace.pipeline.prediction.policy import load_policy
 from headrace.pipeline.serving.action_request import read_action_request
-from headrace.stages.brains.kinds import uniform_actions
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.vectorising import vectorise
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of
+from headrace.stages.environments.stepping_time import random_actions
 
 SEEN = spaces.Box(0, 1, (1,), np.float32)
 CHOICE, PAIR, FLAGS, BODY = "Discrete", "MultiDiscrete", "MultiBinary", "Dict"
@@ -221,16 +221,13 @@ def test_every_form_is_obeyed_by_every_kind(kind, form, space, observed):
 
     result = group.reset(0)
     for _ in range(8):
-        actions = {}
-        for behavior_id, steps in result.steps.items():
-            spec = group.behavior_specs[behavior_id].actions
-            assert spec.masked
-            assert [observation.name for observation in group.behavior_specs[behavior_id].observations] == (
+        for behavior_id in result.steps:
+            spec = group.behavior_specs[behavior_id]
+            assert spec.actions.masked
+            assert [observation.name for observation in spec.observations] == (
                 ["sign"] if observed else ["observation"]
             )
-            count = len(steps.agent_ids) - steps.ended
-            actions[behavior_id] = uniform_actions(spec, count, steps.action_masks, random)
-        result = group.step(actions)  # raises where one is forbidden
+        result = group.step(random_actions(group, result, random))  # raises where one is forbidden
     group.close()
 
 
@@ -289,14 +286,7 @@ def test_a_mask_that_comes_late_is_an_error_of_every_kind(kind):
     assert not next(iter(group.behavior_specs.values())).actions.masked
     with pytest.raises(Exception, match=r"there is an action_mask in the infos now, .* at the first reset"):
         for _ in range(6):
-            result = group.step(
-                {
-                    behavior_id: uniform_actions(
-                        group.behavior_specs[behavior_id].actions, len(steps.agent_ids) - steps.ended, None, random
-                    )
-                    for behavior_id, steps in result.steps.items()
-                }
-            )
+            result = group.step(random_actions(group, result, random))
 
 
 @pytest.mark.parametrize("observed", [False, True], ids=["info", "observation"])
@@ -332,17 +322,7 @@ def test_forms_may_change_from_instance_to_instance_and_from_step_to_step(kind):
     group, random = KINDS[kind]([Rule(PAIR, changing, False, seed) for seed in range(4)]), np.random.default_rng(0)
     result = group.reset(0)
     for _ in range(12):
-        result = group.step(
-            {
-                behavior_id: uniform_actions(
-                    group.behavior_specs[behavior_id].actions,
-                    len(steps.agent_ids) - steps.ended,
-                    steps.action_masks,
-                    random,
-                )
-                for behavior_id, steps in result.steps.items()
-            }
-        )
+        result = group.step(random_actions(group, result, random))
 
 
 @pytest.mark.parametrize("kind", ["gymnasium", "next step", "disabled", "parallel", "by turns"])
@@ -365,13 +345,8 @@ def test_who_has_no_mask_at_a_time_may_do_everything(kind):
     result = group.reset(0)
     open_rows = 0
     for _ in range(12):
-        actions = {}
-        for behavior_id, steps in result.steps.items():
-            open_rows += int(steps.action_masks.all(axis=1).sum())
-            count = len(steps.agent_ids) - steps.ended
-            spec = group.behavior_specs[behavior_id].actions
-            actions[behavior_id] = uniform_actions(spec, count, steps.action_masks, random)
-        result = group.step(actions)
+        open_rows += sum(int(steps.action_masks.all(axis=1).sum()) for steps in result.steps.values())
+        result = group.step(random_actions(group, result, random))
     assert open_rows
 
 
@@ -426,14 +401,4 @@ def test_a_mask_of_one_instance_alone_that_can_not_be_obeyed_is_named_with_it(ki
         result = group.reset(0)
         random = np.random.default_rng(0)
         for _ in range(3):  # by turns it is asked at its second one
-            result = group.step(
-                {
-                    behavior_id: uniform_actions(
-                        group.behavior_specs[behavior_id].actions,
-                        len(steps.agent_ids) - steps.ended,
-                        steps.action_masks,
-                        random,
-                    )
-                    for behavior_id, steps in result.steps.items()
-                }
-            )
+            result = group.step(random_actions(group, result, random))
