@@ -180,12 +180,14 @@ class ParallelInstance(Instance):
             owed[agent] = 0.0
             if (observation := seen.get(agent)) is None:
                 owed[agent] = reward
-                self._warn(
-                    "unseen",
-                    "agent '%s' is in agents, but has no observation (there are: %s), so it pauses: it gets no action "
-                    "until it has one",
-                    *(agent, ", ".join(str(each) for each in seen if seen[each] is not None) or "none"),
-                )
+                if "unseen" not in self._said:  # to list the others costs more than the step
+                    there = ", ".join(str(each) for each in seen if seen[each] is not None) or "none"
+                    self._warn(
+                        "unseen",
+                        "agent '%s' is in agents, but has no observation (there are: %s), so it pauses: it gets no "
+                        "action until it has one",
+                        *(agent, there),
+                    )
                 continue
             time_step = TimeStep(agent, observation, reward, infos.get(agent) or {}, False, False)
             self._last[agent] = time_step
