@@ -323,7 +323,9 @@ async def test_an_environment_that_raises_what_is_no_exception_is_broken_too():
 
     stage = EnvironmentStage(lambda: Panicking([Cast("Walker")]), PolicyMappings(EchoPolicy))
     stage.start(StageContext("environment"))
-    with pytest.raises(BrokenEnvironmentError, match=r"reset\(\) failed: PanicError: index out of bounds \(at .*:\d+, in"):
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"reset\(\) failed: PanicError: index out of bounds \(at .*:\d+, in"
+    ):
         await stage.reset(0)
 
 
