@@ -70,7 +70,7 @@ def description(peer: str | None, packages: Sequence[str] = ("torch", "numpy", "
 
 def _cpuinfo() -> dict[str, str]:
     path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 

@@ -300,7 +300,7 @@ def watch(command: Command, condition: Callable[[], bool], what: str) -> None:
 def age_s(pid: int) -> float:
     """Return the seconds since a process was started; infinite once it has ended."""
     try:
-        started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        started = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
     except (OSError, IndexError):
         return math.inf
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")

@@ -134,8 +134,9 @@ def sample(main_pid: int) -> Iterator[tuple[str, float]]:
     shared = share = 0.0
     for pid, name in [(main_pid, "main"), *hosts_of(main_pid)]:
         try:
-            memory = dict(re.findall(r"^(\w+): +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M))
-            ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
+            memory = dict(re.findall(r"^(\w+): +(\d+) kB", rollup, re.M))
+            ticks = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
             descriptors = len(os.listdir(f"/proc/{pid}/fd"))
             threads = len(os.listdir(f"/proc/{pid}/task"))
         except OSError:  # it has just ended
@@ -158,9 +159,9 @@ def sample(main_pid: int) -> Iterator[tuple[str, float]]:
 def hosts_of(main_pid: int) -> list[tuple[int, str]]:
     """The children of main: process ids and names."""
     found = []
-    for child in Path(f"/proc/{main_pid}/task/{main_pid}/children").read_text().split():
+    for child in Path(f"/proc/{main_pid}/task/{main_pid}/children").read_text(encoding="utf-8").split():
         try:
-            words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+            words = Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8").split("\0")
         except OSError:
             continue
         if "headrace.pipeline.hosts.child" in words:
@@ -216,7 +217,7 @@ def slope(points: list[tuple[float, float]], most: int = 400) -> float:
 
 def write(path: Path, series: Series) -> None:
     """Write one line for each value."""
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("seconds", "series", "value"))
         writer.writerows((f"{t:.1f}", key, f"{v:.3f}") for key, points in series.items() for t, v in points)
@@ -225,7 +226,7 @@ def write(path: Path, series: Series) -> None:
 def read(path: Path) -> Series:
     """Invert `write`."""
     series: Series = {}
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             series.setdefault(row["series"], []).append((float(row["seconds"]), float(row["value"])))
     return series

@@ -164,4 +164,4 @@ def _range_of(field: FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    sys.stdout.buffer.write(reference().encode())  # a file of the repository: the same on every system

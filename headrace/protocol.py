@@ -15,6 +15,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from headrace.pipeline.common.output import speaking
 from headrace.stages.environments.open_protocol.conformance import RandomTrainer, check_game
 from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
 from headrace.stages.environments.programs.errors import ProgramEnded
@@ -25,6 +26,7 @@ _PORT = 12008
 _STEPS_OF_A_LINE = 1_000
 
 
+@speaking
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(

@@ -22,7 +22,8 @@ from headrace.config.listen import is_origin
 from headrace.config.load import convert
 from headrace.pipeline.command import ML_AGENTS, Request, contradictions, parse, program, read_request
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.common.process import close_output, use_one_thread
+from headrace.pipeline.common.output import close_output, complain
+from headrace.pipeline.common.process import use_one_thread
 
 if TYPE_CHECKING:
     from headrace.pipeline.policies.tournament import TournamentTable
@@ -58,7 +59,7 @@ def follow(arguments: Sequence[str] | None) -> int:
     except CommandError as error:
         return _refuse(*str(error).splitlines())
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return 2
     _warn((*request.warnings, *config.warnings))
     if args.validate:
@@ -80,7 +81,7 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
             mistakes, warnings = trial.try_run(config)
             _warn(warnings)
     for mistake in mistakes:
-        print(mistake, file=sys.stderr)
+        complain(mistake)
     if mistakes:
         return 2
     print(describe(config))
@@ -89,18 +90,18 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
 
 def _refuse(*reasons: object) -> int:
     for reason in reasons:
-        print(f"{program()}: {reason}", file=sys.stderr)
+        complain(f"{program()}: {reason}")
     return 2
 
 
 def _warn(warnings: Sequence[str]) -> None:
     for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        complain(f"warning: {warning}")
 
 
 def _say(level: str, text: str) -> None:
     """Write lines to the standard error, in the form of the log's."""
-    print(indent(text.rstrip(), f"[{level}] ", lambda line: True), file=sys.stderr)
+    complain(indent(text.rstrip(), f"[{level}] ", lambda line: True))
 
 
 def _convert(old: str, request: Request) -> int:

@@ -9,20 +9,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from headrace.pipeline.common.process import close_output, uncollected
+from headrace.pipeline.common.output import speaking
+from headrace.pipeline.common.process import uncollected
 from headrace.pipeline.hosts.prestart import prestarted_learner
 
 
+@speaking
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
-    try:
-        with prestarted_learner(sys.argv[1:] if arguments is None else arguments):
-            with uncollected():
-                from headrace.pipeline.actions import follow
+    with prestarted_learner(sys.argv[1:] if arguments is None else arguments):
+        with uncollected():
+            from headrace.pipeline.actions import follow
 
-            status = follow(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has ended, such as `| head`
-        close_output()
-        return 0
-    return status
+        return follow(arguments)

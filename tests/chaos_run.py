@@ -115,7 +115,7 @@ def _wake(command: Command) -> None:
     stat = Path(f"/proc/{command.process.pid}/stat")
     while command.process.poll() is None:
         with contextlib.suppress(OSError):
-            if stat.read_text().rpartition(")")[2].split()[0] == "T":
+            if stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T":
                 os.kill(command.process.pid, signal.SIGCONT)
                 return
         time.sleep(0.01)

@@ -152,3 +152,23 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return node.end_lineno - node.lineno + 1
+
+
+def test_every_text_file_is_opened_with_its_encoding():
+    """ruff sees it where it knows that something is a path, this where something is opened, read or written as one."""
+    calls = ((path, node) for path, tree in modules() for node in ast.walk(tree) if isinstance(node, ast.Call))
+    found = [f"{path}:{call.lineno}" for path, call in calls if opens_text(call)]
+    assert not found, "name the encoding: Windows has another default than Linux"
+
+
+def opens_text(node: ast.Call) -> bool:
+    """True for a call that opens, reads or writes a file as text and does not say its encoding (or its format)."""
+    if any(keyword.arg in ("encoding", "format") for keyword in node.keywords):
+        return False
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    words = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+    modes = [word for word in words if isinstance(word, str) and word and set(word) <= set("rwaxbt+")]
+    is_text = not any("b" in mode for mode in modes)
+    if called in ("read_text", "write_text"):
+        return not node.args
+    return called in ("open", "fdopen") and bool(modes) and is_text

@@ -103,6 +103,6 @@ async def play(worker: UnityWorker, steps: int, actor: Actor | None = None) -> A
 def alive(pid: int) -> bool:
     """Whether a process runs; one that ended and wasn't waited for doesn't."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False

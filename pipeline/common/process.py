@@ -1,4 +1,4 @@
-"""This process, and how a child becomes one of ours: imports, threads, signals, standard output, versions, usage."""
+"""This process, and how a child becomes one of ours: imports, threads, signals, versions, usage."""
 
 from __future__ import annotations
 
@@ -53,11 +53,6 @@ def follow_path_of_main(path: Sequence[str]) -> None:
         os.environ["PYTHONPATH"] = rest
         if not rest:
             del os.environ["PYTHONPATH"]
-
-
-def close_output() -> None:
-    """Let nobody stumble over what could not be written to standard output, at the exit neither."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def default_in_forks(numbers: Sequence[signal.Signals]) -> None:
@@ -132,8 +127,8 @@ class ProcessUsage(NamedTuple):
 def read_usage(pid: int) -> ProcessUsage | None:
     """Return what a process uses; None if it is gone, or this system does not tell."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
     except (OSError, IndexError, ValueError):
         return None
     cpu_s = sum(map(int, text.rpartition(")")[2].split()[_CPU_FIELDS])) / _TICKS

@@ -19,6 +19,7 @@ from headrace.config import ConfigError, RunConfig, load_config
 from headrace.pipeline.actions import train
 from headrace.pipeline.command.parser import OURS
 from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.common.output import complain, speaking
 from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run_folder.atomic_files import free_name
 from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
@@ -94,18 +95,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@speaking
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
     args, passed = read_flags(arguments)
     try:
         config = configuration_of(args, passed)
     except (CommandError, ConfigError) as error:
-        sys.stderr.write(f"gdrl: {error}\n")
+        complain(f"gdrl: {error}")
         return 2
     for warning in config.warnings:
-        sys.stderr.write(f"warning: {warning}\n")
+        complain(f"warning: {warning}")
     if passed:
-        sys.stderr.write(f"Passed on to the game: {' '.join(passed)}\n")
+        complain(f"Passed on to the game: {' '.join(passed)}")
 
     most: int | None = args.timesteps if args.inference else None
 
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for written in _left(args):
             sys.stdout.write(f"{written}\n")
     except CommandError as error:
-        sys.stderr.write(f"gdrl: {error}\n")
+        complain(f"gdrl: {error}")
         return status or 1
     return status
 

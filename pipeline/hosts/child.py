@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
+from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.common.process import default_in_forks, import_early, uncollected
 
 
@@ -20,6 +21,7 @@ def leave_signals_to_main() -> None:
 
 def main() -> int:
     """Import what the host will need, read the start message and serve; the exit status."""
+    prepare_output()  # for what the user's code prints
     leave_signals_to_main()
     with uncollected():
         from headrace.pipeline.hosts.host_process import run_host_process

@@ -12,12 +12,14 @@ import msgpack
 from headrace.config import RunConfig
 from headrace.config.environment_kinds import load_entry
 from headrace.config.tables import import_plugins
+from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.common.process import follow_path_of_main, import_early
 from headrace.stages.errors import describe_error
 
 
 def main() -> None:
     """Call the function; ends the process at once, with whatever threads that has left."""
+    prepare_output()  # for what the user's code prints
     request = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
     follow_path_of_main(request["path"])
     folder = Path(request["folder"])

@@ -293,7 +293,7 @@ def _copied_manifest(checkpoints: Path) -> Checkpoint | CheckpointError | None:
 
 def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -> Checkpoint:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         stated = content.pop(_CHECKSUM, None)
         if stated is None and content.keys() != _KEYS and content["format"] == FORMAT:
             raise CheckpointError(f"{path}: is damaged: it has the keys {', '.join(content)}")

@@ -201,7 +201,7 @@ class GradientParts:
             self._gradients.mul_(torch.mv(self._parts.t(), (limit / (norms + 1e-6)).clamp_(max=1.0)))
             return norms
         with np.errstate(all="ignore"):  # what is not finite stays so
-            found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]
+            found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]  # noqa: C419
             for runs, norm in zip(self._runs, found, strict=True):
                 if not norm <= limit:
                     # An array of no dimension: to read a Python number takes NumPy half as long as to scale a run.

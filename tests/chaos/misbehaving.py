@@ -77,7 +77,7 @@ class Fault:
         self._calls += moment == "item"
         if MOMENT not in (self._moments() if moment == "item" else [moment]):
             return ""
-        HAPPENED.write_text(str(newest()))
+        HAPPENED.write_text(str(newest()), encoding="utf-8")
         return FAULT
 
     def strike(self, moment: str) -> str:

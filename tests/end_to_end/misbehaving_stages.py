@@ -141,7 +141,7 @@ class CannotStart(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Opens a file that is not there."""
 
     def start(self, context: Any) -> None:
-        open("/nowhere/at/all").close()
+        open("/nowhere/at/all", encoding="utf-8").close()
 
 
 class LeavingWriter:

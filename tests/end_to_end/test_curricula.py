@@ -19,7 +19,7 @@ from headrace.stages.evaluation.stage import EvaluationStage
 
 def worths(log: Path) -> list[float]:
     """What the environments were told, episode after episode."""
-    return [float(line) for line in log.read_text().split()]
+    return [float(line) for line in log.read_text(encoding="utf-8").split()]
 
 
 def lessons_of(told: Sequence[float]) -> list[int]:

@@ -169,7 +169,7 @@ def test_an_output_that_can_not_be_written_ends_no_run(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump(cartpole(**INLINE)))
     line = [sys.executable, str(COMMAND), str(config), "--run-id", "run", "--results-dir", str(tmp_path)]
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("The output can't be written: No space left on device. Training goes on.") == 1

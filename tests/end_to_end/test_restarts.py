@@ -71,7 +71,9 @@ def test_500_restarts_leave_main_and_the_learner_as_they_were(start):
 
 def measures(pid):
     """Descriptors, threads and megabytes of a process (without files that it has mapped)."""
-    heap = re.findall(r"^Anonymous: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    heap = re.findall(
+        r"^Anonymous: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8"), re.MULTILINE
+    )
     return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), int(heap[0]) / 1024
 
 

@@ -28,7 +28,7 @@ class ToldEnv(gymnasium.Env[Any, Any]):
         self._worth = float((options or {})["worth"])
         self._t = 0
         if self._log:
-            with Path(self._log).open("a") as file:
+            with Path(self._log).open("a", encoding="utf-8") as file:
                 file.write(f"{self._worth}\n")
         return self._look(), {}
 

@@ -113,7 +113,7 @@ def in_time(name: str) -> Iterator[None]:
 def within_memory(reader: Reader) -> Iterator[None]:
     """Check the process's own high-water mark, which Linux lets it set back; elsewhere nothing is checked."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     except OSError:
         yield
         return
@@ -124,5 +124,9 @@ def within_memory(reader: Reader) -> Iterator[None]:
 
 
 def memory(name: str) -> int:
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:")]
+    (line,) = [
+        line
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        if line.startswith(f"{name}:")
+    ]
     return int(line.split()[1]) * 1024

@@ -29,7 +29,7 @@ def test_every_public_name_is_there(module):
 
 
 def test_type_checkers_and_the_table_know_the_same_names():
-    tree = ast.parse(Path(headrace.__file__).read_text())
+    tree = ast.parse(Path(headrace.__file__).read_text(encoding="utf-8"))
     (seen,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     named = {
         alias.asname: node.module for node in seen.body if isinstance(node, ast.ImportFrom) for alias in node.names

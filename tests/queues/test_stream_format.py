@@ -156,7 +156,7 @@ def test_bytes_behind_the_compressed_content_are_refused():
 
 @pytest.mark.parametrize("module", [stream_format, stream_reader, stream_writer])
 def test_no_module_of_the_format_can_unpickle(module):
-    tree = ast.parse(Path(module.__file__).read_text())
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     calls = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -18,6 +18,7 @@ from typing import Any
 import ray
 
 from headrace.pipeline.common.loop_watch import describe_holder
+from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.hosts.host_process import keep_freed_memory, log_to_main, serve
@@ -141,6 +142,7 @@ class RayWorker:
     """
 
     def __init__(self, plan: Mapping[str, Any], path: Sequence[str]) -> None:
+        prepare_output()  # for what the user's code prints
         if path:
             follow_path_of_main(path)
         watch_this_process()  # games that are started here end with it, whatever ends it

@@ -19,8 +19,8 @@ def somewhere(tmp_path, monkeypatch):
     Path("program").write_bytes(b"\x7fELF\x02\x01")
     Path("Ball.x86_64").write_bytes(b"\x7fELF\x02\x01")
     Path("Bat.app").mkdir()
-    Path("start").write_text("#!/bin/sh\n")
-    Path("settings").write_text("behaviors: {}\n")
+    Path("start").write_text("#!/bin/sh\n", encoding="utf-8")
+    Path("settings").write_text("behaviors: {}\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_more_than_one_of_a_kind_is_refused(arguments, env, told):
 @pytest.mark.parametrize("name", ["trainer_config.yaml", "builds/trainer_config.yaml"])
 def test_the_configuration_is_found_by_the_name_that_old_commands_knew(name):
     (here := Path(name)).parent.mkdir(exist_ok=True)
-    here.write_text("default: {}\n")
+    here.write_text("default: {}\n", encoding="utf-8")
     Path("builds").mkdir(exist_ok=True)
     Path("builds/Ball.x86_64").write_bytes(b"\x7fELF")
     request = read_request(parse(["builds/Ball", "--train"]))
@@ -74,7 +74,7 @@ def test_the_configuration_is_found_by_the_name_that_old_commands_knew(name):
 
 
 def test_nothing_is_found_by_its_name_where_a_configuration_is_given_or_the_command_is_of_today():
-    Path("trainer_config.yaml").write_text("default: {}\n")
+    Path("trainer_config.yaml").write_text("default: {}\n", encoding="utf-8")
     assert read_request(parse(["Ball", "settings"])).config == Path("settings")
     assert read_request(parse(["--env", "Ball"])).config is None
     assert read_request(parse([])).config is None

@@ -52,11 +52,11 @@ def test_a_run_that_needs_no_part_goes_on_when_all_are_deleted(tmp_path):
 
 def delete_entry(table: Path, part: str) -> None:
     """Delete the lines of an entry."""
-    text = table.read_text()
+    text = table.read_text(encoding="utf-8")
     calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
     entry = next(each for call in calls for each in call.keywords if each.arg == part)
     lines = text.splitlines(keepends=True)
     before = entry.lineno - 1
     while lines[before - 1].lstrip().startswith("#"):
         before -= 1
-    table.write_text("".join(lines[:before] + lines[entry.end_lineno :]))
+    table.write_text("".join(lines[:before] + lines[entry.end_lineno :]), encoding="utf-8")

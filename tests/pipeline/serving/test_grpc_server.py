@@ -7,7 +7,6 @@ import socket
 from contextlib import asynccontextmanager
 from typing import Any
 
-import grpc
 import grpc.aio
 import numpy as np
 import pytest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import struct
 
-import grpc
 import grpc.aio
 import pytest
 

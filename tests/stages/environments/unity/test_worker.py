@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from uuid import UUID
 
-import grpc
 import grpc.aio
 import pytest
 from unity_runs import BUILD, Actor, NoChannels, alive, build, play, reports

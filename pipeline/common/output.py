@@ -1,0 +1,134 @@
+"""Standard input, output and error of every process of ours: always there, and never the end of what writes to them.
+
+What a stream's encoding lacks is written by ASCII characters: typographic signs by their likenesses (`->`), others as
+Python escapes them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from typing import Any, ParamSpec, TextIO
+
+P = ParamSpec("P")
+
+_ALIKE = {"→": "->", "←": "<-", "↔": "<->", "×": "x", "–": "-", "—": "-", "−": "-", "…": "...", "·": "*", "≈": "~"}
+_ALIKE |= {"≤": "<=", "≥": ">=", "≠": "!=", "±": "+-", "’": "'", "‘": "'", "“": '"', "”": '"', "\u00a0": " "}
+"""Typographic signs and what is written where they can't be."""
+_ERRORS = "headrace.alike"
+
+
+def prepare_output(platform: str = sys.platform) -> None:
+    """Let this process write any text to its standard streams, whatever its terminal, pipe or file is.
+
+    A stream that is closed (`>&-`, `pythonw`) becomes one that takes everything and gives nothing. On Windows what is
+    redirected to a file is UTF-8, as editors and programs read it, unless the user has set an encoding.
+    """
+    codecs.register_error(_ERRORS, _alike)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, _nothing(number))
+        elif number:
+            setattr(sys, name, _printing_all(stream, platform))
+
+
+def speaking(main: Callable[P, int]) -> Callable[P, int]:
+    """Let a command's function speak on these streams, and end with status 0 when nobody reads them any more."""
+
+    @wraps(main)
+    def command(*args: P.args, **kwargs: P.kwargs) -> int:
+        prepare_output()
+        try:
+            status = main(*args, **kwargs)
+            sys.stdout.flush()
+        except OSError as error:
+            if not _has_no_reader(error):
+                raise
+            close_output()
+            return 0
+        return status
+
+    return command
+
+
+def complain(text: object) -> None:
+    """Write a line to standard error; where nobody reads it any more, it is lost and nothing else is."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def close_output() -> None:
+    """Let nobody stumble over what could not be written to standard output, at the exit neither."""
+    with suppress(OSError, ValueError):  # a stream of an IDE or a notebook has no descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _has_no_reader(error: OSError) -> bool:
+    """True for the error of a write to a pipe whose reader has ended, such as `| head`."""
+    if sys.platform == "win32" and error.winerror is None and error.filename is None:
+        return error.errno in (errno.EPIPE, errno.EINVAL)  # the latter is what its C library says
+    return isinstance(error, BrokenPipeError)
+
+
+def _nothing(number: int) -> TextIO:
+    """Open the null device for a standard stream, by its own descriptor: no file or socket may come to have that."""
+    with suppress(OSError):
+        os.fstat(number)
+        number = -1  # somebody else has it
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    if number not in (-1, descriptor):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+        descriptor = number
+    os.set_inheritable(descriptor, number >= 0)
+    return open(descriptor, "r" if number == 0 else "w", encoding="utf-8", errors=_ERRORS, closefd=False)
+
+
+def _printing_all(stream: Any, platform: str) -> Any:
+    try:
+        if platform == "win32" and not _encoding_is_chosen() and stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            stream.reconfigure(encoding="utf-8")
+        stream.reconfigure(errors=_ERRORS)
+    except (AttributeError, OSError, ValueError, TypeError):  # of an IDE, a notebook, a test, or closed
+        return stream if isinstance(stream, _PrintsAll) else _PrintsAll(stream)
+    return stream
+
+
+def _encoding_is_chosen() -> bool:
+    return bool(os.environ.get("PYTHONIOENCODING")) or bool(sys.flags.utf8_mode)
+
+
+def _alike(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_ALIKE.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in lacking), error.end
+
+
+class _PrintsAll:
+    """A stream that can't be told how to encode: what it refuses is written as it can be."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:
+            self._stream.write(text.encode("ascii", _ERRORS).decode())
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

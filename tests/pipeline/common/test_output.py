@@ -1,0 +1,154 @@
+"""Standard streams: any text can be written to them, whatever they are and whoever reads them."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+
+from headrace import protocol
+from headrace.pipeline import cli
+from headrace.pipeline.common.output import complain, prepare_output, speaking
+from headrace.pipeline.gdrl import command as gdrl
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Refusing:
+    """A stream as an IDE may have it: it can't be told how to encode."""
+
+    encoding = "cp1252"
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        text.encode(self.encoding)
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, encoding: str, text: str) -> bytes:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding, newline=""))
+    prepare_output()
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    return raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "written"),
+    [
+        ("utf-8", "a → b", "a → b".encode()),
+        ("ascii", "a → b × 2 – …", b"a -> b x 2 - ..."),
+        ("cp1252", "ü → ×", b"\xfc -> \xd7"),
+        ("cp437", "Größe 球", b"Gr\x94\xe1e \\u7403"),
+        ("utf-8", "lost \udcff", b"lost \\udcff"),
+    ],
+)
+def test_what_an_encoding_lacks_is_written_by_what_it_has(monkeypatch, encoding, text, written):
+    assert printed(monkeypatch, encoding, text) == written
+
+
+def test_a_stream_that_can_not_be_told_how_to_encode_is_written_to_all_the_same(monkeypatch):
+    stream = Refusing()
+    monkeypatch.setattr(sys, "stdout", stream)
+
+    prepare_output()
+    prepare_output()
+    print("ü", "a → 球")
+
+    assert stream.text == "ü a -> \\u7403\n"
+    assert sys.stdout.encoding == "cp1252"
+
+
+@pytest.mark.parametrize(("chosen", "encoding"), [("", "utf-8"), ("cp1252", "cp1252")])
+def test_on_windows_a_file_is_utf8_unless_the_user_has_chosen(monkeypatch, tmp_path, chosen, encoding):
+    monkeypatch.setenv("PYTHONIOENCODING", chosen)
+    with open(tmp_path / "log.txt", "w", encoding="cp1252") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        prepare_output("win32")
+        print("a → ü")
+    monkeypatch.undo()
+
+    assert (tmp_path / "log.txt").read_text(encoding=encoding) == ("a → ü\n" if encoding == "utf-8" else "a -> ü\n")
+
+
+def test_on_windows_a_pipe_keeps_the_encoding_of_other_programs(monkeypatch):
+    ours, theirs = os.pipe()
+    with open(ours, "rb") as reader, open(theirs, "w", encoding="cp1252") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        prepare_output("win32")
+        print("a → ü", end="", flush=True)
+        monkeypatch.undo()
+
+        assert reader.read1() == b"a -> \xfc"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes descriptors by a POSIX shell")
+def test_closed_streams_take_everything_and_their_descriptors_stay_theirs(tmp_path):
+    code = (
+        "import os, sys; from headrace.pipeline.common.output import prepare_output; prepare_output()\n"
+        "print('→', sys.stdin.read(), end='', flush=True); sys.stderr.write('→'); file = open(sys.argv[1], 'w')\n"
+        "file.write(f'{file.fileno() > 2} {all(os.get_inheritable(each) for each in range(3))}')"
+    )
+    script = ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable, "-c", code, str(tmp_path / "said")]
+
+    status = subprocess.run(script, cwd=ROOT).returncode
+
+    assert (status, (tmp_path / "said").read_text(encoding="utf-8")) == (0, "True True")
+
+
+def test_a_reader_that_has_gone_ends_a_command_in_order_and_no_complaint_is_an_error(monkeypatch):
+    class Broken(io.StringIO):
+        def flush(self):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Broken())
+    monkeypatch.setattr(sys, "stderr", Broken())
+    complain("nobody hears this")
+
+    assert speaking(lambda: 3)() == 0
+    monkeypatch.undo()
+
+
+def test_errors_of_a_command_that_are_not_its_output_s_are_raised():
+    def fail() -> int:
+        raise FileNotFoundError("there is no such file")
+
+    with pytest.raises(FileNotFoundError):
+        speaking(fail)()
+
+
+@pytest.mark.parametrize("command", [cli.main, gdrl.main, protocol.main])
+def test_every_command_speaks_where_only_ascii_can_be_written(monkeypatch, command):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(ArgumentParser, "format_help", lambda _: "from → to")
+
+    with pytest.raises(SystemExit):
+        command(["--help"])
+
+    stream.flush()
+    assert stream.buffer.getvalue() == b"from -> to"
+
+
+@pytest.mark.lengthy
+def test_the_command_validates_where_only_ascii_can_be_written():
+    done = subprocess.run(
+        [sys.executable, "bin/run-pipeline", "config/examples/cartpole.yaml", "--validate", "--no-env-check"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
+        capture_output=True,
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"actors -> trainer" in done.stdout
