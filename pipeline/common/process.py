@@ -6,12 +6,13 @@ import gc
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.place import ROOT
 
@@ -35,6 +36,47 @@ def import_early(modules: Sequence[str]) -> None:
         for module in modules:
             with suppress(Exception):
                 importlib.import_module(module)
+
+
+if sys.platform == "win32":
+    APART: Mapping[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+else:
+    APART: Mapping[str, Any] = {"start_new_session": True}
+"""Options of `subprocess.Popen`: Ctrl-C in a terminal is for main alone, which drains."""
+
+
+def start_python(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    make: type[subprocess.Popen[bytes]] = subprocess.Popen,
+    **options: Any,
+) -> subprocess.Popen[bytes]:
+    """Start this Python once more, apart from this process's terminal; its `pid` is that of the interpreter.
+
+    Args:
+        arguments: what follows the interpreter's name.
+        environment: the child's.
+        make: the class of the process.
+        options: of `subprocess.Popen`.
+
+    Raises:
+        OSError: if it can't be started.
+    """
+    interpreter, more = interpreter_to_start()
+    return make([interpreter, *arguments], env={**environment, **more}, **APART, **options)
+
+
+def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, str]]:
+    """Return the interpreter that a child of this Python is, and the variables that it needs.
+
+    In a virtual environment on Windows `python.exe` is a launcher, which has the interpreter for a child and another
+    process id. As `multiprocessing` does, the interpreter is started in its place, and told the launcher's name, by
+    which it finds the environment; it drops that variable at once, so programs that it starts don't see it.
+    """
+    base: str = getattr(sys, "_base_executable", None) or sys.executable
+    if platform != "win32" or os.path.normcase(base) == os.path.normcase(sys.executable):
+        return sys.executable, {}
+    return base, {"__PYVENV_LAUNCHER__": sys.executable}
 
 
 def let_child_find_us(environment: dict[str, str]) -> None:

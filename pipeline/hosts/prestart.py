@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.pipeline.common.process import let_child_find_us, usable_cores, use_one_thread
+from headrace.pipeline.common.process import let_child_find_us, start_python, usable_cores, use_one_thread
 from headrace.pipeline.hosts.process_cleanup import host_mark
 from headrace.pipeline.hosts.sweeper import VARIABLE
 
@@ -64,18 +64,16 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
     """
     ours, theirs = socket.socketpair()
     with theirs:
-        process = subprocess.Popen(
+        process = start_python(
             [
-                sys.executable,
                 "-P",  # the working directory does not come first, where a `random.py` of the user's may lie
                 "-m",
                 "headrace.pipeline.hosts.child",
                 name,  # for people: so that a list of processes says which one it is
                 *modules,
             ],
+            {**child_environment(), VARIABLE: mark},
             stdin=subprocess.PIPE if sys.platform == "win32" else theirs.fileno(),
-            env={**child_environment(), VARIABLE: mark},
-            start_new_session=True,  # Ctrl-C in a terminal is for main alone, which drains
         )
     return PrestartedProcess(process, ours, mark)
 

@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.pipeline.common.process import start_python
 from headrace.pipeline.hosts import sweeper
 
 _numbers = itertools.count()
@@ -24,7 +25,7 @@ class _Sweeper(subprocess.Popen[bytes]):
         pass
 
 
-_running: _Sweeper | None = None
+_running: subprocess.Popen[bytes] | None = None
 _telling = threading.Lock()
 """The page's server starts a host of its own, in a thread of its own."""
 
@@ -97,14 +98,14 @@ def _tell(line: str) -> None:
 def _write(line: str) -> None:
     global _running
     if _running is None or _running.poll() is not None:
-        _running = _Sweeper(
-            [sys.executable, "-I", "-S", str(Path(sweeper.__file__))],
+        _running = start_python(
+            ["-I", "-S", str(Path(sweeper.__file__))],
+            {name: value for name, value in os.environ.items() if name != sweeper.VARIABLE},
+            _Sweeper,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # whoever reads main's output to its end need not wait for the sweeper
             cwd="/",
-            env={name: value for name, value in os.environ.items() if name != sweeper.VARIABLE},
-            start_new_session=True,  # Ctrl-C in a terminal is not for it
         )
         line = f"{os.getpid()} {mark_of(os.getpid())}\n{line}"
     assert _running.stdin is not None, "asked for with PIPE"

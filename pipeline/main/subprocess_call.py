@@ -17,7 +17,7 @@ import msgpack
 
 from headrace.config import RunConfig
 from headrace.config.tables import plugin_modules
-from headrace.pipeline.common.process import let_child_find_us, use_one_thread
+from headrace.pipeline.common.process import let_child_find_us, start_python, use_one_thread
 
 _GRACE_S = 60.0
 """After the time limit, at which the child writes its stack and ends, and for its start and its imports before."""
@@ -77,13 +77,12 @@ def _run(request: bytes, timeout_s: float) -> int | None:
     quiet = {**os.environ, "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}  # no window
     let_child_find_us(quiet)
     use_one_thread(quiet)
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "headrace.pipeline.main.subprocess_entry"],
+    child = start_python(
+        ["-P", "-m", "headrace.pipeline.main.subprocess_entry"],
+        quiet,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,  # whatever an environment prints is not ours
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=quiet,
     )
     try:
         child.communicate(request, timeout_s)
