@@ -9,6 +9,8 @@ WORKERS ?= 3
 # By files, in the order of tests/conftest.py.
 SPREAD = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
+# Where Wine and CPython for Windows are built, once.
+WINDOWS ?= $(HOME)/.cache/headrace-windows
 BIN = $(VENV)/bin
 # All but those that want to be told a task, a finished run or a peer, and those that train for minutes or hours.
 UNASKED = godot_env.py bare_loop.py kill.py main_job.py learning.py acceptance.py connect_four.py pursuit.py compare.py peer_sb3.py reference_numpy_ppo.py reference_torch_ppo.py soak.py cuda_graphs.py
@@ -17,7 +19,7 @@ DESCRIPTION = setup.cfg pyproject.toml constraints.txt
 # Else each of pytest's workers, and each of the hundreds of processes that tests start, would compile ours anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help train test fast check lint formatted types types-of-tests format docs proto bench clean
+.PHONY: help train test fast windows check lint formatted types types-of-tests format docs proto bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -30,6 +32,12 @@ test: $(VENV)/.installed-dev ## install, then run the tests; all but the slow on
 
 fast: $(VENV)/.installed-dev ## install, then run the tests that need no seconds each: for every save
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not lengthy" $(ARGS)
+
+windows: ## run a part of the tests in CPython for Windows, under Wine, which takes root and 4 GB to build; skipped where it can't be
+	@PYTHON=$(PYTHON) tests/windows/setup.sh $(WINDOWS); status=$$?; \
+	if [ $$status = 3 ]; then echo "make windows: skipped, see the reason above"; exit 0; fi; \
+	[ $$status = 0 ] && tests/windows/run.sh $(WINDOWS) -m pytest -p no:cacheprovider -n 2 --dist loadfile \
+		--timeout-method thread -m "not slow and (windows or windows_too)" $(ARGS)
 
 check: $(VENV)/.installed-dev ## lint, formatting and types, those of the tests too
 	@$(MAKE) --no-print-directory --keep-going -j 2 lint formatted types types-of-tests

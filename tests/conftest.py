@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,10 @@ import pytest
 from hypothesis import settings
 from virtual_time import VirtualTimeLoop
 
-WHOLE_RUNS = [Path(__file__).parent / folder for folder in ("end_to_end", "chaos")]
+TESTS = Path(__file__).parent
+WHOLE_RUNS = [TESTS / folder for folder in ("end_to_end", "chaos")]
+ON_WINDOWS_TOO = [TESTS / folder for folder in ("config", "queues", "stages")]
+"""What `make windows` runs of these folders: all but the slow and, of stages, the lengthy."""
 SLOW_S = 1800
 """The time limit of a slow test that names none: a busy machine is no failure."""
 
@@ -45,6 +49,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in WHOLE_RUNS):
             item.add_marker("lengthy")
+        if any(item.path.is_relative_to(folder) for folder in ON_WINDOWS_TOO) and not (
+            item.get_closest_marker("lengthy") and item.path.is_relative_to(TESTS / "stages")
+        ):
+            item.add_marker("windows_too")
+        if sys.platform != "win32" and item.get_closest_marker("windows"):
+            item.add_marker(pytest.mark.skip(reason="needs Windows; `make windows` runs it, under Wine"))
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_S))
         if runs_slow_tests(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):

@@ -63,8 +63,8 @@ def record_expert(folder: Path) -> str:
 class Command:
     """`bin/run-pipeline` in a process of its own, with all that it starts.
 
-    Everything that it starts inherits a mark in its environment, by which its processes are found on Linux even
-    when their parent is gone.
+    Everything that it starts inherits a mark in its environment, by which its processes are found even when their
+    parent is gone.
 
     Args:
         folder: where the configuration is written and results go.
@@ -107,7 +107,12 @@ class Command:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env={**os.environ, "TMPDIR": str(self.temporary), MARK: self._mark, **(environment or {})},
+                env={
+                    **os.environ,
+                    **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(self.temporary)),  # the first is for Unix
+                    MARK: self._mark,
+                    **(environment or {}),
+                },
             )
 
     @property
@@ -150,20 +155,21 @@ class Command:
 
     def hosts(self) -> dict[str, int]:
         """The host processes that are running: process ids by host name."""
-        lines = {pid: _read(f"/proc/{pid}/cmdline").split(b"\0") for pid in self.processes()}
+        lines = {pid: _command_line(pid) for pid in self.processes()}
         return {
-            words[words.index(b"headrace.pipeline.hosts.child") + 1].decode(): pid
+            words[words.index("headrace.pipeline.hosts.child") + 1]: pid
             for pid, words in lines.items()
-            if b"headrace.pipeline.hosts.child" in words
+            if "headrace.pipeline.hosts.child" in words
         }
 
     def processes(self) -> list[int]:
         """All that is running of this run, main included."""
-        if not Path("/proc/self/environ").exists():
-            pytest.skip("processes are found by /proc, which this platform does not have")
-        mark = f"{MARK}={self._mark}".encode()
-        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-        return [pid for pid in pids if mark in _read(f"/proc/{pid}/environ").split(b"\0")]
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):  # it has just ended, or is somebody else's
+                if process.environ().get(MARK) == self._mark:
+                    found.append(process.pid)
+        return found
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for something that another process does."""
@@ -191,7 +197,7 @@ class Command:
         deadline = time.monotonic() + 15.0
         while self.processes():
             if time.monotonic() > deadline:
-                left = {pid: _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ") for pid in self.processes()}
+                left = {pid: " ".join(_command_line(pid)) for pid in self.processes()}
                 self.end()
                 pytest.fail(f"processes stayed behind: {left}; the command said:\n{self.output}")
             time.sleep(0.02)
@@ -199,8 +205,8 @@ class Command:
     def end(self) -> None:
         """Kill whatever is left of it."""
         for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).kill()
         self.process.wait(PATIENCE_S)
 
     def assert_left_nothing(self) -> None:
@@ -211,11 +217,11 @@ class Command:
         assert not (self.run_folder / ".lock").exists() or self.process.returncode < 0
 
 
-def _read(path: str) -> bytes:
+def _command_line(pid: int) -> list[str]:
     try:
-        return Path(path).read_bytes()
-    except OSError:  # it has just ended, or is somebody else's
-        return b""
+        return psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return []
 
 
 def shared_memory() -> list[str]:
