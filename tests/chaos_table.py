@@ -16,6 +16,8 @@ DIES = {"os._exit(0)": 0, "os._exit(3)": 3, "kill -9": -9}
 HANGS = ("SIGSTOP", "hang in Python", "hang in C")
 OUTPUTS = ("NaN output", "wrong output")
 FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS)
+KINDS = (EXITS, DIES, HANGS, ("await for ever",), OUTPUTS)
+"""Those that the run has to see by itself, by the way in which it does."""
 IN_MAIN = ("MainStage", "publisher", "writer")
 OF_RAY = ("raylet", "gcs_server")
 """Processes of a Ray of the run's own; there is one fault: they are killed."""
@@ -120,24 +122,16 @@ def saves_what_was_learned(cell: Cell) -> bool:
 
 
 def diagonal() -> set[Cell]:
-    """Some cells with each fault, each place and each moment."""
+    """Some cells with each kind of fault, each place and each moment; what else is quick, other tests have."""
     return {
-        Cell("environment", "mid-run", "raise"),
         Cell("MainStage", "checkpoint", "sys.exit(0)"),
-        Cell("ActorStage", "end", "SystemExit"),
         Cell("trainer", "start", "KeyboardInterrupt"),
         Cell("publisher", "first item", "CancelledError"),
         Cell("writer", "mid-run", "GeneratorExit"),
-        Cell("environment", "checkpoint", "os._exit(0)"),
-        Cell("ActorStage", "mid-run", "os._exit(3)"),
         Cell("game", "mid-run", "kill -9"),
-        Cell("trainer", "mid-run", "SIGSTOP"),
-        Cell("MainStage", "mid-run", "hang in Python"),
         Cell("game", "end", "hang in C"),
         Cell("ActorStage", "mid-run", "await for ever"),
-        Cell("trainer", "checkpoint", "slow"),
         Cell("environment", "first item", "NaN output"),
-        Cell("ActorStage", "first item", "wrong output"),
     }
 
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 from chaos_run import BOUND_S, LAST_STEP, SILENCE, Outcome, observe
 from chaos_table import (
-    FAULTS,
+    KINDS,
     MOMENTS,
     OF_RAY,
     PLACES,
@@ -45,10 +45,10 @@ def parameters():
             yield pytest.param(kind, cell, id=f"{kind}|{cell}", marks=marks)
 
 
-def test_the_quick_cells_have_each_fault_each_place_and_each_moment():
+def test_the_quick_cells_have_each_kind_of_fault_each_place_and_each_moment():
     quick = diagonal()
     assert quick <= {*cells()}
-    assert {cell.fault for cell in quick} == {*FAULTS}
+    assert all(any(cell.fault in kind for cell in quick) for kind in KINDS)
     assert {cell.place for cell in quick} == {*PLACES}
     assert {cell.moment for cell in quick} == {*MOMENTS}
 

@@ -51,7 +51,10 @@ def call(tmp_path):
     return said
 
 
-@pytest.mark.parametrize("in_the_script", [False, True], ids=["a module", "the script itself"])
+@pytest.mark.parametrize(
+    "in_the_script",
+    [pytest.param(False, id="a module", marks=pytest.mark.slow), pytest.param(True, id="the script itself")],
+)
 def test_a_kind_that_a_script_adds_is_known_in_process_hosts(call, tmp_path, in_the_script):
     ours = f"import sys; sys.path.append({str(COMMAND.parents[1])!r})"
     kind, run = ("", SCRIPT)

@@ -119,7 +119,7 @@ def whole(request, expert, tmp_path_factory):
     return plain, results / "whole", copies
 
 
-@usually("CartPole", "Volley", "SAC", "bc")
+@usually("Volley", "SAC")
 def test_a_second_run_has_the_same_state_though_its_hosts_report_all_the_time(whole, tmp_path, monkeypatch):
     plain, first, _ = whole
     monkeypatch.setattr(runtime, "REPORT_EVERY_S", 0.0)  # between any two turns of anybody else
@@ -147,7 +147,7 @@ def test_a_run_resumed_from_any_of_its_checkpoints_ends_in_the_same_state(whole,
         assert states(resumed) == states(first), f"resumed from checkpoint {copy.name}"
 
 
-@usually("Volley", "bc")
+@usually("Volley")
 @pytest.mark.parametrize("other_moment", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tmp_path, request, other_moment):
     """Every second run at its first checkpoint and the others at a later moment, or the other way round."""

@@ -48,9 +48,9 @@ def stands_still(page):
 @pytest.mark.parametrize(
     "plain",
     [
-        pytest.param(LONG, id="straight to the learner"),
+        pytest.param(LONG, id="straight to the learner", marks=pytest.mark.slow),
         pytest.param(LONG_PLAY, id="through main", marks=pytest.mark.slow),
-        pytest.param(LONG_HERE, id="inline", marks=pytest.mark.slow),
+        pytest.param(LONG_HERE, id="inline"),
         pytest.param(changed(LONG, {"pipeline__deterministic": True}), id="deterministic", marks=pytest.mark.slow),
     ],
 )

@@ -104,14 +104,24 @@ def call(folder: Path, *line: object, **environment: str) -> str:
     return done.stdout
 
 
+IN_A_NOTEBOOK = f"""\
+import sys; sys.path.append({str(ROOT)!r})
+from headrace import run
+print(run('c.yaml').behaviors)
+"""
+
+
 @pytest.mark.parametrize(
     "line",
     [
-        ("train.py", ROOT),
-        ("-c", f"import sys; sys.path.append({str(ROOT)!r})\nfrom headrace import run\nprint(run('c.yaml').behaviors)"),
-        ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={ROOT}", "test_train.py"),
+        pytest.param(("train.py", ROOT), id="script", marks=pytest.mark.slow),
+        pytest.param(("-c", IN_A_NOTEBOOK), id="notebook"),
+        pytest.param(
+            ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"pythonpath={ROOT}", "test_train.py"),
+            id="pytest",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["script", "notebook", "pytest"],
 )
 def test_a_project_may_have_modules_of_any_names(project, line):
     """Without a file, as in a notebook, the working directory is first on the path."""

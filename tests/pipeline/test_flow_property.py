@@ -148,7 +148,7 @@ TICKS_BEYOND_THE_WINDOW = Scenario(
 """What several actors make beyond their caps fills half an update."""
 
 
-@examples(20)
+@examples(12)
 @given(scenarios())
 @example(OPEN_STEPS_AT_A_CHANGE_OF_TURNS)
 @example(A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS)
@@ -165,7 +165,7 @@ def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenari
         check_bounds(flow, each.name)
 
 
-@examples(20)
+@examples(12)
 @given(scenarios(accidents=False))
 @example(AN_ACTOR_THAT_OTHERS_OVERTAKE)
 @example(TICKS_BEYOND_THE_WINDOW)

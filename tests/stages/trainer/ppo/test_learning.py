@@ -94,6 +94,7 @@ def pack(steps, terminated, next_observation):
     )
 
 
+@pytest.mark.slow  # the acceptance cases say the same of whole runs
 @pytest.mark.parametrize("actions", [ActionSpec(1), ActionSpec(0, (2,))], ids=["continuous", "discrete"])
 def test_it_learns_the_simple_task_of_ml_agents_on_two_of_three_seeds(actions):
     threads = torch.get_num_threads()
