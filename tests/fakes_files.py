@@ -47,3 +47,29 @@ class Faulty(Recorder):
                 raise Stopped
             raise OSError(errno.ENOSPC, f"no space for {operation}")
         return super().perform(operation, function, *args, **kwargs)
+
+
+class Held(Recorder):
+    """Lets another program hold files, as Windows allows it.
+
+    Args:
+        operation: what is refused meanwhile.
+        tries: how often.
+        of: a part of the names of these files.
+    """
+
+    def __init__(self, operation: str, tries: int, of: str = "") -> None:
+        super().__init__()
+        self.operation, self.tries, self.of = operation, tries, of
+        self.pauses: list[float] = []
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    def perform(self, operation, function, *args, **kwargs):
+        if operation == self.operation and self.tries and self.of in str(args[0]):
+            self.tries -= 1
+            error = PermissionError(errno.EACCES, "Access is denied", str(args[0]))
+            setattr(error, "winerror", 5)  # noqa: B010 - only Windows' have it
+            raise error
+        return super().perform(operation, function, *args, **kwargs)

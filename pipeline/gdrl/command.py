@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import zipfile
@@ -24,6 +25,7 @@ from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run_folder.atomic_files import free_name
 from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.folder import CONFIGURATION, LOCK
+from headrace.queues.held_files import once_released
 
 # The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, by the same names and meanings.
 
@@ -308,7 +310,7 @@ def save(folder: Path, target: Path) -> Path:
                 inner = file.relative_to(folder)
                 if file.is_file() and inner.parts[0] not in _LEFT_OUT and not file.name.startswith(LOCK):
                     archive.write(file, str(inner))
-        partial.replace(path)
+        once_released(lambda: os.replace(partial, path))
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise CommandError(f"--save_model_path {path}: can't be written: {error.strerror or error}") from error
@@ -340,7 +342,7 @@ def unpack(model: Path, folder: Path) -> None:
     with _opened(model) as archive:
         try:
             archive.extractall(partial)  # names that lead out of the folder are made to stay inside
-            partial.replace(folder)
+            once_released(lambda: os.replace(partial, folder))
         except (OSError, zipfile.BadZipFile) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise CommandError(f"--resume_model_path {model}: can't be unpacked: {error}") from error

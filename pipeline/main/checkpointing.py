@@ -54,6 +54,8 @@ class Checkpointing:
         self._behaviors = run.behaviors
         self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
         self._signs: object = None
+        self._held = -1
+        """Number of the last checkpoint that had to wait for another program."""
         self._files = FileGuard(log)
         self._before = plan.folder.read_training_status().behaviors if plan.resumes else {}
         self._lost: set[str] = set()
@@ -61,6 +63,7 @@ class Checkpointing:
         self._assembler = CheckpointAssembler(
             plan.folder.checkpoints,
             plan.resumed.number if plan.resumed is not None else -1,
+            plan.folder.files,
             keep=plan.config.checkpoint_settings.keep,
         )
 
@@ -162,12 +165,18 @@ class Checkpointing:
             self._assembler.progressed(now_s)
         if self._assembler.give_up_if_overdue(now_s, self._patience_s):
             self._ended("it took too long")
+        else:
+            self._commit_if_whole()  # another program had a file of it open
 
     def close(self) -> None:
         """All hosts have ended: a part that is not written by now won't be."""
+        self._commit_if_whole()
         number, missing = self._assembler.pending, self._assembler.missing
         if number is not None and self._assembler.give_up(number):
-            self._failed(number, f"its hosts have ended, and there is no word of {', '.join(missing)}")
+            lacking = (
+                f"there is no word of {', '.join(missing)}" if missing else "another program has a file of it open"
+            )
+            self._failed(number, f"its hosts have ended, and {lacking}")
 
     def exported(self, message: Exported) -> None:
         """A trainer has exported its policy."""
@@ -222,7 +231,11 @@ class Checkpointing:
             steps = self._unseen() | {name: state.step for name, state in self._behaviors.items()}
             self._assembler.commit(steps, self._progress())
         except OSError as error:
-            self._failed(number, str(error))
+            if self._assembler.pending is None:
+                self._failed(number, str(error))
+            elif number != self._held:
+                self._held = number
+                log.warning("Checkpoint %d waits: %s.", number, error)
             return
         if self._plan.deterministic:  # the next one is due where a run that resumes from this one would make it
             for state in self._behaviors.values():

@@ -14,6 +14,7 @@ from pathlib import Path
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.held_files import once_released
 
 FILE = "statistics.csv"
 _FIRST = ("step", "time")
@@ -40,7 +41,7 @@ class CsvWriter(StatisticsWriter):
         self._columns: dict[str, list[str]] = {}
         if not resume:
             for old in run_folder.glob(f"*/{FILE}"):
-                old.unlink()
+                once_released(old.unlink)
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write one row."""
@@ -100,7 +101,7 @@ def _write_all(file: FileIO, data: bytes) -> None:
 
 def _append(path: Path, data: bytes) -> None:
     """Append to a file; if the disk refuses, leave it as it was, so that it ends with a whole row."""
-    with path.open("ab", buffering=0) as file:
+    with once_released(lambda: path.open("ab", buffering=0)) as file:
         end = file.seek(0, os.SEEK_END)
         try:
             _write_all(file, data)

@@ -23,6 +23,7 @@ import numpy as np
 from headrace.pipeline.reporting.console import hyperparameters_text
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
 from headrace.pipeline.run_folder.folder import folder_name
+from headrace.queues.held_files import once_released
 
 HISTOGRAM_BINS = 30
 
@@ -50,7 +51,7 @@ class TensorboardWriter:
         if not resume:
             for old in run_folder.glob("*/events.out.tfevents.*"):
                 with contextlib.suppress(OSError):  # curves of two runs mix then
-                    old.unlink()
+                    once_released(old.unlink)
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write one summary and flush it."""

@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from headrace.queues.held_files import is_held, once_released
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -35,17 +37,24 @@ class FileOperations:
     """The file operations that atomic writing is composed of.
 
     The first group are primitives: each does one thing to the disk, through `perform`. The second group is
-    composed of them. A test overrides `perform` alone and sees every primitive by name, in order.
+    composed of them. A test overrides `perform` alone and sees every primitive by name, in order. What is refused as
+    another program has the file open is tried again for some seconds (`queues.held_files`).
     """
+
+    pause: Callable[[float], object] = staticmethod(time.sleep)
+    """Waits for some seconds."""
 
     def perform(self, operation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Do one primitive; `operation` is its name, for tests that let a certain one fail."""
         return function(*args, **kwargs)
 
+    def _patiently(self, operation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return once_released(lambda: self.perform(operation, function, *args, **kwargs), self.pause)
+
     def open(self, path: Path) -> int:
         """Create an empty file, or empty an existing one, and return its descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
-        return self.perform("open", os.open, path, flags, 0o666)
+        return self._patiently("open", os.open, path, flags, 0o666)
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
         """Write some of `data` and return how many bytes that was."""
@@ -61,18 +70,19 @@ class FileOperations:
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename a file or folder; an existing file of the new name is replaced in the same instant."""
-        self.perform("replace", os.replace, source, target)
+        self._patiently("replace", os.replace, source, target)
 
     def unlink(self, path: Path) -> None:
         """Remove a file."""
-        self.perform("unlink", os.unlink, path)
+        self._patiently("unlink", os.unlink, path)
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file, which nobody changes any more, a second name; where the file system has no such, copy it."""
         try:
             self.perform("link", os.link, source, target)
         except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            # EINVAL is what Windows says of file systems without links: FAT, shares of other machines.
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EINVAL):
                 raise
             self.write_file(target, source.read_bytes())
 
@@ -82,11 +92,11 @@ class FileOperations:
         Raises:
             FileExistsError: if it exists.
         """
-        self.perform("mkdir", os.mkdir, path)
+        self._patiently("mkdir", os.mkdir, path)
 
     def rmdir(self, path: Path) -> None:
         """Remove one empty folder."""
-        self.perform("rmdir", os.rmdir, path)
+        self._patiently("rmdir", os.rmdir, path)
 
     def listdir(self, path: Path) -> list[str]:
         """Return the names in a folder, sorted, so that a failure happens at the same place each time."""
@@ -216,8 +226,9 @@ class FileGuard:
             yield
         except OSError as error:
             if name not in self._failed_s:
-                text = "%s can't be written: %s. Training goes on. Until the disk takes it again, %s."
-                self._log.warning(text, name, error.strerror or error, lost)
+                text = "%s can't be written: %s%s. Training goes on. Until the disk takes it again, %s."
+                held = "; another program may have it open" if is_held(error) else ""
+                self._log.warning(text, name, error.strerror or error, held, lost)
             self._failed_s[name] = now_s
         else:
             if now_s - self._failed_s.get(name, now_s) >= QUIET_S:

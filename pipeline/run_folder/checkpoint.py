@@ -26,6 +26,7 @@ import numpy as np
 
 from headrace.pipeline.control.messages import PartSaved
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
+from headrace.queues.held_files import once_released
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Checkpoint:
     def _bytes(self, part: PartSaved) -> bytes:
         path = self.folder / part.file
         try:
-            data = path.read_bytes()
+            data = once_released(path.read_bytes)
         except OSError as error:
             raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
         if len(data) != part.size:
@@ -293,7 +294,7 @@ def _copied_manifest(checkpoints: Path) -> Checkpoint | CheckpointError | None:
 
 def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -> Checkpoint:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(once_released(path.read_bytes))
         stated = content.pop(_CHECKSUM, None)
         if stated is None and content.keys() != _KEYS and content["format"] == FORMAT:
             raise CheckpointError(f"{path}: is damaged: it has the keys {', '.join(content)}")

@@ -19,6 +19,7 @@ from headrace.pipeline.run_folder.checkpoint import (
     unfinished_folder,
     write_manifest,
 )
+from headrace.queues.held_files import is_held
 
 log = logging.getLogger(__name__)
 
@@ -122,15 +123,19 @@ class CheckpointAssembler:
         """Make the complete checkpoint real and return its number.
 
         Raises:
-            OSError: if the disk refuses; the checkpoint before is then still the one.
+            OSError: if the disk refuses; the checkpoint before is then still the one. Where another program has a
+                file open, the checkpoint stays under way, and may be committed again.
         """
         pending, self._pending = self._pending, None
         assert pending is not None, "commit follows add, when that says that the checkpoint is complete"
         parts = pending.parts.values()
         try:
             write_manifest(self._folder, pending.number, parts, steps, progress, self._files, self._keep)
-        except OSError:
-            self._make_room()
+        except OSError as error:
+            if is_held(error):  # it is as before, and the next try may do it
+                self._pending = pending
+            else:
+                self._make_room()
             raise
         self.newest = pending.number
         return pending.number
@@ -151,7 +156,7 @@ class CheckpointAssembler:
                 "checkpoint %d is given up after %.0f s without progress: no word of %s",
                 pending.number,
                 patience_s,
-                ", ".join(self.missing),
+                ", ".join(self.missing) or "the disk",
             )
             self._pending = None
             return True

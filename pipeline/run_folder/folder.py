@@ -39,6 +39,7 @@ from headrace.config.errors import suggest
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
 from headrace.pipeline.run_folder.training_status import TrainingStatus
+from headrace.queues.held_files import is_held
 
 log = logging.getLogger(__name__)
 
@@ -303,10 +304,26 @@ def _archive(path: Path, files: FileOperations) -> None:
         while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
             number += 1
         files.replace(path, aside)
+    except OSError as error:
+        if not is_held(error):
+            raise
+        held = next((inner for inner in sorted(path.rglob("*")) if inner.is_file() and not _moves(inner, files)), path)
+        raise RunFolderError(
+            f"{path} can't be archived, as a program has {held} open: {error.strerror}; or use another --run-id"
+        ) from error
     finally:
         guard.release()
     files.sync_folder(path.parent)
     files.remove(aside / LOCK)  # left by a process that was killed
+
+
+def _moves(file: Path, files: FileOperations) -> bool:
+    """True if the system lets a file be renamed, here to what it is called: nobody has it open then."""
+    try:
+        files.perform("replace", os.replace, file, file)
+    except OSError:
+        return False
+    return True
 
 
 # The lock: one process at a time runs a run. The operating system holds it, and lets go of it when the process ends,

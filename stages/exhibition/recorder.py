@@ -6,6 +6,7 @@ Films are mp4 (H.264) by PyAV, the extra `video`; without it GIFs by Pillow, whi
 from __future__ import annotations
 
 import logging
+import os
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from fractions import Fraction
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from headrace.queues.held_files import once_released
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
@@ -112,7 +114,7 @@ class Mp4File:
         if self._size is None:
             self._unfinished.unlink(missing_ok=True)
         else:
-            self._unfinished.replace(self.path)
+            once_released(lambda: os.replace(self._unfinished, self.path))
 
     def _put(self, frame: Any) -> None:
         for packet in self._stream.encode(frame):
@@ -161,7 +163,7 @@ class GifFile:
         unfinished = self.path.with_name(self.path.name + _UNFINISHED)
         how = {"duration": round(self._frame_ms), "loop": 0, "optimize": False}
         next(frames).save(unfinished, "GIF", save_all=True, append_images=frames, **how)
-        unfinished.replace(self.path)
+        once_released(lambda: os.replace(unfinished, self.path))
         self._pictures.clear()
 
     def _picture(self, kept: bytes) -> Image.Image:

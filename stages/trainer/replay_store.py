@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.columns import Column
+from headrace.queues.held_files import once_released
 from headrace.queues.messages import Array
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.slots import FreeNumbers
@@ -214,7 +215,7 @@ def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
         with temporary.open("wb", buffering=0) as file:
             _write(memory, file, step)
             os.fsync(file.fileno())
-        temporary.replace(path)
+        once_released(lambda: os.replace(temporary, path))
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()

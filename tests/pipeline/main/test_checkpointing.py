@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import counting_spec
+from fakes_files import Held
 
 from headrace.config import RunConfig
 from headrace.pipeline.control.channel import local_pair
@@ -168,3 +169,22 @@ def test_time_runs_from_the_last_sign_of_progress(made):
     assert made.checkpointing.busy
     made.checkpointing.check_time(3 * limit_s + 1)
     assert made.ended == ["it took too long"]
+
+
+@pytest.mark.parametrize("tries", [30, 999])
+def test_a_checkpoint_waits_for_a_program_that_has_a_file_of_it_open(tmp_path, caplog, tries):
+    files = Held("replace", tries, of="000000")
+    with RunFolder.create(tmp_path, "run", files=files) as folder:
+        made = Made(folder)
+        made.checkpointing.begin()
+        made.checkpointing.receive(made.part(0))
+        waited = made.checkpointing.busy, list(made.ended)
+        for second in range(10):
+            made.checkpointing.check_time(float(second))
+        made.checkpointing.close()
+    assert waited == (True, [])
+    assert made.checkpointing.newest == (0 if tries == 30 else -1)
+    assert made.ended == (
+        [None] if tries == 30 else ["its hosts have ended, and another program has a file of it open"]
+    )
+    assert len([line for line in caplog.messages if "Checkpoint 0 waits" in line]) == 1

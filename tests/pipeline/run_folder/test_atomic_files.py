@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fakes_files import Faulty, Recorder, Stopped
+from fakes_files import Faulty, Held, Recorder, Stopped
 
 from headrace.pipeline.run_folder.atomic_files import FileOperations, clean_temporary, write_atomic
 
@@ -127,3 +127,33 @@ def test_removing_what_is_not_there_is_no_mistake(tmp_path):
     FileOperations().remove(tmp_path / "no file")
     FileOperations().remove_tree(tmp_path / "no folder")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("operation", ["open", "replace", "unlink", "mkdir", "rmdir"])
+def test_what_another_program_holds_for_a_moment_is_done_all_the_same(tmp_path, operation):
+    files = Held(operation, tries=3)
+    files.make_folder(tmp_path / "a" / "b")
+    write_atomic(tmp_path / "a" / "b" / "file", NEW, files=files)
+    files.remove_tree(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+    assert len(files.pauses) == 3
+
+
+def test_a_file_that_stays_held_is_named_and_the_old_one_stays(tmp_path):
+    (tmp_path / "file").write_bytes(OLD)
+    with pytest.raises(PermissionError, match="another program has had it open"):
+        write_atomic(tmp_path / "file", NEW, files=Held("replace", tries=99))
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [OLD]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOTSUP])
+def test_where_a_file_system_has_no_links_a_file_is_copied(tmp_path, number):
+    class WithoutLinks(FileOperations):
+        def perform(self, operation, function, *args, **kwargs):
+            if operation == "link":
+                raise OSError(number, "no links here")
+            return super().perform(operation, function, *args, **kwargs)
+
+    (tmp_path / "a").write_bytes(NEW)
+    WithoutLinks().link(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == NEW

@@ -1,0 +1,65 @@
+"""Files that another program has open: Windows refuses to replace, remove or open them, mostly for a moment.
+
+TensorBoard, a viewer, a virus scanner or a program that synchronises folders hold a file so. Elsewhere nobody can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+R = TypeVar("R")
+
+PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.4)
+"""Seconds between two tries: five in all."""
+ON_LOOP = 6
+"""How many of these pauses an event loop is held for: less than a second."""
+_HELD = {5, 32, 33, 145}
+"""ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION; ERROR_DIR_NOT_EMPTY, where removed files are
+held."""
+
+
+def is_held(error: OSError) -> bool:
+    """True if another program may have the file open."""
+    # Errors of `open` have no number of Windows'.
+    is_refused = sys.platform == "win32" and isinstance(error, PermissionError)
+    return is_refused or getattr(error, "winerror", None) in _HELD
+
+
+def once_released(function: Callable[[], R], pause: Callable[[float], object] = time.sleep) -> R:
+    """Call a function that does one thing to a file; again, for some seconds, while another program has that open.
+
+    Args:
+        function: what to call.
+        pause: waits for some seconds.
+
+    Raises:
+        OSError: the function's, of the last try with what to do in `strerror`.
+    """
+    pauses = list(PAUSES_S[:ON_LOOP] if _is_on_loop() else PAUSES_S)
+    waited_s = sum(pauses)
+    while True:
+        try:
+            return function()
+        except OSError as error:
+            if not is_held(error):
+                raise
+            if not pauses:
+                error.strerror = (
+                    f"{error.strerror}. For {waited_s:.1f} s another program has had it open (a viewer, TensorBoard, a "
+                    "virus scanner, a folder that is synchronised), or it may not be changed: close that program, or "
+                    "let it leave out this folder"
+                )
+                raise
+        pause(pauses.pop(0))
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
