@@ -27,7 +27,7 @@ from typing import Any
 import msgpack
 
 from headrace.queues.errors import QueueError
-from headrace.queues.platform import Segment, create_segment, open_segment, open_socket, write_ticket
+from headrace.queues.platform import Segment, connected_pair, create_segment, open_segment, open_socket, write_ticket
 from headrace.queues.slabs import LinkSpec
 
 NO_SLAB = -1
@@ -91,7 +91,7 @@ class LinkEnd:
 
 def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:
     """The sender's and the receiver's end of a new link."""
-    sender, receiver = socket.socketpair()
+    sender, receiver = connected_pair()
     segment = create_segment(spec.segment_bytes)
     return LinkEnd(sender, segment, spec), LinkEnd(receiver, segment.duplicate(), spec)
 

@@ -1,7 +1,7 @@
 """The parts that differ between operating systems: memory shared by processes, and passing it and sockets to a child.
 
 `HEADRACE_PLATFORM=plain` in the environment turns the fast paths off, so that tests can show that nothing
-depends on them. The Windows branches follow Python's documentation and have not been run.
+depends on them. The Windows branches are run by Windows' Python under Wine (`make windows`).
 
 Nothing here has a name that could stay behind: memory is an unnamed file, which children get as an open
 descriptor, or on Windows a mapping that the system frees with its last handle. So nothing is left to clean up,
@@ -13,7 +13,6 @@ from __future__ import annotations
 import array
 import asyncio
 import errno
-import itertools
 import logging
 import mmap
 import os
@@ -28,7 +27,6 @@ log = logging.getLogger(__name__)
 
 _FAST_FOLDER = "/dev/shm"
 """Memory as a file system, on Linux. In containers it often has 64 MB."""
-_counter = itertools.count()
 _warned = False
 
 Ticket = int | str | bytes
@@ -56,11 +54,18 @@ class Segment:
     def __init__(self, handle: int | str, size: int) -> None:
         self.handle = handle
         self.size = size
-        self._mapping = self._map() if isinstance(handle, str) else None
 
     def map(self) -> mmap.mmap:
-        """The memory; valid for as long as anything refers to it, also when the segment is closed."""
-        return self._mapping if self._mapping is not None else self._map()
+        """The memory; valid for as long as anything refers to it, also when the segment is closed.
+
+        Raises:
+            OSError: on Windows, if there is no room.
+        """
+        if sys.platform == "win32":
+            # Whichever process comes first makes it; the system counts all of it as used from then on, touched or not.
+            # A sender waits for its receiver's welcome, so both have it before anything lies in it.
+            return mmap.mmap(-1, self.size, tagname=str(self.handle))
+        return mmap.mmap(int(self.handle), self.size)
 
     def duplicate(self) -> Segment:
         """Another handle to the same memory, to be closed on its own."""
@@ -68,16 +73,9 @@ class Segment:
 
     def close(self) -> None:
         """Give up the handle, not the mappings; closing twice is allowed."""
-        self._mapping = None
         if isinstance(self.handle, int) and self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
-
-    def _map(self) -> mmap.mmap:
-        if sys.platform == "win32":
-            # A named mapping lives as long as a process has it open: this object keeps it until children have.
-            return mmap.mmap(-1, self.size, tagname=str(self.handle))
-        return mmap.mmap(int(self.handle), self.size)
 
 
 def create_segment(size: int) -> Segment:
@@ -87,7 +85,7 @@ def create_segment(size: int) -> Segment:
         OSError: if there is no room anywhere.
     """
     if sys.platform == "win32":
-        return Segment(f"headrace-{os.getpid()}-{next(_counter)}", size)
+        return Segment(f"headrace-{os.getpid()}-{os.urandom(8).hex()}", size)
     for make in () if plain() else (_anonymous_memory, _fast_folder_file):
         descriptor = make(size)
         if descriptor is not None:
@@ -108,7 +106,9 @@ def open_socket(ticket: Ticket) -> socket.socket:
     """In a child: the socket for which the parent wrote the ticket."""
     if sys.platform == "win32":
         assert isinstance(ticket, bytes), "a segment's ticket, not a socket's"
-        return socket.fromshare(ticket)
+        opened = socket.fromshare(ticket)
+        opened.getpeername()  # raises if the ticket is another process's
+        return opened
     assert isinstance(ticket, int), "a segment's ticket, not a socket's"
     _keep_from_children(ticket)
     return socket.socket(fileno=ticket)
@@ -132,8 +132,25 @@ def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
     On Windows the ticket needs the child's id, so send it through standard input, not the command line.
     """
     if sys.platform == "win32":
-        return thing.share(child_pid) if isinstance(thing, socket.socket) else thing.handle
+        if isinstance(thing, Segment):
+            return thing.handle
+        try:
+            return thing.share(child_pid)
+        except OSError:
+            log.debug("no ticket for process %d", child_pid, exc_info=True)
+            return b""  # it has died, which shows by its end
     return _descriptor(thing)
+
+
+def connected_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected stream sockets that send small messages at once."""
+    pair = socket.socketpair()
+    for each in pair:
+        if (
+            each.family == socket.AF_INET
+        ):  # on Windows, where asyncio sees to it of sockets with a protocol's number alone
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return pair
 
 
 def _descriptor(thing: socket.socket | Segment) -> int:
@@ -200,7 +217,7 @@ def _warn_once() -> None:
 
 
 # Handing sockets and memory to a process that was started before they were there. `child_options` is the other way, for
-# what is there when the process is started. Windows needs neither: its tickets are good for any process at any time.
+# what is there when the process is started. On Windows only data is sent: tickets are good at any time.
 
 AT_ONCE = 200
 """Descriptors in one message; systems take about 250."""
@@ -225,7 +242,7 @@ async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segmen
     """
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
-    descriptors = [int(write_ticket(thing, 0)) for thing in things]
+    descriptors = [] if sys.platform == "win32" else [_descriptor(thing) for thing in things]
     await loop.sock_sendall(sock, _HEAD.pack(len(descriptors), len(data)))
     for start in range(0, len(descriptors), AT_ONCE):
         some = array.array("i", descriptors[start : start + AT_ONCE])
@@ -250,6 +267,13 @@ def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
     Raises:
         EOFError: if there is nothing more, or the sender died in the midst of it.
     """
+    try:
+        return _take_over(sock)
+    except ConnectionError as error:
+        raise EOFError("the sender has died") from error
+
+
+def _take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
     head = sock.recv(_HEAD.size, socket.MSG_WAITALL)
     if len(head) < _HEAD.size:
         raise EOFError("nothing was handed over")

@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import msgpack
 
@@ -116,7 +116,7 @@ class SocketControl:
         self._outward = outward
 
     @classmethod
-    async def open(cls, inward: socket.socket, outward: socket.socket) -> SocketControl:
+    async def open(cls, inward: socket.socket, outward: socket.socket) -> Self:
         """Open an end that hears on one socket and speaks on the other; it owns both from here on."""
         return cls(await asyncio.open_connection(sock=inward), await asyncio.open_connection(sock=outward))
 

@@ -1,12 +1,13 @@
-"""The entry of a process host: reads its start message from standard input and serves until its work is done."""
+"""The entry of a process host: it imports what the host will need, and serves as what its start messages say."""
 
 from __future__ import annotations
 
 import signal
 import sys
+import traceback
 
-from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.common.process import default_in_forks, import_early, uncollected
+from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
 
 
 def leave_signals_to_main() -> None:
@@ -19,16 +20,20 @@ def leave_signals_to_main() -> None:
     default_in_forks(numbers)
 
 
-def main() -> int:
-    """Import what the host will need, read the start message and serve; the exit status."""
-    prepare_output()  # for what the user's code prints
+def main(last_words: str, *modules: str) -> int:
+    """Import modules that the host will need and serve; the exit status."""
     leave_signals_to_main()
-    with uncollected():
-        from headrace.pipeline.hosts.host_process import run_host_process
+    descriptor = open_last_words(last_words)
+    try:
+        with uncollected():
+            from headrace.pipeline.hosts.host_process import run_host_process
 
-        import_early(sys.argv[2:])
-    return run_host_process()
+            import_early(modules)
+        return run_host_process()
+    except BaseException:  # main shows it; nobody here made a request to exit
+        write_last_words(descriptor, traceback.format_exc())
+        return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[2:]))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +23,9 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.graph import actor_names, acts, learner_name
 from headrace.pipeline.common.process import usable_cores
-from headrace.pipeline.hosts.failures import how_it_ended
+from headrace.pipeline.control.messages import HostFailed
+from headrace.pipeline.hosts.failures import crashed, how_it_ended
+from headrace.pipeline.hosts.last_words import RAISED
 from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
 from headrace.pipeline.hosts.process_cleanup import end_group, new_mark, watch_host
 from headrace.queues.platform import Segment, hand_over
@@ -46,7 +47,10 @@ class ChildProcess:
 
     def __init__(self, name: str, modules: Sequence[str] = ()) -> None:
         started = take_prestarted(name) or spawn(name, modules, new_mark(name))
-        self._process, self._start_socket = started.process, started.socket
+        self._name, self._process, self._start_socket = name, started.process, started.socket
+        self.failure: HostFailed | None = None
+        """What it raised outside of its hosts; known once it has ended."""
+        self._words, self._said = started.words, ""
         watch_host(self._process.pid, started.mark)
         self._ended: asyncio.Future[int] | None = None
 
@@ -59,6 +63,11 @@ class ChildProcess:
     def alive(self) -> bool:
         """True until it has ended."""
         return self._process.poll() is None
+
+    @property
+    def spoke(self) -> bool:
+        """True if it has said why it ends."""
+        return self._words.written
 
     async def be(
         self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment], *, more: bool = False
@@ -74,11 +83,7 @@ class ChildProcess:
         first, self._ended = self._ended is None, self._ended or loop.create_future()
         try:
             with suppress(ConnectionError):
-                if self._process.stdin is not None:
-                    self._process.stdin.write(msgpack.packb(start_message, use_bin_type=True))
-                    self._process.stdin.close()
-                else:
-                    await hand_over(self._start_socket, things, msgpack.packb(start_message, use_bin_type=True))
+                await hand_over(self._start_socket, things, msgpack.packb(start_message, use_bin_type=True))
         except BaseException:
             if first:
                 self.dismiss()
@@ -110,10 +115,18 @@ class ChildProcess:
         assert self._ended is not None, "it is somebody"
         status = await asyncio.shield(self._ended)
         end_group(self.pid)
+        words, self._said = self._said, ""
+        if RAISED in words:
+            self.failure = HostFailed(
+                f"the process of {self._name} {how_it_ended(status)}:\n{words}", words, self._name
+            )
+        elif words and crashed(status):
+            log.warning("The process of %s has crashed:\n%s", self._name, words)
         return status
 
     def _await_end(self, loop: asyncio.AbstractEventLoop) -> None:
         status, ended = self._process.wait(), self._ended
+        self._said = self._words.take()
         assert ended is not None, "it is somebody"
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(ended.set_result, status)
@@ -126,14 +139,15 @@ class ChildProcess:
     def dismiss(self) -> int:
         """End it, as nobody needs it; returns its exit status, negative for a signal."""
         self._start_socket.close()
+        self._words.take()
         self.kill()
         return self._process.wait()
 
 
 def take_child(name: str) -> ChildProcess:
-    """Return the child that was started for a host, or else a new one."""
+    """Return the child that was started for a host, or else a new one; one that says why it has ended is no better."""
     child = _early.pop(name, None)
-    if child is not None and not child.alive:
+    if child is not None and not child.alive and not child.spoke:
         how = how_it_ended(child.dismiss())
         log.warning("The process of %s %s. Starting it again; it had not begun.", name, how)
         child = None
@@ -183,7 +197,7 @@ def learner_processes(config: RunConfig) -> dict[str, str]:
 def most_learner_processes(config: RunConfig) -> int:
     """Return how many processes all learners have at most; a learner with followers has one of its own."""
     learners = config.pipeline.hosts.learners
-    if learners.replicas > 1 or sys.platform == "win32":  # there a process has one host
+    if learners.replicas > 1:
         return max(1, len(config.behaviors))
     return usable_cores() if learners.processes == "auto" else learners.processes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from collections.abc import Coroutine
 from typing import Any
@@ -60,6 +61,27 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
+_WINDOWS_CRASH = 0x8000_0000
+"""From here on exit statuses are Windows' own words for why it ended a process."""
+_MEANINGS = {
+    0xC0000005: "an access violation",
+    0xC00000FD: "a stack overflow",
+    0xC0000135: "a DLL that is missing",
+    0xC000013A: "Ctrl-C, or a console that was closed",
+    0xC0000142: "a DLL that can't be loaded",
+    0xC0000409: "an abort",
+}
+
+
 def how_it_ended(status: int) -> str:
     """Say how a process ended, given its exit status, negative for a signal."""
-    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    if status < 0:
+        return f"was killed by signal {-status}"
+    if status >= _WINDOWS_CRASH:
+        return f"was ended by Windows with status {status:#010X} ({_MEANINGS.get(status, 'see ntstatus.h')})"
+    return f"ended with status {status}"
+
+
+def crashed(status: int) -> bool:
+    """Return True if a process ended neither by itself nor because somebody killed it."""
+    return status >= _WINDOWS_CRASH or (status < 0 and -status not in (signal.SIGTERM, getattr(signal, "SIGKILL", 9)))

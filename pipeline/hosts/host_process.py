@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
@@ -31,7 +31,7 @@ from headrace.pipeline.hosts.failures import describe_failure
 from headrace.pipeline.hosts.lifeline import HostLifeline, die_with
 from headrace.pipeline.hosts.links import ProcessEdges
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
-from headrace.queues.platform import Ticket, open_socket, take_over
+from headrace.queues.platform import open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute
 
@@ -42,11 +42,21 @@ LINK = ("socket", "segment")
 
 
 class StartChannel:
-    """The child's end of the socket on which start messages come and notices of ends go: its standard input."""
+    """The child's end of the socket on which start messages come and notices of ends go.
+
+    It is its standard input, or on Windows the ticket comes on that.
+
+    Raises:
+        EOFError: if main has died before it wrote the ticket.
+    """
 
     def __init__(self) -> None:
-        self._sock: socket.socket | None = None
-        if sys.platform != "win32":
+        if sys.platform == "win32":
+            ticket = sys.stdin.buffer.read()
+            if not ticket:
+                raise EOFError("there is no ticket")
+            self._sock = open_socket(ticket)
+        else:
             self._sock = socket.socket(fileno=os.dup(0))
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)  # programs that are started here inherit that, and not the line
@@ -57,13 +67,8 @@ class StartChannel:
 
         Raises:
             EOFError: if there is none to come, or main dies before it has sent all of it.
-            ValueError: if main dies before, on Windows.
         """
-        own: Mapping[Ticket, Ticket] = {}
-        if self._sock is None:
-            data = sys.stdin.buffer.read()
-        else:
-            data, own = take_over(self._sock)
+        data, own = take_over(self._sock)
         start_message: dict[str, Any] = msgpack.unpackb(data, raw=False, strict_map_key=False)
         whole = {name for name in ("orders", "reports", "lifeline") if name in start_message}
         for tickets, names in ((start_message, whole), *((t, LINK) for t in start_message["links"].values())):
@@ -72,17 +77,16 @@ class StartChannel:
 
     def tell(self, number: int, status: int) -> None:
         """Tell main that a host has ended."""
-        assert self._sock is not None, "elsewhere hosts do not share a process"
         with suppress(ConnectionError):  # main has died, and the lifeline sees to the rest
             self._sock.sendall(NOTICE.pack(number, status))
 
 
 def run_host_process() -> int:
     """Wait for what this process is to be, and serve; its exit status."""
-    channel = StartChannel()
     try:
+        channel = StartChannel()
         start_message = channel.receive()
-    except (ValueError, EOFError):  # cut short: main has died while it wrote
+    except EOFError:  # main has died, or needs no such host
         return 1
     die_with(start_message["parent"])
     follow_path_of_main(start_message["path"])
@@ -92,7 +96,9 @@ def run_host_process() -> int:
 
         torch.set_num_threads(1)
         keep_freed_memory()
-    return asyncio.run(_live(start_message, channel, lifeline))
+    # On Windows the default loop would bind each socket to this process for ever, and a replacement could not have it.
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        return runner.run(_live(start_message, channel, lifeline))
 
 
 async def _live(start_message: dict[str, Any], channel: StartChannel, lifeline: HostLifeline) -> int:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.pipeline.common.process import let_child_find_us, start_python, usable_cores, use_one_thread
+from headrace.pipeline.hosts.last_words import LastWords
 from headrace.pipeline.hosts.process_cleanup import host_mark
 from headrace.pipeline.hosts.sweeper import VARIABLE
 
@@ -41,6 +42,7 @@ class PrestartedProcess:
     socket: socket.socket
     """Where it waits for its start message; it ends when this closes."""
     mark: str
+    words: LastWords
 
     def dismiss(self) -> None:
         """End it, as nobody needs it."""
@@ -48,6 +50,7 @@ class PrestartedProcess:
             self.process.kill()
         self.socket.close()
         self.process.wait()
+        self.words.take()
 
 
 _prestarted: dict[str, PrestartedProcess] = {}
@@ -62,7 +65,7 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
         modules: what it imports while it waits.
         mark: by which the sweeper knows what it has started.
     """
-    ours, theirs = socket.socketpair()
+    (ours, theirs), words = socket.socketpair(), LastWords()
     with theirs:
         process = start_python(
             [
@@ -70,12 +73,17 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
                 "-m",
                 "headrace.pipeline.hosts.child",
                 name,  # for people: so that a list of processes says which one it is
+                words.argument,
                 *modules,
             ],
             {**child_environment(), VARIABLE: mark},
             stdin=subprocess.PIPE if sys.platform == "win32" else theirs.fileno(),
+            **words.options,
         )
-    return PrestartedProcess(process, ours, mark)
+        if sys.platform == "win32" and process.stdin is not None:
+            with suppress(OSError), process.stdin:  # it has died, which shows by its end
+                process.stdin.write(theirs.share(process.pid))
+    return PrestartedProcess(process, ours, mark, words)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import actor_names, decides_centrally, learner_name
 from headrace.pipeline.control.channel import SocketControl
-from headrace.pipeline.control.messages import OpenEdge
+from headrace.pipeline.control.messages import ControlMessage, HostFailed, HostFinished, OpenEdge
 from headrace.pipeline.hosts.child_process import ChildProcess, learner_processes, most_learner_processes, take_child
 from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_link
@@ -30,7 +30,7 @@ from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
 from headrace.pipeline.hosts.shared_process import SharedProcess, SharedProcessHost
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.links import LinkEnd
-from headrace.queues.platform import Segment, write_ticket
+from headrace.queues.platform import Segment, connected_pair, write_ticket
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
 
@@ -41,6 +41,23 @@ SPARE_BEHAVIORS = 4
 """Behaviours beyond the listed ones that an environment may turn out to have."""
 TEAMS = 4
 """Behaviour ids reckoned with per behaviour name."""
+
+
+class ProcessControl(SocketControl):
+    """Main's end of the channel; what a host's process raised when it could not say so there comes last."""
+
+    process: ChildProcess | SharedProcessHost
+
+    async def receive(self) -> AsyncIterator[ControlMessage]:
+        """Iterate over the messages until the host's end, and its process's if it did not say why."""
+        said_goodbye = False
+        async for message in super().receive():
+            said_goodbye = isinstance(message, HostFinished | HostFailed)
+            yield message
+        if not said_goodbye:
+            await self.process.wait()
+            if self.process.failure is not None:
+                yield self.process.failure
 
 
 class ProcessHost:
@@ -140,7 +157,7 @@ class ProcessHosts:
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
-        self._learners_share = config.pipeline.hosts.learners.replicas == 1 and sys.platform != "win32"
+        self._learners_share = config.pipeline.hosts.learners.replicas == 1
         self._process_of = learner_processes(config)
         """Of each behaviour that was listed, or has learned: the name of its learner's process."""
         self._most_processes = most_learner_processes(config)
@@ -243,8 +260,8 @@ class ProcessHosts:
 
 async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess | None = None) -> ProcessHost:
     """Start a host in a process of its own, or in one that is shared; returns when it has its plan."""
-    orders, their_orders = socket.socketpair()
-    reports, their_reports = socket.socketpair()
+    orders, their_orders = connected_pair()
+    reports, their_reports = connected_pair()
     with ExitStack() as ours, their_orders, their_reports:
         ours.enter_context(orders)
         ours.enter_context(reports)
@@ -260,7 +277,8 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
         ends = [each for end in links.given_at_start.values() for each in (end.sock, end.segment)]
         lifeline, host = await _start_in(process, start_message, [their_orders, their_reports, *ends])
         ours.pop_all()
-    control = await SocketControl.open(reports, orders)
+    control = await ProcessControl.open(reports, orders)
+    control.process = host
     return ProcessHost(plan, control, lifeline, host, links)
 
 
@@ -271,7 +289,7 @@ async def _start_in(
     if isinstance(process, SharedProcess):
         shared_host = await process.take_in(start_message, things)
         return shared_host, shared_host
-    lifeline, their_lifeline = socket.socketpair()
+    lifeline, their_lifeline = connected_pair()
     with ExitStack() as ours, their_lifeline:
         ours.enter_context(lifeline)
         start_message["lifeline"] = write_ticket(their_lifeline, process.pid)

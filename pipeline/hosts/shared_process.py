@@ -8,10 +8,11 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.hosts.child_process import ChildProcess
 from headrace.pipeline.hosts.host_process import NOTICE
 from headrace.pipeline.hosts.lifeline import MainLifeline
-from headrace.queues.platform import Segment, write_ticket
+from headrace.queues.platform import Segment, connected_pair, write_ticket
 
 LAST_WORDS_S = 1.0
 """Seconds in which the line of a dead process ends, unless what it has forked holds it."""
@@ -41,6 +42,11 @@ class SharedProcess:
         return self._child.pid
 
     @property
+    def failure(self) -> HostFailed | None:
+        """What it raised outside of its hosts; known once it has ended."""
+        return self._child.failure
+
+    @property
     def open(self) -> bool:
         """True while it takes in hosts."""
         return not self._over and self._child.alive
@@ -64,7 +70,7 @@ class SharedProcess:
         return SharedProcessHost(self, self._lifeline, self._ends[number])
 
     async def _begin(self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = connected_pair()
         lifeline = MainLifeline(ours, self.pid)
         try:
             with theirs:
@@ -122,6 +128,11 @@ class SharedProcessHost:
     def pid(self) -> int:
         """The process."""
         return self._process.pid
+
+    @property
+    def failure(self) -> HostFailed | None:
+        """What the process raised outside of its hosts; known once it has ended."""
+        return self._process.failure
 
     async def wait(self) -> int:
         """Wait for the host's end, or the process's; the status, negative for a signal."""

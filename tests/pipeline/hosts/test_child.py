@@ -17,7 +17,7 @@ START = struct.pack("<II", 0, len(MESSAGE)) + MESSAGE
 
 
 @pytest.mark.lengthy
-@pytest.mark.skipif(sys.platform == "win32", reason="there it is told through a pipe")
+@pytest.mark.skipif(sys.platform == "win32", reason="there it gets a ticket")
 @pytest.mark.parametrize(
     "received", [b"", START[:1], START[:8], START[:-1]], ids=["nothing", "a byte", "no message", "all but a byte"]
 )
@@ -25,7 +25,7 @@ def test_a_host_whose_main_dies_before_it_has_said_what_to_do_ends_without_a_wor
     ours, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
-            [sys.executable, "-m", "headrace.pipeline.hosts.child", "actor-0"],
+            [sys.executable, "-m", "headrace.pipeline.hosts.child", "actor-0", ""],
             stdin=theirs.fileno(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ class Idle:
 
     def __init__(self, name, modules=()):
         self.name, self.modules = name, modules
-        self.alive, self.dismissed = True, False
+        self.alive, self.spoke, self.dismissed = True, False, False
 
     def dismiss(self):
         self.dismissed = True
@@ -96,6 +97,13 @@ def test_one_that_was_killed_while_it_waited_is_replaced_and_that_is_said(made, 
     assert [child.dismissed for child in made] == [True, True, False]
 
 
+def test_one_that_has_said_why_it_ends_is_taken_as_it_is(made, caplog):
+    with started_early(config()):
+        made[0].alive, made[0].spoke = False, True
+        assert take_child("learner-CartPole") is made[0]
+    assert not caplog.text
+
+
 def test_a_dismissed_child_is_no_more():
     child = ChildProcess("nobody", ["this_module_is_not_there"])
     child.dismiss()
@@ -112,6 +120,43 @@ def test_a_child_that_dies_before_its_start_message_shows_by_its_exit_status():
         return await child.wait()
 
     assert asyncio.run(live()) == -9
+
+
+async def failure_of(child, start_message):
+    await child.be(start_message, [])
+    assert await child.wait() == 1
+    return child.failure
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    ("start_message", "error"),
+    [
+        ({"links": {}}, "KeyError: 'parent'"),
+        ({"links": {}, "parent": os.getpid(), "path": sys.path, "lifeline": 999}, "Bad file descriptor"),
+    ],
+    ids=["without what it needs", "with a ticket of another process"],
+)
+def test_a_child_that_can_not_start_says_why(start_message, error):
+    failure = asyncio.run(failure_of(ChildProcess("actor-0"), start_message))
+    assert failure.stage == "actor-0"
+    assert failure.message.startswith("the process of actor-0 ended with status 1:\nTraceback (most recent call last)")
+    assert error in failure.message.splitlines()[-1]
+
+
+@pytest.mark.lengthy
+def test_the_stack_of_a_child_that_crashes_in_c_is_shown(tmp_path, monkeypatch, caplog):
+    (tmp_path / "crashing.py").write_text("import faulthandler\nfaulthandler._sigsegv()\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    child = ChildProcess("actor-0", ["crashing"])
+
+    async def live():
+        await child.be({"links": {}}, [])
+        return await child.wait(), child.failure
+
+    assert asyncio.run(live()) == (-signal.SIGSEGV, None)
+    assert "The process of actor-0 has crashed:\nFatal Python error: Segmentation fault" in caplog.text
+    assert "crashing.py" in caplog.text
 
 
 @pytest.mark.lengthy

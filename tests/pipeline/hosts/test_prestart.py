@@ -13,6 +13,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.cli import main
 from headrace.pipeline.hosts import child_process, prestart
 from headrace.pipeline.hosts.child_process import started_early, take_child
+from headrace.pipeline.hosts.last_words import LastWords
 from headrace.pipeline.hosts.prestart import PrestartedProcess, guess_learner, prestarted_learner
 from headrace.pipeline.hosts.process_cleanup import host_mark
 
@@ -38,7 +39,7 @@ def started(monkeypatch):
         ours, theirs = socket.socketpair()
         with theirs:
             waiting = subprocess.Popen(["cat"], stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
-            children[name] = PrestartedProcess(waiting, ours, mark)
+            children[name] = PrestartedProcess(waiting, ours, mark, LastWords())
         return children[name]
 
     monkeypatch.setattr(prestart, "spawn", spawn)
@@ -110,3 +111,4 @@ def test_a_child_whose_parent_ends_before_its_start_message_ends_too():
     child = prestart.spawn("nobody", [], host_mark("nobody"))
     child.socket.close()
     assert child.process.wait(20) == 1
+    child.dismiss()

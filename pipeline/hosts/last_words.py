@@ -1,0 +1,82 @@
+"""A child's last words: an unnamed file that it inherits, and that main reads when it has ended.
+
+A child writes there what ends it while main can't be told over the control channel: the traceback of its start, or the
+stack of a crash in C. Its standard error may be closed, or nobody's.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from typing import IO, Any
+
+RAISED = "Traceback (most recent call last)"
+"""Is in the words of a child that has raised something."""
+_STDERR = 2
+"""Takes the words where there is no room for a file."""
+
+
+class LastWords:
+    """Main's end."""
+
+    def __init__(self) -> None:
+        self.argument = ""
+        """By which the child finds its end (`open_last_words`), if `subprocess.Popen` is given the options."""
+        self.options: dict[str, Any] = {}
+        self._file: IO[bytes] | None = None
+        with suppress(OSError):
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - until the child has ended
+            self._let_inherit(self._file.fileno())
+
+    def _let_inherit(self, descriptor: int) -> None:
+        if sys.platform == "win32":
+            import msvcrt
+
+            handle = msvcrt.get_osfhandle(descriptor)
+            os.set_handle_inheritable(handle, True)
+            self.options = {"startupinfo": subprocess.STARTUPINFO(lpAttributeList={"handle_list": [handle]})}
+        else:
+            handle = descriptor
+            self.options = {"pass_fds": [handle]}
+        self.argument = str(handle)
+
+    @property
+    def written(self) -> bool:
+        """True if there are some that were not taken."""
+        return self._file is not None and os.fstat(self._file.fileno()).st_size > 0
+
+    def take(self) -> str:
+        """Return what the child has written and let go of it."""
+        file, self._file = self._file, None
+        if file is None:
+            return ""
+        with file:
+            file.seek(0)
+            return file.read().decode(errors="replace").strip()
+
+
+def open_last_words(argument: str) -> int:
+    """In a child: return the descriptor of its end; crashes in C write their stack there from now on."""
+    if not argument:
+        return _STDERR
+    if sys.platform == "win32":
+        import msvcrt
+
+        descriptor = msvcrt.open_osfhandle(int(argument), os.O_APPEND)
+    else:
+        descriptor = int(argument)
+    os.set_inheritable(descriptor, False)
+    faulthandler.enable(descriptor, all_threads=False)
+    return descriptor
+
+
+def write_last_words(descriptor: int, words: str) -> None:
+    """In a child: write a text; to standard error where there is no room."""
+    for each in (descriptor, _STDERR):
+        with suppress(OSError):
+            os.write(each, words.encode(errors="replace"))
+            return
