@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (*PARTS, "headrace")
 """Folders, each of which may import those before it; all but the last are packages below `headrace`."""
 
+LOWEST = {"place", "process_tree", "win32"}
+"""Modules below all layers, which import none of them: processes that have imported nothing else yet need them."""
+
 CAN_RUN_CODE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "_pickle", "shelve"}
 """Readers of formats that can run code while they are read."""
 
@@ -109,7 +112,7 @@ def top(name: str) -> str:
 def below(name: str) -> str:
     """What a name of ours is below `headrace`, with the folder first; empty for others, and for what lies below all."""
     first, _, rest = name.partition(".")
-    if first != "headrace" or top(rest) == "place":
+    if first != "headrace" or top(rest) in LOWEST:
         return ""
     return rest if top(rest) in PARTS else name
 

@@ -6,7 +6,6 @@ import gc
 import importlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.place import ROOT
+from headrace.process_tree import ProcessTree
 
 
 @contextmanager
@@ -38,32 +38,27 @@ def import_early(modules: Sequence[str]) -> None:
                 importlib.import_module(module)
 
 
-if sys.platform == "win32":
-    APART: Mapping[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-else:
-    APART: Mapping[str, Any] = {"start_new_session": True}
-"""Options of `subprocess.Popen`: Ctrl-C in a terminal is for main alone, which drains."""
-
-
 def start_python(
     arguments: Sequence[str],
     environment: Mapping[str, str],
-    make: type[subprocess.Popen[bytes]] = subprocess.Popen,
+    make: type[ProcessTree] = ProcessTree,
+    shows: bool = True,
     **options: Any,
-) -> subprocess.Popen[bytes]:
-    """Start this Python once more, apart from this process's terminal; its `pid` is that of the interpreter.
+) -> ProcessTree:
+    """Start this Python once more; its `pid` is that of the interpreter.
 
     Args:
         arguments: what follows the interpreter's name.
         environment: the child's.
         make: the class of the process.
-        options: of `subprocess.Popen`.
+        shows: as for `ProcessTree`.
+        options: as for `ProcessTree`.
 
     Raises:
         OSError: if it can't be started.
     """
     interpreter, more = interpreter_to_start()
-    return make([interpreter, *arguments], env={**environment, **more}, **APART, **options)
+    return make([interpreter, *arguments], shows=shows, env={**environment, **more}, **options)
 
 
 def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, str]]:

@@ -14,18 +14,19 @@ from pathlib import Path
 
 from headrace.pipeline.common.process import start_python
 from headrace.pipeline.hosts import sweeper
+from headrace.process_tree import ProcessTree
 
 _numbers = itertools.count()
 
 
-class _Sweeper(subprocess.Popen[bytes]):
+class _Sweeper(ProcessTree):
     """The process that sweeps. It outlives this one by design, of which Python would warn at the exit."""
 
     def __del__(self) -> None:
         pass
 
 
-_running: subprocess.Popen[bytes] | None = None
+_running: ProcessTree | None = None
 _telling = threading.Lock()
 """The page's server starts a host of its own, in a thread of its own."""
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,13 +71,14 @@ def call_in_subprocess(
 
 
 def _run(request: bytes, timeout_s: float) -> int | None:
-    """Run the child; its exit status, None if it took too long. Its whole process group is ended."""
+    """Run the child; its exit status, None if it took too long. What it has started is ended with it."""
     quiet = {**os.environ, "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}  # no window
     let_child_find_us(quiet)
     use_one_thread(quiet)
     child = start_python(
         ["-P", "-m", "headrace.pipeline.main.subprocess_entry"],
         quiet,
+        shows=False,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,  # whatever an environment prints is not ours
         stderr=subprocess.DEVNULL,
@@ -89,9 +88,6 @@ def _run(request: bytes, timeout_s: float) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     finally:
-        if hasattr(os, "killpg"):
-            with suppress(OSError):
-                os.killpg(child.pid, signal.SIGKILL)
-        child.kill()
+        child.kill_all()
         child.wait()
     return child.returncode

@@ -6,9 +6,7 @@ The pipeline does not use it: `stages/environments/programs/server.py` lets seve
 from __future__ import annotations
 
 import errno
-import os
 import select
-import signal
 import socket
 import struct
 import subprocess
@@ -16,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 
+from headrace.process_tree import ProcessTree
 from headrace.stages.environments.programs.process import describe_exit
 from headrace.stages.environments.programs.server import ADDRESS, HEADER
 
@@ -47,7 +46,7 @@ class BlockingLink:
     """
 
     def __init__(self, command: list[str] | None, port: int, timeout_s: float) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ProcessTree | None = None
         self._port = port
         self._timeout_s = timeout_s
         self._buffer = bytearray(_CHUNK)
@@ -139,7 +138,8 @@ class BlockingLink:
         if self.process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(patience_s)
-            self._kill()
+            self.process.kill_all()
+            self.process.wait()
 
     def _unasked(self) -> bool:
         """Return True if something has arrived that nobody has asked for; else each answer would be the one before."""
@@ -154,7 +154,10 @@ class BlockingLink:
             return False  # it is gone, as receiving tells
 
     def _listen(self, server: socket.socket) -> None:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "win32":  # where the option below would allow a port in use
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             server.bind((ADDRESS, self._port))
             server.listen(1)
@@ -165,7 +168,7 @@ class BlockingLink:
 
     def _launch(self, command: list[str]) -> None:
         try:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+            self.process = ProcessTree(command, shows=True, stdin=subprocess.DEVNULL)
         except OSError as error:
             raise GodotEnvError(f"{command[0]} can't be started: {error.strerror}") from error
 
@@ -225,15 +228,6 @@ class BlockingLink:
         self.close()
         how = "" if code is None else f"; it ended with {describe_exit(code)}"
         return GodotEnvError(f"the game has closed the connection{how}")
-
-    def _kill(self) -> None:
-        assert self.process is not None
-        with suppress(ProcessLookupError, PermissionError):
-            if sys.platform == "win32":
-                self.process.kill()
-            else:
-                os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 def _limit_waiting(connection: socket.socket, timeout_s: float) -> None:

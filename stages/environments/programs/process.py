@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
+import subprocess
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.process_tree import ProcessTree
 from headrace.stages.environments.programs.errors import ProgramRefused
 
 _STDERR = 2
@@ -43,20 +45,23 @@ class Launch(ABC):
         """
 
 
-class ProgramProcess(asyncio.SubprocessProtocol):
-    """The process of a game, with its child processes.
+class ProgramProcess:
+    """The process of a game, with its child processes, as a script may start the game; Ctrl-C does not reach them.
 
-    It has its own session, so that Ctrl-C in a terminal reaches only the trainer, which then ends it, and so that it
-    can be killed together with its children, where a script starts it.
+    A thread waits for its end: not every event loop can.
 
     Args:
-        on_exit: called once, from the event loop, when the process ends.
+        tree: the process.
+        on_exit: called once, from the running event loop, with the return code when the process ends.
     """
 
-    def __init__(self, on_exit: Callable[[int], None]) -> None:
+    def __init__(self, tree: ProcessTree, on_exit: Callable[[int], None]) -> None:
+        self._tree = tree
         self._on_exit = on_exit
         self._exited = asyncio.Event()
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._waiting = threading.Thread(target=self._wait, name=f"end of {tree.pid}", daemon=True)
+        self._waiting.start()
 
     @classmethod
     async def launch(
@@ -77,48 +82,36 @@ class ProgramProcess(asyncio.SubprocessProtocol):
         Raises:
             ProgramRefused: if the system can't start the program.
         """
-        silent: AbstractContextManager[Any] = nullcontext(_STDERR if show_output else asyncio.subprocess.DEVNULL)
+        silent: AbstractContextManager[Any] = nullcontext(_STDERR if show_output else subprocess.DEVNULL)
         if log_file is not None and not show_output:
             log_file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with silent if log_file is None or show_output else log_file.open("wb") as output:
-                _, process = await asyncio.get_running_loop().subprocess_exec(
-                    lambda: cls(on_exit),
-                    *command,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
+                tree = ProcessTree(command, shows=show_output, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         except OSError as error:
             raise ProgramRefused(f"{command[0]} can't be started: {error.strerror}.{_cure(error)}") from error
-        return process
+        return cls(tree, on_exit)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; asyncio calls this."""
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
+    def _wait(self) -> None:
+        self._tree.wait()
+        self._tree.kill_all()  # its remaining children, before its process id can be reused
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._report)
 
-    def process_exited(self) -> None:
-        """Clean up after the process and report its end; asyncio calls this."""
-        self._kill_group()  # its remaining children, before its process id can be reused
-        assert self._transport is not None
-        self._transport.close()
+    def _report(self) -> None:
+        self._waiting.join()
         self._exited.set()
-        assert self.returncode is not None
-        self._on_exit(self.returncode)
+        self._on_exit(self._tree.returncode)
 
     @property
     def returncode(self) -> int | None:
         """The return code, negative for a signal; None while the process runs."""
-        assert self._transport is not None
-        return self._transport.get_returncode()
+        return self._tree.returncode if self._exited.is_set() else None
 
     @property
     def pid(self) -> int:
         """The process id."""
-        assert self._transport is not None
-        return self._transport.get_pid()
+        return self._tree.pid
 
     async def exited(self, timeout_s: float) -> bool:
         """Wait for the end of the process; returns False after a timeout."""
@@ -129,16 +122,8 @@ class ProgramProcess(asyncio.SubprocessProtocol):
 
     def kill(self) -> None:
         """Kill the process and its children; no effect after its end."""
-        if not self._exited.is_set():
-            self._kill_group()
-
-    def _kill_group(self) -> None:
-        assert self._transport is not None
-        with suppress(ProcessLookupError, PermissionError):
-            if sys.platform == "win32":
-                self._transport.kill()
-            else:
-                os.killpg(self.pid, signal.SIGKILL)
+        if self._tree.returncode is None:
+            self._tree.kill_all()
 
 
 def describe_exit(returncode: int) -> str:

@@ -1,0 +1,161 @@
+"""Calls of Windows that Python lacks: jobs, which end a process with all that it has started, and requests to end.
+
+To be imported on Windows alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import wintypes
+from typing import Any, ClassVar
+
+assert sys.platform == "win32"
+
+_kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+_native = ctypes.WinDLL("ntdll")
+
+
+def _declare(function: Any, result: Any, *arguments: Any) -> Any:
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_HANDLE, _BOOL, _DWORD, _NAME = wintypes.HANDLE, wintypes.BOOL, wintypes.DWORD, wintypes.LPCWSTR
+_close_handle = _declare(_kernel.CloseHandle, _BOOL, _HANDLE)
+_this_process = _declare(_kernel.GetCurrentProcess, _HANDLE)
+_create_job = _declare(_kernel.CreateJobObjectW, _HANDLE, ctypes.c_void_p, _NAME)
+_set_job = _declare(_kernel.SetInformationJobObject, _BOOL, _HANDLE, ctypes.c_int, ctypes.c_void_p, _DWORD)
+_assign_job = _declare(_kernel.AssignProcessToJobObject, _BOOL, _HANDLE, _HANDLE)
+_end_job = _declare(_kernel.TerminateJobObject, _BOOL, _HANDLE, wintypes.UINT)
+_resume = _declare(_native.NtResumeProcess, ctypes.c_long, _HANDLE)
+_create_event = _declare(_kernel.CreateEventW, _HANDLE, ctypes.c_void_p, _BOOL, _BOOL, _NAME)
+_open_event = _declare(_kernel.OpenEventW, _HANDLE, _DWORD, _BOOL, _NAME)
+_set_event = _declare(_kernel.SetEvent, _BOOL, _HANDLE)
+_await = _declare(_kernel.WaitForSingleObject, _DWORD, _HANDLE, _DWORD)
+_sleep = _declare(_kernel.Sleep, None, _DWORD)
+_session_of = _declare(_kernel.ProcessIdToSessionId, _BOOL, _DWORD, ctypes.POINTER(_DWORD))
+_process_id = _declare(_kernel.GetCurrentProcessId, _DWORD)
+_Handler = ctypes.WINFUNCTYPE(_BOOL, _DWORD)
+_set_handler = _declare(_kernel.SetConsoleCtrlHandler, _BOOL, _Handler, _BOOL)
+
+CREATE_SUSPENDED = 0x4
+"""Flag of a new process: it waits for `resume`."""
+_EXTENDED_LIMITS, _KILL_ON_JOB_CLOSE = 9, 0x2000
+_FOR_EVER = 0xFFFFFFFF
+_EVENT_MODIFY_STATE = 0x2
+_CLOSE, _LOGOFF, _SHUTDOWN = 2, 5, 6
+"""Console events for which the system waits some seconds until the handler returns, and then ends the process."""
+
+
+class _BasicLimits(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("PerProcessUserTimeLimit", ctypes.c_int64),
+        ("PerJobUserTimeLimit", ctypes.c_int64),
+        ("LimitFlags", _DWORD),
+        ("MinimumWorkingSetSize", ctypes.c_size_t),
+        ("MaximumWorkingSetSize", ctypes.c_size_t),
+        ("ActiveProcessLimit", _DWORD),
+        ("Affinity", ctypes.c_size_t),
+        ("PriorityClass", _DWORD),
+        ("SchedulingClass", _DWORD),
+    ]
+
+
+class _Limits(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("BasicLimitInformation", _BasicLimits),
+        ("IoInfo", ctypes.c_uint64 * 6),
+        ("ProcessMemoryLimit", ctypes.c_size_t),
+        ("JobMemoryLimit", ctypes.c_size_t),
+        ("PeakProcessMemoryUsed", ctypes.c_size_t),
+        ("PeakJobMemoryUsed", ctypes.c_size_t),
+    ]
+
+
+class Job:
+    """A job: a process in it, and all that this starts from then on, ends when the job's maker ends, in whatever way.
+
+    Where the system makes no job, or lets a process that is in another one into no second, `hold` returns False.
+    """
+
+    def __init__(self) -> None:
+        self._handle = _create_job(None, None)
+        limits = _Limits()
+        limits.BasicLimitInformation.LimitFlags = _KILL_ON_JOB_CLOSE
+        self._works = bool(_set_job(self._handle, _EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)))
+
+    def hold(self, process: int | None = None) -> bool:
+        """Put a process, given by its handle, into the job; None for this process."""
+        return self._works and bool(_assign_job(self._handle, _this_process() if process is None else process))
+
+    def end(self) -> None:
+        """End all that is in the job."""
+        _end_job(self._handle, 1)
+
+    def __del__(self) -> None:
+        _close_handle(self._handle)
+
+
+def resume(process: int) -> None:
+    """Let a process that was started with `CREATE_SUSPENDED` run; given by its handle."""
+    _resume(process)
+
+
+@contextmanager
+def console_ends_told(tell: Callable[[], object]) -> Iterator[None]:
+    """Call `tell` when the console closes, the user logs off or the system shuts down.
+
+    The thread in which the system asks is held then until this process ends, for which the system waits: 5 seconds for
+    a console. Without the wait it would end the process at once.
+    """
+    session = _DWORD()
+    _session_of(_process_id(), ctypes.byref(session))
+
+    def handle(event: int) -> bool:
+        if event == _LOGOFF and session.value == 0:
+            return True  # a service, which is told of every user's
+        if event not in (_CLOSE, _LOGOFF, _SHUTDOWN):
+            return False  # Python's own handler makes a signal of it
+        tell()
+        _sleep(_FOR_EVER)
+        return True
+
+    handler = _Handler(handle)
+    _set_handler(handler, True)
+    try:
+        yield
+    finally:
+        _set_handler(handler, False)
+
+
+@contextmanager
+def requests_heard(name: str, tell: Callable[[], object]) -> Iterator[None]:
+    """Call `tell`, in a thread, each time that another process of this user calls `request` with this name."""
+    event = _create_event(None, False, False, name)
+    over = threading.Event()
+
+    def hear() -> None:
+        while _await(event, _FOR_EVER) == 0 and not over.is_set():
+            tell()
+
+    thread = threading.Thread(target=hear, name="requests of other processes", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        _set_event(event)
+        thread.join()
+        _close_handle(event)
+
+
+def request(name: str) -> None:
+    """Have `tell` called in the process that hears requests with this name; no effect if there is none."""
+    event = _open_event(_EVENT_MODIFY_STATE, False, name)
+    if event:
+        _set_event(event)
+        _close_handle(event)
