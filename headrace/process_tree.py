@@ -62,3 +62,35 @@ def end_children_with_this_process() -> None:
     if sys.platform == "win32" and not _own:
         _own.append(Job())
         _own[0].hold()
+
+
+_LOWEST = 0x4000_0000
+"""Windows' own statuses are above; programs' own are small, and on other systems below 256."""
+_STATUSES = {
+    0x4001_0004: "the system ended it, as at a log-off",
+    0x8000_0003: "a breakpoint, as at a failed assertion",
+    0xC000_0005: "access violation",
+    0xC000_0006: "a file of it could not be read, as on a network drive that is gone",
+    0xC000_0017: "not enough memory",
+    0xC000_001D: "illegal instruction: built for a newer processor",
+    0xC000_007B: "a program or DLL for another architecture, such as 32 bit",
+    0xC000_0094: "division by zero",
+    0xC000_00FD: "stack overflow",
+    0xC000_012D: "not enough memory: the paging file is too small",
+    0xC000_0135: "a DLL was not found",
+    0xC000_0139: "a DLL lacks a function: it has another version",
+    0xC000_013A: "Ctrl-C, Ctrl-Break or a closed console",
+    0xC000_0142: "a DLL could not be initialised",
+    0xC000_0374: "heap corruption",
+    0xC000_0409: "it aborted itself: buffer overrun, or a fatal error that it found",
+    0xE043_4352: "an unhandled .NET exception",
+    0xE06D_7363: "an unhandled C++ exception",
+}
+
+
+def describe_status(status: int) -> str:
+    """Return an exit status that is not negative as people look it up: those of Windows in hexadecimal, with a word."""
+    if status < _LOWEST:
+        return str(status)
+    meaning = _STATUSES.get(status)
+    return f"0x{status:08X}" + (f" ({meaning})" if meaning else "")

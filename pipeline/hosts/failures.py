@@ -12,6 +12,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import ACTOR
 from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.run_folder.checkpoint import CheckpointError
+from headrace.process_tree import describe_status
 from headrace.queues.errors import QueueClosed, SpecError
 from headrace.stages.errors import StageError, describe_error, is_failure, raised_in_user_code
 from headrace.stages.loop import StageFailure
@@ -63,23 +64,11 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 _WINDOWS_CRASH = 0x8000_0000
 """From here on exit statuses are Windows' own words for why it ended a process."""
-_MEANINGS = {
-    0xC0000005: "an access violation",
-    0xC00000FD: "a stack overflow",
-    0xC0000135: "a DLL that is missing",
-    0xC000013A: "Ctrl-C, or a console that was closed",
-    0xC0000142: "a DLL that can't be loaded",
-    0xC0000409: "an abort",
-}
 
 
 def how_it_ended(status: int) -> str:
     """Say how a process ended, given its exit status, negative for a signal."""
-    if status < 0:
-        return f"was killed by signal {-status}"
-    if status >= _WINDOWS_CRASH:
-        return f"was ended by Windows with status {status:#010X} ({_MEANINGS.get(status, 'see ntstatus.h')})"
-    return f"ended with status {status}"
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {describe_status(status)}"
 
 
 def crashed(status: int) -> bool:

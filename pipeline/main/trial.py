@@ -22,6 +22,7 @@ from headrace.pipeline.hosts.child_process import learners_of, modules_of_learne
 from headrace.pipeline.main.references import in_place
 from headrace.pipeline.main.run_shape import for_viewers
 from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
+from headrace.process_tree import describe_status
 from headrace.stages.environments.factory import check_window, no_screen
 from headrace.stages.errors import StageError
 from headrace.stages.loading import users_folders
@@ -107,7 +108,7 @@ def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Map
             f"slow; mend it, or raise env_settings.timeout_wait ({_SKIP})"
         )
     else:
-        ended = f"ended its process by itself with status {answer.status}"
+        ended = f"ended its process with status {describe_status(answer.status)}"
         how = ended if answer.status >= 0 else f"crashed by {signal.Signals(-answer.status).name}"
         text = (
             f"the environment {how} while it was tried{where}; expected an environment that raises an error instead: "

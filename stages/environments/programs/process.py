@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.process_tree import ProcessTree
+from headrace.process_tree import ProcessTree, describe_status
 from headrace.stages.environments.programs.errors import ProgramRefused
 
 _STDERR = 2
@@ -129,7 +129,7 @@ class ProgramProcess:
 def describe_exit(returncode: int) -> str:
     """A return code in words: `return code 3`, or the signal that killed the process."""
     if returncode >= 0:
-        return f"return code {returncode}"
+        return f"return code {describe_status(returncode)}"
     try:
         return f"signal {signal.Signals(-returncode).name}"
     except ValueError:

@@ -51,5 +51,5 @@ def test_where_no_file_can_be_made_standard_error_takes_them(monkeypatch):
 def test_a_process_ends_by_a_signal_a_status_or_windows_itself():
     assert how_it_ended(-9) == "was killed by signal 9"
     assert how_it_ended(3) == "ended with status 3"
-    assert how_it_ended(0xC0000005) == "was ended by Windows with status 0XC0000005 (an access violation)"
+    assert how_it_ended(0xC0000005) == "ended with status 0xC0000005 (access violation)"
     assert [crashed(status) for status in (0, 1, -9, -15, -11, 0xC0000005)] == [False] * 4 + [True] * 2
