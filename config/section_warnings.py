@@ -8,6 +8,7 @@ from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment_kinds import UNITY
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import changed
+from headrace.config.file_names import why_not_on_windows
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.listen import reaches_others
 from headrace.config.sections import Sections
@@ -36,7 +37,7 @@ _EXECUTABLES_ALONE = {
 def section_warnings(config: Sections) -> list[Finding]:
     """Find what is valid in a configuration and should be known to its writer, behaviours included."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
-    found += _about_demonstrations_alone(config)
+    found += [*_about_demonstrations_alone(config), *_about_other_systems(config)]
     for path, settings in config.blocks():
         if not settings.learns:
             found += [Finding((*path, *each.path), each.message) for each in _about_unlearned(config, settings)]
@@ -47,6 +48,20 @@ def section_warnings(config: Sections) -> list[Finding]:
             message = "nothing new is tried while learning, which seldom goes well; it is meant for --inference"
             found.append(Finding((*path, "network_settings", "deterministic"), message))
     return found
+
+
+def _about_other_systems(config: Sections) -> Iterator[Finding]:
+    """Find names of folders that this system takes, and others don't."""
+    for key in ("run_id", "initialize_from"):
+        reason = why_not_on_windows(getattr(config.checkpoint_settings, key) or "")
+        if reason:
+            yield Finding(("checkpoint_settings", key), f"this run can't be moved to Windows: {reason}")
+    by_lower: dict[str, str] = {}
+    for name in config.behaviors:
+        other = by_lower.setdefault(name.lower(), name)
+        if other != name:
+            message = f"differs from {other} by its letters' case alone: Windows and macOS have one folder for both"
+            yield Finding(("behaviors", name), message)
 
 
 def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,6 +28,7 @@ from headrace.config.fields import (
     as_tuple,
     to_number,
 )
+from headrace.config.file_names import why_not_on_windows
 from headrace.config.listen import LOCALHOST, Endpoint, Listen
 from headrace.config.opponents import EvaluationSettings
 from headrace.config.pipeline import PipelineSettings
@@ -200,6 +202,8 @@ class InferenceSettings(Settings):
 def _folder_name(value: object) -> object:
     if isinstance(value, str) and (value in ("", ".", "..") or any(sign in value for sign in '/\\:*?"<>|\0')):
         raise ValueError(f"'{value}' is no name for a folder; use letters, digits, '-', '_' and '.'")
+    if isinstance(value, str) and sys.platform == "win32" and (reason := why_not_on_windows(value)):
+        raise ValueError(f"'{value}' is no name for a folder here: {reason}; choose another one")
     return value
 
 

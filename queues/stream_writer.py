@@ -16,6 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
+from headrace.config.file_names import file_name
 from headrace.queues import codec
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Message, StepBatch, TrajectoryBatch
@@ -192,7 +193,7 @@ def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -
         behavior: behaviour name or id; what may not stand in a file name becomes `_`.
         edge: the edge's name.
     """
-    stem = "-".join(re.sub(r"[^\w.]+", "_", part) for part in (behavior, edge))
+    stem = file_name("-".join(re.sub(r"[^\w.]+", "_", part) for part in (behavior, edge)))
     numbered = re.compile(re.escape(stem) + r"-(\d+)\.stream")
     found = [numbered.fullmatch(path.name) for path in Path(folder).glob("*.stream")]
     last = max((int(match[1]) for match in found if match), default=0)

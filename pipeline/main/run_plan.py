@@ -13,7 +13,7 @@ from headrace.pipeline.common.graph import Route, expected_parts, offline_demons
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
-from headrace.pipeline.run_folder.folder import RunFolder, folder_name
+from headrace.pipeline.run_folder.folder import RunFolder, folder_names
 from headrace.stages.replay.source import TRAINER_EDGE, recorded_behaviors, recorded_edge
 
 
@@ -83,20 +83,24 @@ class RunPlan:
         if not self.resumes:
             return 0
         steps = self.resumed.steps if self.resumed is not None else {}
-        return steps.get(behavior, self.left.get(folder_name(behavior), 0))
+        return steps.get(behavior, self.left.get(self._left_of(behavior) or "", 0))
 
     def origin(self, behavior: str) -> Path | None:
         """What a behaviour's training goes on from; None if from nothing."""
         if self.resumed is not None and behavior in self.resumed.steps:
             return self.resumed.folder
-        return left_checkpoint(self.folder.path, behavior) if folder_name(behavior) in self.left else None
+        return left_checkpoint(self.folder.path, behavior) if self._left_of(behavior) else None
 
     def ratings_left(self) -> dict[str, float]:
         """The ratings that ML-Agents left of the behaviours that go on from its checkpoints."""
         if not self.left:
             return {}
         behaviors = self.folder.read_training_status().behaviors.items()
-        return {name: each.elo for name, each in behaviors if each.elo is not None and folder_name(name) in self.left}
+        return {name: each.elo for name, each in behaviors if each.elo is not None and self._left_of(name)}
+
+    def _left_of(self, behavior: str) -> str | None:
+        """The folder in which ML-Agents left a behaviour's checkpoint; None if it left none."""
+        return next((name for name in folder_names(behavior) if name in self.left), None)
 
     def route(self, behavior: str) -> Route:
         """The way of a behaviour's trajectories; what was recorded at a trainer's inlet goes straight there."""

@@ -18,7 +18,7 @@ from headrace.pipeline.common.graph import GHOST, MAIN, part_name
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 from headrace.queues.messages import Matchup
 from headrace.queues.specs import behavior_name
 from headrace.stages.errors import LoadError, blaming
@@ -143,7 +143,7 @@ def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path) ->
     from headrace.stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
 
     for behavior, report in reports.items():
-        folder = run_folder / folder_name(behavior)
+        folder = behavior_folder(run_folder, behavior)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_atomic(folder / "league.json", json.dumps(report, indent=1).encode())

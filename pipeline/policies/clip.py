@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.config import RunConfig
 from headrace.pipeline.policies.export import load_acting_policy
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export
     from headrace.stages.games.volley.group import ACTIONS
 
     policy = load_acting_policy(export, config.source_folder)
-    path = run_folder / folder_name(behavior) / "clip.gif"
+    path = behavior_folder(run_folder, behavior) / "clip.gif"
     players = (PolicyPlayer(policy, ACTIONS, SEED, deterministic=True), ScriptedPlayer().act)
     write_clip(path, VolleyGroup(1, behavior=behavior, **settings.options), players, SECONDS, seed=SEED)
     log.info("Filmed the final policy (red, on the left) against the scripted player: %s", path)

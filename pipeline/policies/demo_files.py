@@ -6,6 +6,7 @@ import glob
 import logging
 from pathlib import Path
 
+from headrace.config.file_names import file_name
 from headrace.queues.errors import StreamError
 from headrace.queues.stream_reader import StreamReader
 from headrace.stages.errors import StageError
@@ -65,7 +66,7 @@ def _write_each(source: str, folder: Path, behaviors: list[str]) -> dict[Path, D
     written: dict[Path, Demonstrations] = {}
     failures: list[StageError] = []
     for behavior in behaviors:
-        path = folder / f"{behavior}{SUFFIX}"
+        path = folder / f"{file_name(behavior)}{SUFFIX}"
         try:
             written[path] = _write(source, path, behavior)
         except StageError as error:

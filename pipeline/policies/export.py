@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder, folder_names
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import error_summary
@@ -74,8 +74,8 @@ def export_policy(
     Raises:
         OSError: if the disk refuses.
     """
-    name = folder_name(spec.name)
-    folder = run_folder / name
+    folder = behavior_folder(run_folder, spec.name)
+    name = folder.name
     files.make_folder(folder)
     data = _serialize(policy, spec, settings, learner, source_folder)
     if label is not None:
@@ -120,8 +120,12 @@ def _serialize(
 
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
     """Return the exports of a behaviour that have a step in their names, oldest first."""
-    name = folder_name(behavior)
-    found = [p for p in folder.glob(f"{glob.escape(name)}-*{suffix}") if p.stem.removeprefix(f"{name}-").isdecimal()]
+    found = [
+        path
+        for name in folder_names(behavior)
+        for path in folder.glob(f"{glob.escape(name)}-*{suffix}")
+        if path.stem.removeprefix(f"{name}-").isdecimal()
+    ]
     return sorted(found, key=step_in_name)
 
 

@@ -27,7 +27,7 @@ from headrace.pipeline.policies.ml_agents_networks import (
     normalizer_of,
     parameters_of,
 )
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder, folder_names
 from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError, error_summary
@@ -52,7 +52,7 @@ def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
 
     Where a run here has overwritten `checkpoint.pt`, it is the newest that has its step in its name.
     """
-    folder = run_folder / folder_name(behavior)
+    folder = behavior_folder(run_folder, behavior)
     found = [folder / NEWEST, *reversed(exports_by_step(folder, behavior))]
     return next((path for path in found if path.is_file() and not is_export(path)), None)
 
@@ -67,7 +67,7 @@ def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
     Raises:
         RunError: naming one that can't be resumed from.
     """
-    passed = {folder_name(name) for name in but}
+    passed = {folder for name in but for folder in folder_names(name)}
     names = sorted(path.parent.name for path in run_folder.glob(f"*/{NEWEST}"))
     found = {name: left_checkpoint(run_folder, name) for name in names if name not in passed}
     try:

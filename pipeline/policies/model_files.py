@@ -22,7 +22,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export, step_in_name
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.policies.onnx_export import SUFFIX
-from headrace.pipeline.run_folder.folder import RESERVED, folder_name
+from headrace.pipeline.run_folder.folder import FOLDERS, behavior_folder, folder_names
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError, describe_error
@@ -99,8 +99,9 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
         RunError: if there is none, or several and none of the behaviour's name.
     """
     found = dict(_candidates(reference, folder))
-    wanted = next(iter(found)) if len(found) == 1 else folder_name(behavior or "")
-    if wanted in found:
+    names = found if len(found) == 1 else folder_names(behavior or "")
+    wanted = next((name for name in names if name in found), None)
+    if wanted is not None:
         return ModelFile(found[wanted](), wanted)
     lacking = f", and no {behavior}{suggest(behavior, found)}" if behavior else ""
     raise RunError(
@@ -205,8 +206,8 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
     Raises:
         RunError: if there is none.
     """
-    folder = run_folder / folder_name(behavior)
-    newest, last = folder / NEWEST, run_folder / f"{folder_name(behavior)}{SUFFIX}"
+    folder = behavior_folder(run_folder, behavior)
+    newest, last = folder / NEWEST, run_folder / f"{folder.name}{SUFFIX}"
     exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
     found = [path for path in exports if is_export(path) or not (models or last.is_file())]
     if found and (not models or step_in_name(found[-1]) >= step_in_name(models[-1])):
@@ -231,7 +232,7 @@ def behaviors_in(run_folder: Path) -> list[str]:
     folders = {
         inner.name
         for inner in run_folder.iterdir()
-        if inner.is_dir() and inner.name not in RESERVED and _holds_policies(inner, inner.name)
+        if inner.is_dir() and inner.name not in FOLDERS and _holds_policies(inner, inner.name)
     }
     if _holds_policies(run_folder, run_folder.resolve().name):  # it is the folder of one behaviour
         return []
@@ -303,14 +304,15 @@ def _beside(path: str, folder: Path | None) -> Path:
 def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
     if choice in ("", LAST):
         return newest_policy(run_folder, behavior)
-    name = folder_name(behavior)
-    found = [path for suffix in _SUFFIXES if (path := run_folder / name / f"{name}-{choice}{suffix}").is_file()]
+    folder = behavior_folder(run_folder, behavior)
+    name = folder.name
+    found = [path for suffix in _SUFFIXES if (path := folder / f"{name}-{choice}{suffix}").is_file()]
     if found:
         return found[0]
-    there = sorted({step_in_name(path) for path in _exports(run_folder / name, behavior)})
+    there = sorted({step_in_name(path) for path in _exports(folder, behavior)})
     steps = f"there are @{', @'.join(map(str, there))}" if there else "there is none with a step"
     why = f"; {BEST} is kept of runs with an evaluation section" if choice == BEST else ""
-    raise RunError(f"{run_folder / name} holds no policy {name}-{choice}.pt or {SUFFIX}: {steps}{why}")
+    raise RunError(f"{folder} holds no policy {name}-{choice}.pt or {SUFFIX}: {steps}{why}")
 
 
 def _holds_policies(folder: Path, behavior: str) -> bool:

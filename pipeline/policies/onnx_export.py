@@ -15,7 +15,7 @@ from pathlib import Path
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import exports_by_step, read_export
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
@@ -91,7 +91,7 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     Returns:
         The entry for `final_checkpoint`: that of the copy; without an `.onnx` file, or if the disk refuses, `last`.
     """
-    source, target = Path(last.file_path), run_folder / f"{folder_name(behavior)}{SUFFIX}"
+    source, target = Path(last.file_path), run_folder / f"{behavior_folder(run_folder, behavior).name}{SUFFIX}"
     if source.suffix != SUFFIX:
         return last
     try:

@@ -15,7 +15,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.policies.model_files import check_spec
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import design_of
@@ -35,7 +35,8 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     """
     init_path = config.behavior_settings(behavior).init_path
     source = config.checkpoint_settings.initialize_from
-    folder = None if source is None else Path(config.checkpoint_settings.results_dir) / source / folder_name(behavior)
+    results = Path(config.checkpoint_settings.results_dir)
+    folder = None if source is None else behavior_folder(results / source, behavior)
     if init_path is None:
         if folder is None:
             return None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import write_atomic
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 from headrace.queues.held_files import once_released
 
 FILE = "statistics.csv"
@@ -66,7 +66,7 @@ class CsvWriter(StatisticsWriter):
         self._cut(category, step)
 
     def _path(self, category: str) -> Path:
-        return self._run_folder / folder_name(category) / FILE
+        return behavior_folder(self._run_folder, category) / FILE
 
     def _cut(self, category: str, step: int) -> None:
         path = self._path(category)

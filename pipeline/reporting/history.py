@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.config.file_names import name_of_file
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 
 MOST_POINTS = 1024
 """Of a curve. One that has as many is halved."""
@@ -165,9 +166,9 @@ def read_events(run_folder: Path, behaviors: Iterable[str], history: History) ->
         behaviors: names of the run's behaviours, some of which their folders can't have.
         history: where the points go.
     """
-    names = {folder_name(name): name for name in behaviors}
+    names = {behavior_folder(run_folder, name).name: name for name in behaviors}
     for path in sorted(run_folder.glob("*/events.out.tfevents.*")):
-        category = names.get(path.parent.name, path.parent.name)
+        category = names.get(path.parent.name, name_of_file(path.parent.name))
         for event in _events(path):
             if event.HasField("session_log"):
                 if event.session_log.status == _RESTART:

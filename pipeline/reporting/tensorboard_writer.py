@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.pipeline.reporting.console import hyperparameters_text
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 from headrace.queues.held_files import once_released
 
 HISTOGRAM_BINS = 30
@@ -91,7 +91,7 @@ class TensorboardWriter:
             del self._files[category]
             file.close()
         if category not in self._files:
-            self._files[category] = _EventFile(self._run_folder / folder_name(category))
+            self._files[category] = _EventFile(behavior_folder(self._run_folder, category))
         return self._files[category]
 
 

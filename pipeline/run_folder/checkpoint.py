@@ -24,6 +24,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from headrace.config.file_names import file_name
 from headrace.pipeline.control.messages import PartSaved
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.queues.held_files import once_released
@@ -108,7 +109,7 @@ class Checkpoint:
 
 def part_file(name: str) -> str:
     """Return the file name of a stage's part; stage names may hold characters that file names must not."""
-    return "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + PART_SUFFIX
+    return file_name("".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + PART_SUFFIX)
 
 
 def write_part(checkpoints: Path, number: int, name: str, state: Any, files: FileOperations = REAL) -> PartSaved:

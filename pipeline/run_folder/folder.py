@@ -36,6 +36,7 @@ import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
 from headrace.config.errors import suggest
+from headrace.config.file_names import file_name, why_not_on_windows
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
 from headrace.pipeline.run_folder.training_status import TrainingStatus
@@ -44,16 +45,26 @@ from headrace.queues.held_files import is_held
 log = logging.getLogger(__name__)
 
 CONFIGURATION = "configuration.yaml"
-RESERVED = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
-"""Folders that no behaviour may have for its own."""
+LOCK = ".lock"
+GUARD = ".lock.guard"
+FOLDERS = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
+RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png")
+"""Names that no behaviour's folder may have."""
 
-_NOT_IN_FILE_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
+
+def folder_names(category: str) -> tuple[str, ...]:
+    """Return the names that a behaviour's folder may have: today's, and where that was another the one of before."""
+    name = file_name(category)
+    former = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "_", category)
+    former = former if former.strip(" .") else "_"
+    is_possible = former != name and not (sys.platform == "win32" and why_not_on_windows(former))
+    return (name, former) if is_possible else (name,)
 
 
-def folder_name(category: str) -> str:
-    """Return the name of a behaviour's folder, valid on every platform: what is not allowed becomes `_`."""
-    name = _NOT_IN_FILE_NAMES.sub("_", category)
-    return name if name.strip(" .") else "_"
+def behavior_folder(run_folder: Path, category: str) -> Path:
+    """Return the folder of a behaviour, which need not be there; its name begins those of files of the behaviour."""
+    first, *former = (run_folder / name for name in folder_names(category))
+    return next((folder for folder in former if folder.is_dir() and not first.is_dir()), first)
 
 
 def read_configuration(run_folder: Path) -> dict[str, Any]:
@@ -72,6 +83,9 @@ class RunFolder:
     path: Path
     files: FileOperations = REAL
     _lock: RunLock | None = field(default=None, repr=False)
+    _resumed: bool = False
+    _behaviors: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
+    """Folders of behaviours, by their names in lower case and by behaviour."""
 
     @classmethod
     def create(
@@ -115,7 +129,7 @@ class RunFolder:
             except FileExistsError as error:
                 raise _already_there(path) from error
             files.sync_folder(results)
-        folder = cls(path, files, RunLock(path, files))
+        folder = cls(path, files, RunLock(path, files), resume)
         try:
             folder._lay_out()
             write_atomic(path / CONFIGURATION, configuration.encode(), files=files)
@@ -158,17 +172,28 @@ class RunFolder:
         """Return the folder of a behaviour, which is made if missing.
 
         Raises:
-            RunFolderError: if the name is one of the run's own folders.
+            RunFolderError: if the run has a file or folder of that name, or another behaviour has this folder.
         """
-        folder = folder_name(name)
-        if folder.lower() in (reserved.lower() for reserved in RESERVED):
+        path = behavior_folder(self.path, name) if self._resumed else self.path / file_name(name)
+        if path.name.lower() in (reserved.lower() for reserved in RESERVED):
             raise RunFolderError(
-                f"behavior {name!r}: a run has a folder {folder!r} of its own; "
+                f"behavior {name!r}: a run has a file or folder {path.name!r} of its own; "
                 f"give the behavior another name (reserved are {', '.join(RESERVED)})"
             )
-        path = self.path / folder
+        others = self._behaviors.setdefault(path.name.lower(), {})
+        if any(other != name and self._is_one(path, folder) for other, folder in others.items()):
+            both = " and ".join(map(repr, sorted({*others, name})))
+            raise RunFolderError(
+                f"behaviors {both} would share the folder {path}, as this disk makes no difference between these "
+                "names; give one of them another name"
+            )
+        others[name] = path.name
         self.files.make_folder(path)
         return path
+
+    def _is_one(self, path: Path, folder: str) -> bool:
+        """True if a folder is another behaviour's, which is there, whatever the case of its letters."""
+        return path.name == folder or (path.exists() and path.samefile(self.path / folder))
 
     def write_training_status(self, status: TrainingStatus) -> None:
         """Write `training_status.json`, atomically; meant for every checkpoint."""
@@ -328,9 +353,6 @@ def _moves(file: Path, files: FileOperations) -> bool:
 
 # The lock: one process at a time runs a run. The operating system holds it, and lets go of it when the process ends,
 # however it ends. The file `.lock` names the process for people and messages; nothing depends on it.
-
-LOCK = ".lock"
-GUARD = ".lock.guard"
 
 
 class RunLock:

@@ -17,7 +17,7 @@ from headrace.pipeline.policies.export import export_policy, read_export
 from headrace.pipeline.policies.inference import policy_maker
 from headrace.pipeline.policies.onnx_export import OnnxExporter
 from headrace.pipeline.roles.runtime import Host
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 from headrace.queues.ends import Inlet
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
@@ -137,8 +137,8 @@ class EvaluationHost(Host):
 
     def read(self, behavior: str) -> PolicyUpdate | None:
         """Return the policy that this behaviour's opponents have played by since its first evaluation."""
-        name = folder_name(behavior)
-        path = self.plan.folder / name / f"{name}-opponent.pt"
+        folder = behavior_folder(self.plan.folder, behavior)
+        path = folder / f"{folder.name}-opponent.pt"
         if not path.is_file():
             return None
         try:

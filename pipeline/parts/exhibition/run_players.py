@@ -13,7 +13,7 @@ from headrace.pipeline.policies.brains import lone_brain, named_brains
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
 from headrace.pipeline.policies.inference import policy_file, policy_maker
 from headrace.pipeline.policies.model_files import read_policy_update
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import make_brain
@@ -90,9 +90,9 @@ class RunPlayers:
             use, arguments = settings.opponents, settings.opponents_with
             found[use] = replace(request, use=use, given=arguments, key=("evaluation", "opponents"))
         found["random"] = request
-        name = folder_name(spec.name)
-        exported = {_STEP + str(step_in_name(path)): path for path in exports_by_step(self._folder / name, spec.name)}
-        named = {label: self._folder / name / f"{name}-{label}.pt" for label in _NAMED}
+        folder = behavior_folder(self._folder, spec.name)
+        exported = {_STEP + str(step_in_name(path)): path for path in exports_by_step(folder, spec.name)}
+        named = {label: folder / f"{folder.name}-{label}.pt" for label in _NAMED}
         files = {label: path for label, path in named.items() if path.is_file()} | dict(reversed(exported.items()))
         return found | {label: replace(request, use=str(path)) for label, path in files.items()}
 

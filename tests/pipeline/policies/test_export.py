@@ -24,7 +24,7 @@ from headrace.pipeline.policies.export import (
     read_export,
     step_in_name,
 )
-from headrace.pipeline.run_folder.folder import folder_name
+from headrace.pipeline.run_folder.folder import behavior_folder
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
@@ -258,7 +258,7 @@ def test_a_behaviour_whose_name_no_file_can_have_keeps_its_policies_too(tmp_path
     spec = replace(SPEC, behavior_id=f"{name}?team=0")
     for step in (100, 200, 300):
         path = export_policy(tmp_path, policy(step, spec=spec), spec, SETTINGS)
-    assert path.parent == tmp_path / folder_name(name)
+    assert path.parent == behavior_folder(tmp_path, name)
     assert [step_in_name(kept) for kept in exports_by_step(path.parent, name)] == [200, 300]
     assert read_export(path).update.behavior_id == name
 

@@ -37,7 +37,7 @@ def test_each_behaviour_and_the_pipeline_have_a_file(tmp_path: Path):
     writer = opened(tmp_path)
     for category in ("A/1", "B", "Pipeline"):
         writer.write(category, {"x": summary(1)}, 1)
-    assert sorted(path.parent.name for path in tmp_path.glob("*/statistics.csv")) == ["A_1", "B", "Pipeline"]
+    assert sorted(path.parent.name for path in tmp_path.glob("*/statistics.csv")) == ["A%2F1", "B", "Pipeline"]
 
 
 def test_a_statistic_that_comes_later_is_one_column_more_and_one_that_is_absent_an_empty_cell(tmp_path: Path):

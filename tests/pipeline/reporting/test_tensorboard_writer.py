@@ -95,7 +95,7 @@ def test_every_category_has_its_own_folder(tmp_path):
     writer.write("Pipeline", {"Queue/Depth": summary(2.0)}, 1)
     writer.write("odd/name", {"x": summary(3.0)}, 1)
     writer.close()
-    assert {folder.name for folder in tmp_path.iterdir()} == {"Tennis", "Pipeline", "odd_name"}
+    assert {folder.name for folder in tmp_path.iterdir()} == {"Tennis", "Pipeline", "odd%2Fname"}
     assert read(tmp_path / "Pipeline").Tags()["scalars"] == ["Queue/Depth"]
 
 

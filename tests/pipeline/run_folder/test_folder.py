@@ -15,9 +15,10 @@ from run_configs import INLINE, cartpole
 from runs import run_here
 
 import headrace.pipeline.run_folder.folder
+from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations
-from headrace.pipeline.run_folder.folder import GUARD, LOCK, RunFolder, folder_name
+from headrace.pipeline.run_folder.folder import GUARD, LOCK, RunFolder, behavior_folder
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 
@@ -152,13 +153,42 @@ def test_a_behavior_cannot_have_a_folder_of_the_run(tmp_path, name):
     [
         ("Tennis", "Tennis"),
         ("My Behavior", "My Behavior"),
-        ("a/b", "a_b"),
-        ("..", "_"),
-        ("x?team=1", "x_team=1"),
+        ("a/b", "a%2Fb"),
+        ("..", ".%2E"),
+        ("x?team=1", "x%3Fteam=1"),
     ],
 )
-def test_folders_of_behaviors_have_names_that_every_platform_takes(category, folder):
-    assert folder_name(category) == folder
+def test_folders_of_behaviors_have_names_that_every_platform_takes(tmp_path, category, folder):
+    assert behavior_folder(tmp_path, category) == tmp_path / folder
+    with RunFolder.create(tmp_path, "ppo") as run:
+        assert run.behavior(category).name == folder
+
+
+@pytest.mark.parametrize("category", ["a/b", "..", "x?team=1", "con", "ab."])
+def test_a_folder_that_an_older_version_has_named_goes_on_and_none_is_taken_for_another_behavior_s(tmp_path, category):
+    former = {"a/b": "a_b", "..": "_", "x?team=1": "x_team=1"}.get(category, category)
+    path = make_run(tmp_path)
+    (path / former).mkdir()
+    assert behavior_folder(path, category).name == former
+    with RunFolder.create(tmp_path, "ppo", resume=True) as run:
+        assert run.behavior(category).name == former
+    with RunFolder.create(tmp_path, "ppo", force=True) as run:
+        other = run.behavior(former) if file_name(former) == former else None
+        assert run.behavior(category) not in (other, run.path / former)
+        assert behavior_folder(run.path, category).is_dir()
+
+
+def test_behaviors_whose_folder_would_be_one_are_named(tmp_path, monkeypatch):
+    with RunFolder.create(tmp_path, "ppo") as run:
+        run.behavior("Ball")
+        assert run.behavior("ball") != run.behavior("Ball"), "this disk tells them apart"
+        run.behavior("a/b")
+        with pytest.raises(RunFolderError, match="behaviors 'a%2Fb' and 'a/b' would share the folder"):
+            run.behavior("a%2Fb")
+        monkeypatch.setattr(Path, "samefile", lambda *_: True)
+        with pytest.raises(RunFolderError, match="behaviors 'BALL', 'Ball' and 'ball'|'BALL' and 'Ball' and 'ball'"):
+            (run.path / "BALL").mkdir()
+            run.behavior("BALL")
 
 
 @pytest.mark.parametrize("options", [{}, {"resume": True}, {"force": True}])

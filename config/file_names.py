@@ -1,0 +1,42 @@
+"""Names of users as names of files and folders: the same on every system, and to be had on every system.
+
+What Windows can't have is written as in URLs (`a:b` as `a%3Ab`), which `name_of_file` inverts. Ordinary names, spaces
+and letters of all languages included, stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+_NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')
+_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?= *(\.|$))", re.IGNORECASE)
+"""Names of devices, with whatever ending."""
+_AT_END = re.compile(r"[. ]$")
+"""Windows drops it."""
+
+
+def file_name(name: str) -> str:
+    """Return the name of a file or folder that stands for a name of the user's; of such a name, that name itself.
+
+    A name that ends as our models of behaviours do gets another end: `x.onnx` is the model of `x`.
+    """
+    name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
+    if _DEVICE.match(name) or name.lower().endswith(".onnx"):
+        at = 0 if _DEVICE.match(name) else len(name) - 1
+        name = f"{name[:at]}%{ord(name[at]):02X}{name[at + 1 :]}"
+    return _AT_END.sub(lambda found: f"%{ord(found[0]):02X}", name) or "%"
+
+
+def name_of_file(file: str) -> str:
+    """Return the name that a file or folder named by `file_name` stands for."""
+    return "" if file == "%" else unquote(file, errors="surrogatepass")
+
+
+def why_not_on_windows(name: str) -> str:
+    """Return why Windows can't have a file of this name; empty if it can."""
+    if sign := _NOT_IN_NAMES.search(name):
+        return f"Windows has no files with {sign[0]!r} in their names"
+    if _DEVICE.match(name):
+        return "Windows has a device of this name"
+    return "Windows drops a dot or space at the end of a name" if _AT_END.search(name) else ""
