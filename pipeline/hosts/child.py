@@ -6,6 +6,7 @@ import signal
 import sys
 import traceback
 
+from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.common.process import default_in_forks, import_early, uncollected
 from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
 
@@ -22,6 +23,7 @@ def leave_signals_to_main() -> None:
 
 def main(last_words: str, *modules: str) -> int:
     """Import modules that the host will need and serve; the exit status."""
+    prepare_output()  # for what the user's code prints
     leave_signals_to_main()
     descriptor = open_last_words(last_words)
     try:

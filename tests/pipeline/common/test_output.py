@@ -15,6 +15,8 @@ from headrace import protocol
 from headrace.pipeline import cli
 from headrace.pipeline.common.output import complain, prepare_output, speaking
 from headrace.pipeline.gdrl import command as gdrl
+from headrace.pipeline.hosts import child
+from headrace.pipeline.main import subprocess_entry
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -152,3 +154,17 @@ def test_the_command_validates_where_only_ascii_can_be_written():
 
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"actors -> trainer" in done.stdout
+
+
+class PreparedError(Exception):
+    """Ends a process's function where its output is prepared."""
+
+
+@pytest.mark.parametrize(("entry", "arguments"), [(child, ("",)), (subprocess_entry, ())])
+def test_a_process_that_runs_the_user_s_code_prepares_its_output_first(monkeypatch, entry, arguments):
+    def prepare():
+        raise PreparedError
+
+    monkeypatch.setattr(entry, "prepare_output", prepare)
+    with pytest.raises(PreparedError):
+        entry.main(*arguments)
