@@ -64,7 +64,11 @@ class Segment:
         if sys.platform == "win32":
             # Whichever process comes first makes it; the system counts all of it as used from then on, touched or not.
             # A sender waits for its receiver's welcome, so both have it before anything lies in it.
-            return mmap.mmap(-1, self.size, tagname=str(self.handle))
+            try:
+                return mmap.mmap(-1, self.size, tagname=str(self.handle))
+            except OSError as error:
+                cure = "make the paging file larger, or pipeline.queues.slab_bytes smaller"
+                raise _no_room(error, self.size, f"Windows counts all of them as used: {cure}") from error
         return mmap.mmap(int(self.handle), self.size)
 
     def duplicate(self) -> Segment:
@@ -107,7 +111,11 @@ def open_socket(ticket: Ticket) -> socket.socket:
     if sys.platform == "win32":
         assert isinstance(ticket, bytes), "a segment's ticket, not a socket's"
         opened = socket.fromshare(ticket)
-        opened.getpeername()  # raises if the ticket is another process's
+        try:
+            opened.getpeername()
+        except OSError:  # the ticket is another process's
+            opened.close()
+            raise
         return opened
     assert isinstance(ticket, int), "a segment's ticket, not a socket's"
     _keep_from_children(ticket)
@@ -173,13 +181,17 @@ def _anonymous_memory(size: int) -> int | None:
         os.truncate(descriptor, size)
     except OSError as error:
         os.close(descriptor)
-        raise OSError(
-            error.errno,
-            f"{error.strerror}: no queue of {size:,} bytes in shared memory can be made. A limit of the size of files "
-            "(ulimit -f) counts for it too: raise the limit, or let actors and learners run in one process, by "
-            "pipeline.hosts.actors.kind and pipeline.hosts.learners.kind: inline",
-        ) from error
+        why = "A limit of the size of files (ulimit -f) counts for it too: raise the limit"
+        raise _no_room(error, size, why) from error
     return descriptor
+
+
+def _no_room(error: OSError, size: int, why: str) -> OSError:
+    return OSError(
+        error.errno,
+        f"{error.strerror}: no queue of {size:,} bytes in shared memory can be made. {why}, or let actors and learners "
+        "run in one process, by pipeline.hosts.actors.kind and pipeline.hosts.learners.kind: inline",
+    )
 
 
 def _fast_folder_file(size: int) -> int | None:

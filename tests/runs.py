@@ -74,6 +74,7 @@ class Command:
         beside: files to lie beside the configuration.
         environment: further environment variables.
         open_files: how many files each of its processes may have open; None: as many as the tests.
+        python: by which it is started.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Command:
         beside: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         open_files: int | None = None,
+        python: str = sys.executable,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.temporary = folder / "tmp"
@@ -97,7 +99,7 @@ class Command:
         config.write_text(yaml.safe_dump(plain))
         self._mark = uuid.uuid4().hex
         self._output = folder / f"{run_id}-{self._mark[:6]}.log"
-        line = [sys.executable, str(COMMAND), str(config), "--run-id", run_id, "--results-dir", str(self.results)]
+        line = [python, str(COMMAND), str(config), "--run-id", run_id, "--results-dir", str(self.results)]
         if open_files is not None:
             line = ["sh", "-c", f'ulimit -Sn {open_files}; exec "$@"', "sh", *line]
         with self._output.open("wb") as output:

@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from headrace.queues import platform
-from headrace.queues.platform import Segment, child_options, create_segment, open_socket, write_ticket
+from headrace.queues.platform import (
+    Segment,
+    child_options,
+    connected_pair,
+    create_segment,
+    open_socket,
+    write_ticket,
+)
 
 CHILD = """
 import json, sys
@@ -80,6 +87,39 @@ def test_a_child_shares_the_memory_and_the_socket_that_it_was_given():
             ours.sendall(b"world")
             assert ours.recv(4) == b"done"
     assert memory[:5] == b"world"
+
+
+def test_connected_sockets_send_small_messages_at_once_also_where_they_are_those_of_tcp(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        pair = client, server.accept()[0]
+    monkeypatch.setattr(socket, "socketpair", lambda: pair)
+    assert connected_pair() is pair
+    for each in pair:
+        with each:
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.windows
+def test_memory_for_which_there_is_no_room_is_refused_with_what_to_do():
+    with pytest.raises(OSError, match="make the paging file larger"):
+        create_segment(1 << 46).map()
+
+
+@pytest.mark.windows
+def test_memory_that_nobody_uses_takes_no_room():
+    segments = [create_segment(1 << 46) for _ in range(100)]
+    for each in segments:
+        each.close()
+
+
+@pytest.mark.windows
+def test_a_socket_whose_ticket_is_another_process_s_is_refused():
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child, ours, theirs:
+        with pytest.raises(OSError, match="WinError"):
+            open_socket(write_ticket(theirs, child.pid))
+        child.kill()
 
 
 @pytest.mark.usefixtures("kind")

@@ -176,7 +176,11 @@ async def test_the_slabs_of_dead_views_are_returned_before_the_work_on_the_next_
             done.wait()
             assert number_of(kept) == 1
 
-    consumer = asyncio.create_task(asyncio.to_thread(asyncio.run, consume()))
+    def run() -> None:
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # of hosts
+            runner.run(consume())
+
+    consumer = asyncio.create_task(asyncio.to_thread(run))
     async with await SharedSender.open("Ball", mine) as sender:
         for number in range(2):
             await sender.put(numbered(number))
