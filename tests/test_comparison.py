@@ -111,7 +111,7 @@ def test_cpu_time_between_two_moments_is_that_of_each_process(module):
     assert run.cpu_s(5.0, 25.0) == {1: 2.5, 2: 9.0}
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["compare_runs"], indirect=True)
 def test_the_command_is_measured_from_outside(module):
     sets = [f"pipeline.hosts.{part}.kind=inline" for part in ("actors", "learners")]

@@ -112,6 +112,7 @@ def test_the_checkouts_command_uses_the_checkouts_packages_from_anywhere(kind, r
     assert done.stdout.splitlines() == [str(below / part / "__init__.py") for part in PARTS]
 
 
+@pytest.mark.slow
 @pytest.mark.lengthy
 def test_a_checkout_without_links_trains_in_processes(linkless, tmp_path):
     trained_by(

@@ -69,6 +69,7 @@ def test_rows_say_how_long_their_actions_lasted_and_returns_count_each_environme
     assert episodes > 20
 
 
+@pytest.mark.slow
 def test_a_run_resumed_in_the_middle_ends_in_the_same_state(whole, tmp_path):
     command = Command(tmp_path, LEARNED)
     try:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgpack
@@ -22,6 +22,12 @@ MOST_MEMORY = 100 * MEGABYTE
 """Beside what the command takes for a good file."""
 
 GOOD = "environment: {kind: gymnasium, id: CartPole-v1}\nbehaviors: {CartPole: {trainer_type: ppo, max_steps: 100}}\n"
+
+
+def bombs(names: Iterable[str], quick: str) -> pytest.MarkDecorator:
+    """One of them at every run, the others by the slow tests."""
+    marked = [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in names]
+    return pytest.mark.parametrize("name", marked)
 
 
 def tower(first: str, level: str) -> str:
@@ -43,7 +49,7 @@ def usual(tmp_path_factory):
     return validated(tmp_path_factory.mktemp("good"), GOOD)[2]
 
 
-@pytest.mark.parametrize("name", YAML_BOMBS)
+@bombs(YAML_BOMBS, "aliases")
 def test_a_bomb_in_a_yaml_is_a_clear_error_in_little_memory(name, tmp_path, usual):
     text, words = YAML_BOMBS[name]
     status, output, memory = validated(tmp_path, text)
@@ -74,7 +80,7 @@ STREAM_BOMBS = {
 """Each takes a second to make."""
 
 
-@pytest.mark.parametrize("name", STREAM_BOMBS)
+@bombs(STREAM_BOMBS, "a header of zeros")
 def test_a_bomb_in_a_stream_is_a_clear_error_in_little_memory(name, tmp_path):
     path = tmp_path / "bomb.stream"
     path.write_bytes(STREAM_BOMBS[name]())

@@ -75,6 +75,7 @@ def test_it_is_made_when_a_long_update_is_under_way(start):
     assert_it_goes_on(command, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "twice",
     [pytest.param(False, id="in order", marks=pytest.mark.slow), pytest.param(True, id="then a second signal")],

@@ -40,6 +40,7 @@ def games(folder):
     return [int(pid) for text in texts if len(text) == 2 for pid in text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [PROCESSES, pytest.param(INLINE, marks=pytest.mark.slow)])
 def test_an_environment_that_ends_its_own_game_as_it_closes_need_not_wait(start, tmp_path, hosts):
     command = start(playing(tmp_path, hosts, max_steps=1000), beside=[GAME_ENV])

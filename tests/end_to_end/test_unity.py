@@ -211,6 +211,7 @@ def test_the_editor_being_stopped_ends_the_run_in_order(start, tmp_path, press_p
     assert_saved(command.run_folder, 400)
 
 
+@pytest.mark.slow
 @needs_port_5004
 def test_the_end_of_training_lets_the_editor_go_on(start, tmp_path, press_play):
     command = start(in_editor(tmp_path, **INLINE))

@@ -132,6 +132,7 @@ def test_a_program_that_quits_is_started_again_if_that_is_wanted(start, tmp_path
     assert_saved(command.run_folder, 1000)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_and_started_again(tmp_path, caplog):
     stop, later = StopRequest(), []
 
