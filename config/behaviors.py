@@ -17,7 +17,7 @@ from pydantic import (
 
 from headrace.config.brains import OwnBrainSettings, as_brains, check_brains, leave_nobody_to_learn, meanings
 from headrace.config.errors import Finding, FindingsError, suggest
-from headrace.config.fields import Flag, Float, Int, PlainMap, Settings, Text, is_reference, report
+from headrace.config.fields import Flag, Float, Int, PathText, PlainMap, Settings, Text, is_reference, report
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.network_settings import NetworkSettings
 from headrace.config.opponents import SelfPlaySettings
@@ -153,7 +153,7 @@ class BehaviorSettings(Settings):
         description="Accepted for ML-Agents' sake, without effect: the learner always runs apart "
         "(see `pipeline.hosts.learners`). A warning says so.",
     )
-    init_path: Annotated[Text | None, BeforeValidator(_policy_file)] = Field(
+    init_path: Annotated[PathText | None, BeforeValidator(_policy_file)] = Field(
         None,
         description="Weights to start from, a `.pt` file: a path, or a file name under "
         "`<results_dir>/<initialize_from>/<behaviour>/`. With `inference`, an `.onnx` model that plays.",

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import Float, Int, PlainMap, Settings, Text, as_tuple, is_reference
+from headrace.config.paths import user_path
 from headrace.config.tables import Table
 
 LEARNING = "learning"
@@ -100,7 +101,7 @@ def check_use(use: str, more: Collection[str] = (), persons: bool = False) -> st
             "name another opponent, or give that behaviour 'brain: {use: player, teams: [1]}'"
         )
     if use in more or kind_of(use) is not None:
-        return use
+        return user_path(use) if kind_of(use) == "model" else use
     left_out = (LEARNING,) if persons else (LEARNING, PLAYER)
     words = [*more, *(word for word in BRAIN_KINDS if kind_of(word) == word and word not in left_out)]
     raise ValueError(

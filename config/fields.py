@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from headrace.config.errors import Finding, FindingsError
+from headrace.config.paths import checked_path
 
 _NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re.ASCII)
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -80,6 +81,12 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
+def hint_at_module(text: str) -> str:
+    """Return what to write in place of a file's path, where a module is to be named; empty if the text is none."""
+    is_path = not {"/", "\\"}.isdisjoint(text) or ".py:" in text
+    return "; name the module, not its file: my.py beside the YAML is 'my:MyClass'" if is_path else ""
+
+
 def to_number(text: str) -> int | float | None:
     """Read a decimal number as YAML and Python write it (`1e-4`, `5e6`, `1_000`); None if it is not one.
 
@@ -123,7 +130,8 @@ def _text(value: object) -> object:
 
 def _reference(value: object) -> object:
     if isinstance(value, str) and not is_reference(value):
-        raise ValueError(f"'{value}' is not of the form module:Name, such as 'my_package.my_module:MyClass'")
+        example = "'my_package.my_module:MyClass'"
+        raise ValueError(f"'{value}' is not of the form module:Name, such as {example}{hint_at_module(value)}")
     return value
 
 
@@ -149,6 +157,7 @@ Int = Annotated[int, Strict(), BeforeValidator(_whole)]
 Float = Annotated[float, Strict(), BeforeValidator(_number)]
 Text = Annotated[str, Strict(), BeforeValidator(_text)]
 Reference = Annotated[str, Strict(), BeforeValidator(_reference)]
+PathText = Annotated[Text, BeforeValidator(checked_path)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 
 PlainMap = dict[str, Any]

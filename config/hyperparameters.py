@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Protocol, Self
 from pydantic import Field, ValidationError
 
 from headrace.config.errors import Finding
-from headrace.config.fields import Flag, Float, Int, Settings, Text, changed
+from headrace.config.fields import Flag, Float, Int, PathText, Settings, Text, changed
 from headrace.config.network_settings import NetworkSettings
 from headrace.config.reward_signals import DEMONSTRATIONS, LearnedSignalSettings
 
@@ -391,7 +391,7 @@ class ImpalaHyperparameters(Hyperparameters):
 class BCHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `bc`: it imitates, and needs no reward."""
 
-    demo_path: Text | None = Field(None, min_length=1, description=f"{DEMONSTRATIONS} Or else `teacher`.")
+    demo_path: PathText | None = Field(None, min_length=1, description=f"{DEMONSTRATIONS} Or else `teacher`.")
     teacher: Text | None = Field(
         None,
         min_length=1,

@@ -24,6 +24,7 @@ from headrace.config.fields import (
     Text,
     as_tuple,
     changed,
+    hint_at_module,
     is_reference,
     one_of,
     to_number,
@@ -65,7 +66,7 @@ def _stage_reference(value: object) -> object:
         return value
     module, dot, name = value.rpartition(".")
     meant = f"{module}:{name}"
-    hint = f"; did you mean '{meant}'?" if dot and is_reference(meant) else ""
+    hint = f"; did you mean '{meant}'?" if dot and is_reference(meant) else hint_at_module(value)
     raise ValueError(
         f"'{value}' is neither of the form module:Class nor a name that an installed package offers "
         f"(entry-point group {STAGE_GROUP}){hint}"

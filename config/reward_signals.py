@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from headrace.config.errors import Finding
-from headrace.config.fields import Flag, Float, Int, PlainMap, Reference, Settings, Text, report
+from headrace.config.fields import Flag, Float, Int, PathText, PlainMap, Reference, Settings, report
 from headrace.config.network_settings import NetworkSettings
 
 DEMONSTRATIONS = (
@@ -29,7 +29,7 @@ DEMONSTRATIONS = (
 class BehavioralCloningSettings(Settings):
     """Imitation of demonstrations between the updates of `ppo`, `poca` or `sac`."""
 
-    demo_path: Text = Field(min_length=1, description=DEMONSTRATIONS)
+    demo_path: PathText = Field(min_length=1, description=DEMONSTRATIONS)
     steps: Int = Field(0, ge=0, description="Agent steps over which it fades out; 0: it never does.")
     strength: Float = Field(1.0, ge=0, description="Its learning rate, as a factor on the trainer's.")
     samples_per_update: Int = Field(0, ge=0, description="Most demonstrated steps to use per update; 0: all there are.")
@@ -79,7 +79,7 @@ class CuriositySettings(LearnedSignalSettings):
 class GAILSettings(LearnedSignalSettings):
     """`gail`: the similarity to demonstrations, as judged by a discriminator network."""
 
-    demo_path: Text = Field(min_length=1, description=DEMONSTRATIONS)
+    demo_path: PathText = Field(min_length=1, description=DEMONSTRATIONS)
     use_actions: Flag = Field(False, description="The discriminator sees actions as well, not observations only.")
     use_vail: Flag = Field(False, description="The discriminator has a variational bottleneck (VAIL).")
 

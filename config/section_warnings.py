@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from headrace.config.behaviors import BehaviorSettings
@@ -11,6 +12,7 @@ from headrace.config.fields import changed
 from headrace.config.file_names import why_not_on_windows
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.listen import reaches_others
+from headrace.config.paths import is_of_windows
 from headrace.config.sections import Sections
 from headrace.config.trainers import declared_kind
 
@@ -56,6 +58,10 @@ def _about_other_systems(config: Sections) -> Iterator[Finding]:
         reason = why_not_on_windows(getattr(config.checkpoint_settings, key) or "")
         if reason:
             yield Finding(("checkpoint_settings", key), f"this run can't be moved to Windows: {reason}")
+    for section, path in (("checkpoint_settings", "results_dir"), ("env_settings", "env_path")):
+        given = getattr(getattr(config, section), path) or ""
+        if sys.platform != "win32" and is_of_windows(given):
+            yield Finding((section, path), f"'{given}' is a path of Windows, which leads nowhere here")
     by_lower: dict[str, str] = {}
     for name in config.behaviors:
         other = by_lower.setdefault(name.lower(), name)

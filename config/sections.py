@@ -22,6 +22,7 @@ from headrace.config.fields import (
     Float,
     Int,
     Names,
+    PathText,
     Reference,
     Settings,
     Text,
@@ -41,7 +42,7 @@ class EnvSettings(ChoosingSettings):
 
     choosable: ClassVar[Mapping[str, bool]] = {"num_envs": False}
 
-    env_path: Text | None = Field(
+    env_path: PathText | None = Field(
         None, min_length=1, description="The game's executable, of Unity or Godot; null: wait for the engine's editor."
     )
     env_args: Names | None = Field(None, description="Arguments for the executable.")
@@ -162,7 +163,7 @@ class RecordSettings(Settings):
 class ReplaySettings(Settings):
     """Recorded streams in place of environment and agent processor. Presence turns replay on."""
 
-    streams: Names = Field(
+    streams: Annotated[tuple[PathText, ...], BeforeValidator(as_tuple)] = Field(
         min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."
     )
     speed: Annotated[Literal["max", "realtime"] | Annotated[float, Strict()], BeforeValidator(_speed)] = Field(
@@ -185,7 +186,7 @@ class InferenceSettings(Settings):
         description="Episodes of each behaviour and team after which the run ends with their scores; null: Ctrl-C ends "
         f"it (with `video`: {USUAL_FILMED}).",
     )
-    video: Text | None = Field(
+    video: PathText | None = Field(
         None, min_length=1, description="Folder for a film of each episode, of one instance; null: none is filmed."
     )
     watch: Flag = Field(False, description="Open the environment's own window (`render_mode: human`), of one instance.")
@@ -227,7 +228,7 @@ class CheckpointSettings(Settings):
     )
     train_model: Flag = Field(False, description="Deprecated, without effect; a warning says so.")
     inference: Flag = Field(False, description="Act without learning, and save nothing.")
-    results_dir: Text = Field("results", min_length=1, description="Folder of all runs.")
+    results_dir: PathText = Field("results", min_length=1, description="Folder of all runs.")
 
     def _derive(self) -> None:
         if self.load_model:

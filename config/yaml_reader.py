@@ -13,6 +13,7 @@ otherwise stand for more values than any memory holds.
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from dataclasses import dataclass
@@ -158,7 +159,8 @@ def read_file(path: Path) -> Document:
         message = f"is no configuration: it has more than {MAX_BYTES:,} bytes, which is the most that is read"
         raise ConfigError([Mistake(name, None, "", message)])
     try:
-        text = raw.decode("utf-8-sig")
+        by_powershell = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # its `>` writes such files
+        text = raw.decode("utf-16" if by_powershell else "utf-8-sig")
         if path.suffix.lower() == ".json":
             text = text.replace("\t", " ")  # JSON may have them between its parts, YAML may not
     except UnicodeDecodeError as error:
@@ -196,6 +198,8 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     hint = "; indent with spaces" if error.problem and "'\\t'" in error.problem else ""
     if error.problem and "<block mapping start>" in error.problem:
         hint = "; begin keys of the same level in the same column"
+    if error.context and "double-quoted" in error.context and error.problem and "escape" in error.problem:
+        hint = "; a backslash in double quotes begins an escape: write paths in single quotes, or with /"
     return f"is not YAML: {', '.join(parts)}{hint}"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.config import EACH, EnvSettings, Override
+from headrace.config.paths import user_path
 
 _OPTIONAL = ("environment", "default_settings")
 """Sections that a file may lack: an option does not create them."""
@@ -29,7 +30,7 @@ class Option:
     """Its purpose, for `--help`."""
     metavar: str = ""
     """Name of its value; empty for a switch."""
-    kind: type = str
+    kind: Callable[[str], object] = str
     nargs: str | None = None
     value: Any = True
     """The value of a switch."""
@@ -99,7 +100,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
         Option("--seed", "env_settings.", "seed of all chance in the run (default: the file's; -1: random)", "N", int),
         Option("--torch-device", "torch_settings.device", "where trainers compute: cpu, cuda, cuda:1, …", "DEVICE"),
-        Option("--results-dir", "checkpoint_settings.", "where runs are kept (default: results)", "DIR"),
+        Option("--results-dir", "checkpoint_settings.", "where runs are kept (default: results)", "DIR", user_path),
         Option("--debug", "debug", "log in detail, and show what Unity executables print"),
     ),
     "environments": (
@@ -108,6 +109,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "env_settings.env_path",
             "executable of a game of Unity or Godot; without it, the editor is waited for",
             "PATH",
+            user_path,
         ),
         Option(
             "--num-envs",
@@ -312,8 +314,8 @@ OLD_OPTIONS: tuple[tuple[Option, Translate], ...] = (
     (Option("--cpu", "", "--torch-device cpu"), _cpu),
     (Option("--torch", "", "no effect"), _needless(_NO_FRAMEWORK.format("--torch"))),
     (Option("--tensorflow", "", "no effect"), _needless(_NO_FRAMEWORK.format("--tensorflow"))),
-    (Option("--curriculum", "", "environment_parameters", "PATH"), _old_file("--curriculum", "curriculum")),
-    (Option("--sampler", "", "environment_parameters", "FILE"), _old_file("--sampler", "sampler")),
+    (Option("--curriculum", "", "environment_parameters", "PATH", user_path), _old_file("--curriculum", "curriculum")),
+    (Option("--sampler", "", "environment_parameters", "FILE", user_path), _old_file("--sampler", "sampler")),
     (Option("--lesson", "", "environment_parameters, without the lessons before it", "N", int), _lesson),
     (Option("--num-runs", "", "refused, unless 1", "N", int), _num_runs),
     (Option("--multi-gpu", "", "refused"), _multi_gpu),

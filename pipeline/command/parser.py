@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config import Override, RunConfig
+from headrace.config.paths import user_path
 from headrace.pipeline.command.options import OPTIONS, add_old_options, current_overrides, translations
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.process import version_of
@@ -63,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
         "paths",
         metavar="CONFIG",
         nargs="*",
+        type=user_path,
         help="the YAML file; ML-Agents' training files work as they are. Without one, whatever behaviours the "
         "environment has learn with the defaults",
     )
@@ -92,7 +94,12 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="with --validate: check the file alone, without trying the run or looking for what it names on the disk",
     )
-    add("--convert", metavar="OLD", help="print a file of an older version of ML-Agents in today's form; run nothing")
+    add(
+        "--convert",
+        metavar="OLD",
+        type=user_path,
+        help="print a file of an older version of ML-Agents in today's form; run nothing",
+    )
     add(
         "-v",
         "--verbose",
@@ -102,36 +109,43 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
     add("--version", action="version", version=f"headrace {version_of('headrace')}")
 
 
+def _file(text: str) -> Path:
+    return Path(user_path(text))
+
+
 def _add_run_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--to-demo",
         metavar=("FROM", "TO"),
         nargs=2,
+        type=user_path,
         help="write recorded streams as Unity's .demo files: FROM is what a demo_path may be, TO a file or a folder",
     )
     add(
         "--export-onnx",
         metavar="RUN_FOLDER",
-        type=Path,
+        type=_file,
         help="write the .onnx files of a run, such as results/ppo, anew from its .pt files",
     )
     add(
         "--plot",
         metavar="RUN",
         nargs="+",
+        type=user_path,
         help="draw reward, rating and losses of runs into a picture; of several seeds mean and spread",
     )
     add(
         "--plot-file",
         metavar="PNG",
-        type=Path,
+        type=_file,
         help="where --plot draws (default: curves.png, of one run in its folder, of several here)",
     )
     add(
         "--tournament",
         metavar="PLAYER",
         nargs="+",
+        type=user_path,
         help="let policies of runs, models and scripts play each other, --episodes N games a pair (default: 20), and "
         "print a rated table; one run alone: its policies and the game's scripted player",
     )
@@ -139,6 +153,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--view",
         metavar="RUN",
         nargs="+",
+        type=user_path,
         help="serve the live page over runs in their folders, two side by side; with --monitor=HOST:PORT, there",
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config.paths import user_path
 from headrace.pipeline.actions import train
 from headrace.pipeline.command.parser import OURS
 from headrace.pipeline.common.errors import CommandError
@@ -69,10 +70,11 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
+    path: Mapping[str, Any] = {"metavar": "PATH", "type": user_path}
     add("--trainer", choices=TRAINERS, default="sb3", help="whose settings: sb3's example (default), sf, rllib's file")
-    add("--env_path", metavar="PATH", help="the exported game; without it, the editor is waited for")
-    add("--config_file", metavar="FILE", help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)")
-    add("--experiment_dir", metavar="DIR", help="folder of all experiments (logs/<trainer>)")
+    add("--env_path", **path, help="the exported game; without it, the editor is waited for")
+    add("--config_file", metavar="FILE", type=user_path, help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)")
+    add("--experiment_dir", metavar="DIR", type=user_path, help="folder of all experiments (logs/<trainer>)")
     add("--experiment_name", metavar="NAME", default="experiment", help="the experiment's own folder (experiment)")
     add("--seed", type=int, default=0, help="seed of the experiment (0)")
     add("--base_port", "--base-port", type=int, metavar="PORT", help="port of the first game, ours alone (11008)")
@@ -82,10 +84,26 @@ def _parser() -> argparse.ArgumentParser:
     add("--speedup", type=float, default=1.0, metavar="X", help="times as fast as the game is meant to be (1)")
     add("--viz", action="store_true", help="show the builds' windows; pictures of cameras need them")
     add("--linear_lr_schedule", action="store_true", help="let the learning rate fall to 0 at the last step")
-    add("--resume_model_path", "--restore", metavar="PATH", help="go on from a model of --save_model_path")
-    add("--save_model_path", metavar="PATH", help="also save the experiment's last checkpoint as PATH.zip")
+    add(
+        "--resume_model_path",
+        "--restore",
+        metavar="PATH",
+        type=user_path,
+        help="go on from a model of --save_model_path",
+    )
+    add(
+        "--save_model_path",
+        metavar="PATH",
+        type=user_path,
+        help="also save the experiment's last checkpoint as PATH.zip",
+    )
     add("--save_checkpoint_frequency", type=int, metavar="N", help="steps between checkpoints (50,000)")
-    add("--onnx_export_path", metavar="PATH", help="also write the model as PATH.onnx; it is in the experiment anyway")
+    add(
+        "--onnx_export_path",
+        metavar="PATH",
+        type=user_path,
+        help="also write the model as PATH.onnx; it is in the experiment anyway",
+    )
     add(
         "--inference",
         "--eval",

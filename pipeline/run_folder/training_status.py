@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from headrace.pipeline.common.process import version_of
@@ -43,7 +43,7 @@ class ExportEntry:
         """Return the entry with its files under `run_folder`, which may have been moved since."""
 
         def here(file: str) -> str:
-            path = Path(file)
+            path = PureWindowsPath(file)  # which knows the separators of all systems
             return str(run_folder / path.parent.name / path.name)
 
         beside = tuple(here(file) for file in self.auxiliary_file_paths)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.config.paths import user_path
 from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.policies.model_files import (
     ModelFile,
@@ -163,9 +164,9 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
 
 def _named(argument: str) -> tuple[str, str]:
     name, sign, reference = argument.partition("=")
-    if not sign or "/" in name or Path(argument).exists():
-        return "", argument
-    return name, reference
+    if not sign or not {"/", "\\"}.isdisjoint(name) or Path(argument).exists():
+        return "", user_path(argument)
+    return name, user_path(reference)
 
 
 def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:

@@ -1,0 +1,46 @@
+"""Paths as users write them, in a file or on the command line: the one reader of all of them."""
+
+from __future__ import annotations
+
+import ntpath
+import os
+import re
+import sys
+
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
+
+def user_path(text: str, platform: str = sys.platform) -> str:
+    r"""Return a path as this system has it; also of what begins with a path, such as `runs/first@best`.
+
+    `~` and variables (`$HOME`, on Windows `%USERPROFILE%` as well) are replaced. On Windows `C:runs`, which lies in
+    whatever folder the drive is in, becomes absolute; elsewhere a relative path of Windows (`builds\ball`) gets
+    slashes, unless there is such a file.
+    """
+    path = os.path.expandvars(os.path.expanduser(text))
+    if platform == "win32":
+        drive, rest = ntpath.splitdrive(path)
+        return ntpath.abspath(path) if drive and rest and rest[0] not in "\\/" else path
+    is_relative = "\\" in path and not is_of_windows(path)
+    return path.replace("\\", "/") if is_relative and not os.path.exists(path) else path
+
+
+def is_of_windows(path: str) -> bool:
+    """True for an absolute path of Windows."""
+    return _OF_WINDOWS.match(path) is not None
+
+
+def checked_path(value: object) -> object:
+    """Read a path in a configuration.
+
+    Raises:
+        ValueError: if YAML has read a part of it as something else.
+    """
+    if not isinstance(value, str):
+        return value
+    if not value.isprintable() and (found := re.search(r"[\x00-\x1f]", value)):
+        raise ValueError(
+            f"{value!r} holds {found[0]!r}, as a backslash in double quotes begins an escape; write the path in single "
+            "quotes, or with /"
+        )
+    return user_path(value)
