@@ -64,4 +64,5 @@ async def _keep(ends: list[LinkEnd]) -> None:
 if __name__ == "__main__":
     orders = msgpack.unpackb(sys.stdin.buffer.read())
     does: Any = {"produce": _produce, "keep": _keep}[orders.pop("does")]
-    asyncio.run(does([LinkEnd.from_ticket(ticket) for ticket in orders.pop("tickets")], **orders))
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # as in hosts
+        runner.run(does([LinkEnd.from_ticket(ticket) for ticket in orders.pop("tickets")], **orders))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "design.md").read_text()
+PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 NAMES = sorted(set(re.findall(r"`((?:config|headrace|queues|stages|pipeline)(?:\.\w+)*:\w+)`", PAGE)))
 PATHS = sorted(
     set(re.findall(r"`((?:config|headrace|queues|stages|pipeline|tests|bin|benchmarks)/[\w./{},-]*)`", PAGE))

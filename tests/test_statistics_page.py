@@ -32,7 +32,11 @@ ANYTHING = "\0"
 
 def documented() -> set[str]:
     """The names in the first columns of the page's tables."""
-    cells = [line.split("|")[1] for line in (ROOT / "docs" / "statistics.md").read_text().splitlines() if "|" in line]
+    cells = [
+        line.split("|")[1]
+        for line in (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").splitlines()
+        if "|" in line
+    ]
     names = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
     assert len(names) == len(set(names)), "each is explained once"
     return {re.sub(r"<[^>]*>", ANYTHING, name) for name in names} - {f"Environment/{ANYTHING}"}  # which all would fit
@@ -42,7 +46,11 @@ def documented() -> set[str]:
 def written_in_the_sources() -> set[str]:
     """Names that stand in the sources, filled in or not; those of trainers only if they are not all to be filled in."""
     found = set()
-    sources = (path.read_text() for package in ("stages", "pipeline") for path in (ROOT / package).rglob("*.py"))
+    sources = (
+        path.read_text(encoding="utf-8")
+        for package in ("stages", "pipeline")
+        for path in (ROOT / package).rglob("*.py")
+    )
     for source in filter(NAME.search, sources):
         parts: set[int] = set()  # of texts that are filled in: they come after these, and are no names by themselves
         for node in ast.walk(ast.parse(source)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,6 @@ def mistakes_of(load: Load, tmp_path: Path) -> MistakesOf:
     def refused(text: str, *overrides: str) -> list[str]:
         with pytest.raises(ConfigError) as caught:
             load(text, *overrides)
-        return [line.removeprefix(f"{tmp_path}/") for line in str(caught.value).splitlines()]
+        return [line.removeprefix(f"{tmp_path}{os.sep}") for line in str(caught.value).splitlines()]
 
     return refused

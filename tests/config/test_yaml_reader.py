@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,7 @@ def test_what_is_larger_than_any_configuration_is_refused_before_it_is_expanded(
     assert line is None or mistake.line == line
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no /dev/zero")
 def test_a_file_without_end_is_not_read_to_its_end():
     with pytest.raises(ConfigError, match="more than 1,000,000 bytes"):
         read_file(Path("/dev/zero"))

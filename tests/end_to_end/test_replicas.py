@@ -49,13 +49,13 @@ def test_a_recorded_run_of_two_replicas_is_replayed_and_resumed_by_one_and_by_th
         assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= steps
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
-def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_with_new_ones(start, number):
+@pytest.mark.parametrize("name", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
+def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_with_new_ones(start, name):
     limits = {"pipeline__supervision__learners": {"warn_s": 4.0, "end_s": 4.0}}
     command = start(cartpole(**TWO, **LONG, **limits))
     before = command.until_checkpoint(0).number
     actor, learner, follower = (command.pid_of(name) for name in ("actor-0", LEARNER, FOLLOWER))
-    os.kill(follower, number)
+    os.kill(follower, signal.Signals[name])
     command.until(lambda: f"{LEARNER} goes on from step" in command.output, "another learner")
     command.until_checkpoint(before + 2)  # one may have been under way
     assert command.pid_of("actor-0") == actor
@@ -63,9 +63,9 @@ def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_with_
     assert command.pid_of(FOLLOWER) != follower
     command.interrupt()
     assert command.wait() == 0, command.output
-    how = rf"{FOLLOWER} was killed by signal 9" if number == signal.SIGKILL else rf".* \({FOLLOWER}\)"
+    how = rf"{FOLLOWER} was killed by signal 9" if name == "SIGKILL" else rf".* \({FOLLOWER}\)"
     assert re.search(rf"The process of {LEARNER} was ended, because {how}. Starting it again", command.output)
-    if number == signal.SIGSTOP:
+    if name == "SIGSTOP":
         assert f"{FOLLOWER} does not answer its learner: its process does not run" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import statistics
 import sys
@@ -81,6 +80,7 @@ def test_at_the_limit_of_descriptors_a_replacement_that_can_not_be_started_ends_
     command = start(cartpole(**LONG, **UNLIMITED))
     command.until_checkpoint(0)
     main = command.process.pid
+    resource = pytest.importorskip("resource")
     resource.prlimit(main, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{main}/fd")) + 8, 4096))
     os.kill(command.pid_of("actor-0"), signal.SIGKILL)
     assert command.wait() == 1, command.output

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from headrace.queues.held_files import ON_LOOP, PAUSES_S, once_released
@@ -43,7 +45,8 @@ def test_a_file_that_is_held_for_good_is_named_with_what_to_do():
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "gone"), OSError(28, "full"), PermissionError(13, "on Linux")])
-def test_other_errors_are_raised_at_once(error):
+def test_other_errors_are_raised_at_once(error, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
     file = File(1, error)
     with pytest.raises(type(error)):
         once_released(file.replace, file.pauses.append)

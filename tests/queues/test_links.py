@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,9 @@ async def test_what_a_dead_producer_left_half_written_is_passed_over():
             assert receiver.broken == ()
 
 
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="a TCP connection that is closed before all was read is reset, there and back"
+)
 @virtual_time
 async def test_what_a_producer_had_sent_before_it_died_arrives_even_if_it_can_not_be_answered():
     theirs, ours = make_link(LinkSpec(2, SLAB))

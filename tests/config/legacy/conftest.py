@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def take(write: Written, tmp_path: Path) -> Taken:
         assert converted.warnings == config.warnings
         data = read_text(converted.text, "new.yaml").data
         of_old_keys = [each for each in config.warnings if not left & set(without_places([each]))]
-        notes = [each.removeprefix(f"{tmp_path}/") for each in of_old_keys]
+        notes = [each.removeprefix(f"{tmp_path}{os.sep}") for each in of_old_keys]
         return Taken_(config, data, converted.text, notes)
 
     return taken
@@ -75,6 +76,6 @@ def refuse(write: Written, tmp_path: Path) -> Callable[..., list[str]]:
         with pytest.raises(ConfigError) as again:
             convert(path, **files)
         assert str(again.value) == str(caught.value)
-        return [line.removeprefix(f"{tmp_path}/") for line in str(caught.value).splitlines()]
+        return [line.removeprefix(f"{tmp_path}{os.sep}") for line in str(caught.value).splitlines()]
 
     return refused
