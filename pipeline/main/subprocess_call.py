@@ -16,6 +16,8 @@ import msgpack
 from headrace.config import RunConfig
 from headrace.config.tables import plugin_modules
 from headrace.pipeline.common.process import let_child_find_us, start_python, use_one_thread
+from headrace.pipeline.hosts.failures import how_it_ended
+from headrace.pipeline.hosts.last_words import RAISED, LastWords
 
 _GRACE_S = 60.0
 """After the time limit, at which the child writes its stack and ends, and for its start and its imports before."""
@@ -60,34 +62,38 @@ def call_in_subprocess(
             "arguments": arguments,
             "imports": imports,
         }
-        status = _run(msgpack.packb(request), timeout_s + _GRACE_S)
+        status, words = _run(msgpack.packb(request), timeout_s + _GRACE_S)
         written = Path(folder) / "answer"
         if written.exists():
             said = msgpack.unpackb(written.read_bytes(), use_list=False, strict_map_key=False)
             return NoAnswer(status, error=said["error"]) if "error" in said else said["answer"]
-        stacks = Path(folder) / "stacks"
-        text = stacks.read_text(encoding="utf-8", errors="replace") if stacks.exists() else ""
-        return NoAnswer(None if text.startswith(_TOO_LONG) else status, text)
+    if RAISED in words:
+        return NoAnswer(status, error=f"the process that tries it {how_it_ended(status or 0)}:\n{words}")
+    return NoAnswer(None if words.startswith(_TOO_LONG) else status, words)
 
 
-def _run(request: bytes, timeout_s: float) -> int | None:
-    """Run the child; its exit status, None if it took too long. What it has started is ended with it."""
+def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
+    """Run the child; its exit status, None if it took too long, and its words. What it has started ends with it."""
     quiet = {**os.environ, "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}  # no window
     let_child_find_us(quiet)
     use_one_thread(quiet)
+    words = LastWords()
     child = start_python(
-        ["-P", "-m", "headrace.pipeline.main.subprocess_entry"],
+        ["-P", "-m", "headrace.pipeline.main.subprocess_entry", words.argument],
         quiet,
         shows=False,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,  # whatever an environment prints is not ours
         stderr=subprocess.DEVNULL,
+        **words.options,
     )
+    in_time = True
     try:
         child.communicate(request, timeout_s)
     except subprocess.TimeoutExpired:
-        return None
+        in_time = False
     finally:
         child.kill_all()
         child.wait()
-    return child.returncode
+        said = words.take()
+    return child.returncode if in_time else None, said

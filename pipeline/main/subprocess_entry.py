@@ -5,29 +5,39 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import traceback
 from pathlib import Path
 
-import msgpack
-
-from headrace.config import RunConfig
-from headrace.config.environment_kinds import load_entry
-from headrace.config.tables import import_plugins
 from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.common.process import follow_path_of_main, import_early
-from headrace.stages.errors import describe_error
+from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
 
 
-def main() -> None:
-    """Call the function; ends the process at once, with whatever threads that has left."""
+def main(last_words: str) -> None:
+    """Answer the request, and end the process at once, with whatever threads that has left."""
     prepare_output()  # for what the user's code prints
+    descriptor = open_last_words(last_words)
+    try:
+        _answer(descriptor)
+    except BaseException:
+        write_last_words(descriptor, traceback.format_exc())
+        os._exit(1)
+    os._exit(0)
+
+
+def _answer(descriptor: int) -> None:
+    import msgpack  # here, so that an import that fails is told
+
+    from headrace.config import RunConfig
+    from headrace.config.environment_kinds import load_entry
+    from headrace.config.tables import import_plugins
+    from headrace.stages.errors import describe_error
+
     request = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
     follow_path_of_main(request["path"])
-    folder = Path(request["folder"])
-    stacks = (folder / "stacks").open("w", encoding="utf-8")
-    faulthandler.enable(stacks, all_threads=False)  # for a segmentation fault
     import_early(request["imports"])
     # Then it ends itself, also where nobody is left to end it.
-    faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=stacks)
+    faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=descriptor)
     path = Path(request["config_path"]) if request["config_path"] else None
     try:
         import_plugins(request["plugins"])
@@ -37,11 +47,10 @@ def main() -> None:
     else:
         written = {"answer": answer}
     faulthandler.cancel_dump_traceback_later()
-    part = folder / "answer.part"
+    part = Path(request["folder"]) / "answer.part"
     part.write_bytes(msgpack.packb(written))
-    part.replace(folder / "answer")
-    os._exit(0)
+    part.replace(part.with_suffix(""))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

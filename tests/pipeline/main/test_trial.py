@@ -100,6 +100,17 @@ def test_an_environment_that_ends_or_hangs_is_one_message_with_its_place(name, w
 
 
 @pytest.mark.lengthy
+def test_a_process_that_can_not_start_to_try_it_shows_why(path, capfd, monkeypatch):
+    (path.parent / "modules").mkdir()
+    (path.parent / "modules" / "msgpack.py").write_text("raise ImportError('DLL load failed')\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(path.parent / "modules"))
+    assert main([str(path), "--validate"]) == 2
+    told = capfd.readouterr().err
+    assert "ended with status 1:\nTraceback (most recent call last)" in told
+    assert told.count("ImportError: DLL load failed") == 1
+
+
+@pytest.mark.lengthy
 def test_what_an_environment_prints_is_not_shown(path, capfd):
     assert main([str(path), "--validate"]) == 0
     out, err = capfd.readouterr()
