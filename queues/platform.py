@@ -1,7 +1,8 @@
 """The parts that differ between operating systems: memory shared by processes, and passing it and sockets to a child.
 
-`HEADRACE_PLATFORM=plain` in the environment turns the fast paths off, so that tests can show that nothing
-depends on them. The Windows branches are run by Windows' Python under Wine (`make windows`).
+`HEADRACE_PLATFORM=plain` in the environment turns off what Linux alone has, so that tests can show that nothing
+depends on it; docs/platforms.md lists each such thing. The Windows branches are run by Windows' Python under Wine
+(`make windows`).
 
 Nothing here has a name that could stay behind: memory is an unnamed file, which children get as an open
 descriptor, or on Windows a mapping that the system frees with its last handle. So nothing is left to clean up,
@@ -33,9 +34,9 @@ Ticket = int | str | bytes
 """Plain data with which a child opens a socket or a segment."""
 
 
-def plain() -> bool:
-    """True if the fast paths are switched off."""
-    return os.environ.get("HEADRACE_PLATFORM") == "plain"
+def on_linux() -> bool:
+    """True where Linux's own means may be used: there, unless `HEADRACE_PLATFORM=plain` switches them off."""
+    return sys.platform == "linux" and os.environ.get("HEADRACE_PLATFORM") != "plain"
 
 
 def poison_returned_slabs() -> bool:
@@ -90,7 +91,7 @@ def create_segment(size: int) -> Segment:
     """
     if sys.platform == "win32":
         return Segment(f"headrace-{os.getpid()}-{os.urandom(8).hex()}", size)
-    for make in () if plain() else (_anonymous_memory, _fast_folder_file):
+    for make in (_anonymous_memory, _fast_folder_file) if on_linux() else ():
         descriptor = make(size)
         if descriptor is not None:
             return Segment(descriptor, size)
@@ -170,7 +171,7 @@ def _descriptor(thing: socket.socket | Segment) -> int:
 
 def _anonymous_memory(size: int) -> int | None:
     """Memory outside every mounted file system, so bound by no quota of `/dev/shm`. Linux only."""
-    if sys.platform != "linux" or not hasattr(os, "memfd_create"):
+    if not hasattr(os, "memfd_create"):  # of a C library that is older
         return None
     try:
         descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
@@ -214,6 +215,10 @@ def _file_in(folder: str, size: int) -> int:
         os.truncate(file.fileno(), size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
+        else:  # macOS
+            for start in range(0, size, _CHUNK):
+                file.write(bytes(min(_CHUNK, size - start)))
+            file.flush()
         return os.dup(file.fileno())
 
 

@@ -163,6 +163,10 @@ class ProcessUsage(NamedTuple):
 
 def read_usage(pid: int) -> ProcessUsage | None:
     """Return what a process uses; None if it is gone, or this system does not tell."""
+    from headrace.queues.platform import on_linux  # not above: it imports NumPy, and variables have to be set before
+
+    if not on_linux():
+        return None
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])

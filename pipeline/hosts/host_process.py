@@ -31,7 +31,7 @@ from headrace.pipeline.hosts.failures import describe_failure
 from headrace.pipeline.hosts.lifeline import HostLifeline, die_with
 from headrace.pipeline.hosts.links import ProcessEdges
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
-from headrace.queues.platform import open_socket, take_over
+from headrace.queues.platform import on_linux, open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute
 
@@ -190,7 +190,7 @@ def keep_freed_memory() -> bool:
     The system clears each page that it gives out: of an update from pictures, whose tensors are of tens of megabytes
     each and live for milliseconds, that is a sixth. Only glibc can be told; elsewhere nothing is changed.
     """
-    if not sys.platform.startswith("linux"):
+    if not on_linux():
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # musl

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from headrace.pipeline.common.loop_watch import describe_holder, own_frames
 from headrace.pipeline.hosts.process_cleanup import end_group
+from headrace.queues.platform import on_linux
 
 ANSWER_S = 2.0
 """Seconds in which a host answers, unless it is stopped, or a C call holds Python's lock."""
@@ -30,7 +31,7 @@ _DUMP = getattr(signal, "SIGURG", None)
 
 def die_with(parent: int) -> None:
     """In a host: let the system kill this process with the parent, where it can; end at once if it is gone already."""
-    if sys.platform == "linux":
+    if on_linux():
         import ctypes
 
         set_parent_death_signal = 1

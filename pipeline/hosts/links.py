@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.links import LinkEnd, make_link
-from headrace.queues.platform import plain
+from headrace.queues.platform import on_linux
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
 from headrace.queues.slabs import LinkSpec
@@ -26,12 +26,12 @@ UNTOUCHED_SLAB = 32 * 2**20
 """Slab size where memory is only taken when it is touched: generous, for it costs address space alone."""
 
 RESERVED_SLAB = 2 * 2**20
-"""Slab size where every byte is set aside at once (files in the temporary folder)."""
+"""Slab size where every byte is set aside at once (files in the temporary folder, and Windows' mappings)."""
 
 
 def default_slab_bytes() -> int:
     """Size of a slab where the configuration does not say."""
-    return RESERVED_SLAB if plain() else UNTOUCHED_SLAB
+    return UNTOUCHED_SLAB if on_linux() else RESERVED_SLAB
 
 
 def trajectory_link(maxlen: int, slab_bytes: int | None) -> LinkSpec:

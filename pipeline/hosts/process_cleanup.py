@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -40,9 +39,9 @@ def mark_of(pid: int) -> str:
 @functools.cache
 def sweeps() -> bool:
     """Return True if there is a sweeper; elsewhere main ends a dead host's process group, and nothing more."""
-    from headrace.queues.platform import plain  # not above: the first child is marked before much is imported
+    from headrace.queues.platform import on_linux  # not above: the first child is marked before much is imported
 
-    if sys.platform != "linux" or plain():
+    if not on_linux():
         return False
     try:
         process = os.pidfd_open(os.getpid())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import signal
@@ -14,7 +15,7 @@ import pytest
 import yaml
 from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled
 from run_folders import digest, read_whole_checkpoint
-from runs import COMMAND, PATIENCE_S, run_here
+from runs import COMMAND, PATIENCE_S, assert_no_children, run_here
 
 from headrace.config import RunConfig, load_config
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
@@ -29,7 +30,8 @@ from headrace.config import load_config
 from headrace.pipeline.run import run
 
 def surroundings():
-    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE)
+    names = ("SIGINT", "SIGTERM", "SIGCHLD", "SIGPIPE", "SIGBREAK")
+    watched = [getattr(signal, name) for name in names if hasattr(signal, name)]
     return [
         [str(signal.getsignal(number)) for number in watched],
         [str(handler) for handler in logging.getLogger().handlers], logging.getLogger().level,
@@ -47,6 +49,7 @@ print(json.dumps({{
 """
 
 
+@pytest.mark.windows_too
 def test_a_script_without_a_main_guard_may_run_hosts_in_processes(tmp_path):
     settings = {"results_dir": str(tmp_path / "results"), "run_id": "mine"}
     config = tmp_path / "mine.yaml"
@@ -126,6 +129,18 @@ def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed_and_says_why(tm
         )
         == 1
     )
+
+
+@pytest.mark.windows
+@pytest.mark.parametrize("loop", ["SelectorEventLoop", "ProactorEventLoop"])  # of Jupyter's versions
+def test_in_a_notebook_it_is_awaited_whatever_loop_runs_there(tmp_path, monkeypatch, loop):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # without a descriptor, as IDLE's
+    settings = {"results_dir": str(tmp_path), "run_id": "run"}
+    with asyncio.Runner(loop_factory=getattr(asyncio, loop)) as runner:
+        result = runner.run(run_async({**cartpole(), "checkpoint_settings": settings}))
+    assert result.behaviors["CartPole"].step >= 3000
+    assert_no_children()
 
 
 async def test_within_a_running_loop_it_is_awaited_and_may_be_cancelled(tmp_path):

@@ -181,6 +181,17 @@ def test_without_a_fast_folder_it_is_a_file_in_the_temporary_folder(monkeypatch:
     segment.close()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="its memory is no file")
+def test_room_is_set_aside_where_the_system_has_no_call_for_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    size = 3 * 2**16 + 5
+    segment = create_segment(size)
+    status = os.fstat(int(segment.handle))
+    assert (status.st_size, status.st_blocks * 512 >= size) == (size, True)
+    segment.close()
+
+
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room can't be set aside here")
 def test_more_memory_than_there_is_fails_when_it_is_made_and_not_when_it_is_used(
     monkeypatch: pytest.MonkeyPatch,

@@ -1,0 +1,33 @@
+"""`HEADRACE_PLATFORM=plain`: nothing that Linux alone has is used, as elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+import pytest
+
+from headrace.pipeline.hosts.host_process import keep_freed_memory
+from headrace.pipeline.hosts.lifeline import die_with
+from headrace.pipeline.hosts.process_cleanup import sweeps
+from headrace.queues.platform import create_segment
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """What was called of Linux alone."""
+    called = []
+    for module, name in ((os, "memfd_create"), (os, "pidfd_open"), (ctypes, "CDLL")):
+        monkeypatch.setattr(module, name, lambda *_, name=name: called.append(name), raising=False)
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    sweeps.cache_clear()
+    yield called
+    sweeps.cache_clear()
+
+
+def test_plain_turns_off_what_linux_alone_has(refused):
+    create_segment(4096).close()
+    die_with(os.getppid())
+    assert not keep_freed_memory()
+    assert not sweeps()
+    assert refused == []
