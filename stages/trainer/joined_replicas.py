@@ -13,6 +13,8 @@ from torch.distributed import ProcessGroup, ProcessGroupGloo
 from headrace.stages.trainer.protocol import ReplicaLostError, Replicas
 
 LOOPBACK = "127.0.0.1"
+_LIBUV = False
+"""It serves hundreds of replicas quicker; torch's builds for Windows lack it."""
 
 
 class JoinedReplicas(Replicas):
@@ -79,7 +81,7 @@ def listen(size: int, address: str = LOOPBACK) -> TCPStore:
     # torch's own socket would listen on all addresses.
     sock = socket.create_server((address, 0))
     port = sock.getsockname()[1]
-    return TCPStore(address, port, size, True, wait_for_workers=False, master_listen_fd=sock.detach())
+    return TCPStore(address, port, size, True, wait_for_workers=False, master_listen_fd=sock.detach(), use_libuv=_LIBUV)
 
 
 def connect(address: str, port: int, size: int) -> TCPStore:
@@ -89,7 +91,7 @@ def connect(address: str, port: int, size: int) -> TCPStore:
         ReplicaLostError: if nobody listens there.
     """
     try:
-        return TCPStore(address, port, size, False, wait_for_workers=False)
+        return TCPStore(address, port, size, False, wait_for_workers=False, use_libuv=_LIBUV)
     except RuntimeError as error:
         text = f"the learner's first replica can't be reached at {address}:{port}: {_first_line(error)}"
         raise ReplicaLostError(text) from error
