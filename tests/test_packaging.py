@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -32,6 +33,7 @@ EXTRAS = (
     "peers",
     "plot",
     "ray",
+    "test",
     "video",
     "wandb",
     "zoo",
@@ -309,6 +311,14 @@ def test_everything_that_gets_installed_is_pinned(extra):
 
 def test_every_extra_is_looked_at():
     assert set(wanted()) == set(EXTRAS)
+
+
+def test_every_version_of_python_that_is_named_is_tested_in_public():
+    read = configparser.ConfigParser()
+    read.read(ROOT / "setup.cfg", encoding="utf-8")
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))["jobs"]
+    named = re.findall(r"Python :: (3\.\d+)", read["metadata"]["classifiers"])
+    assert [jobs[job]["strategy"]["matrix"]["python"] for job in ("linux", "elsewhere")] == [named, named]
 
 
 # Pages. --------------------------------------------------------------------------------------------------------------
