@@ -25,6 +25,7 @@ EXTRAS = (
     "",
     "atari",
     "box2d",
+    "monitor",
     "mujoco",
     "pettingzoo",
     "league",

@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,12 +163,17 @@ class ProcessUsage(NamedTuple):
     """Resident bytes; pages that several processes share count in each."""
 
 
-def read_usage(pid: int) -> ProcessUsage | None:
-    """Return what a process uses; None if it is gone, or this system does not tell."""
-    from headrace.queues.platform import on_linux  # not above: it imports NumPy, and variables have to be set before
+def usage_lacks() -> str:
+    """Return what reading the usage of processes lacks here; empty if nothing."""
+    if _reads_proc() or _psutil() is not None:
+        return ""
+    return "CPU and memory of processes are read by the package psutil here: pip install 'headrace[monitor]'"
 
-    if not on_linux():
-        return None
+
+def read_usage(pid: int) -> ProcessUsage | None:
+    """Return what a process uses; None if it is gone, or nothing tells (`usage_lacks`)."""
+    if not _reads_proc():
+        return _usage_by_psutil(pid)
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
@@ -174,3 +181,27 @@ def read_usage(pid: int) -> ProcessUsage | None:
         return None
     cpu_s = sum(map(int, text.rpartition(")")[2].split()[_CPU_FIELDS])) / _TICKS
     return ProcessUsage(time.monotonic(), cpu_s, pages * _PAGE)
+
+
+def _reads_proc() -> bool:
+    from headrace.queues.platform import on_linux  # not above: it imports NumPy, and variables have to be set before
+
+    return on_linux()
+
+
+@cache
+def _psutil() -> Any:
+    """The package psutil; None if it is not installed."""
+    return importlib.import_module("psutil") if find_spec("psutil") is not None else None
+
+
+def _usage_by_psutil(pid: int) -> ProcessUsage | None:
+    psutil = _psutil()
+    if psutil is None:
+        return None
+    try:
+        process = psutil.Process(pid)
+        times, memory = process.cpu_times(), process.memory_info().rss
+    except psutil.Error:
+        return None
+    return ProcessUsage(time.monotonic(), times.user + times.system, memory)

@@ -26,7 +26,13 @@ DUMP_S = 0.5
 _ASK, _END = b"?", b"\0"
 _ENDED = "its process has just ended"
 _DUMP = getattr(signal, "SIGURG", None)
-"""Makes a host write its stack even while a C call holds Python's lock; ignored where it is not handled."""
+"""Makes a host write its stack even while a C call holds Python's lock; ignored where it is not handled. Windows has no
+such signal."""
+_SILENT = "its process does not run: it was stopped, or the machine has no time for it"
+_SILENT_ON_WINDOWS = (
+    "its process does not answer: it is in a call that holds Python's lock, which can't be looked into on Windows, it "
+    "was stopped, or the machine has no time for it"
+)
 
 
 def die_with(parent: int) -> None:
@@ -100,7 +106,7 @@ class MainLifeline:
                     return f"in a call that holds Python's lock\n{_turned(dumped.decode(errors='replace'))}"
         except (OSError, ValueError):  # its end, or main's, was closed
             return _ENDED
-        return "its process does not run: it was stopped, or the machine has no time for it"
+        return _SILENT if _DUMP is not None else _SILENT_ON_WINDOWS
 
     async def _read(self, seconds: float) -> bytes:
         """Read an answer to its end, or what there is of it by then.

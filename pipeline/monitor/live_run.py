@@ -13,7 +13,7 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.pipeline.common.process import ProcessUsage, read_usage
+from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.reporting.console import OURS
 from headrace.pipeline.reporting.history import History
 
@@ -47,7 +47,7 @@ class LiveRun:
 
     def receive(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
         """Take a state from main, and the reports of leagues if they are new."""
-        state["hosts"] = self._processes.look(state["hosts"])
+        state["hosts"], state["usage_lacks"] = self._processes.look(state["hosts"]), usage_lacks()
         self._state, self._at = state, time.monotonic()
         if leagues is not None:
             self._leagues = [league_for_page(report) for report in leagues]

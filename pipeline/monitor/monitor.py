@@ -19,6 +19,7 @@ from aiohttp import web
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.config.sections import MonitorSettings
 from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.process import usage_lacks
 from headrace.pipeline.common.run_parts import wanted_sides
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
@@ -147,6 +148,8 @@ async def monitored(
     try:
         with tail.listening():
             log.info("The live page of this run: %s", page.address)
+            if lacking := usage_lacks():
+                log.info("%s.", lacking)
             yield watch.look
     finally:
         watch.end()

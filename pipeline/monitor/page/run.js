@@ -139,7 +139,7 @@ export class Run {
     if (!this.run.live) return;
     if (state.hosts.length) fill(this.graph, drawGraph(state));
     fill(this.queues, queueTable(state));
-    fill(this.hosts, hostTable(state));
+    fill(this.hosts, hostTable(state), state.usage_lacks ? h("p", {}, state.usage_lacks) : null);
   }
 
   /** @param {any[]} lines @param {boolean} [all] */

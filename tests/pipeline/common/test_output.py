@@ -160,7 +160,7 @@ class PreparedError(Exception):
     """Ends a process's function where its output is prepared."""
 
 
-@pytest.mark.parametrize(("entry", "arguments"), [(child, ("",)), (subprocess_entry, ())])
+@pytest.mark.parametrize(("entry", "arguments"), [(child, ("",)), (subprocess_entry, ("",))])
 def test_a_process_that_runs_the_user_s_code_prepares_its_output_first(monkeypatch, entry, arguments):
     def prepare():
         raise PreparedError

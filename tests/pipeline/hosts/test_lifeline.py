@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+import headrace.pipeline.hosts.lifeline
 from headrace.pipeline.hosts.lifeline import MainLifeline
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the hosts of this test are started with pass_fds")
@@ -86,6 +87,19 @@ def test_a_host_in_a_call_that_holds_the_lock_says_so(start):
     answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
     answer = next(answer for answer in answers if answer.startswith("in a call that holds Python's lock\n"))
     assert "in holds_the_lock" in answer
+
+
+@pytest.mark.lengthy
+def test_where_a_host_can_not_be_made_to_write_its_stack_what_it_does_in_such_a_call_is_said_to_be_unknown(
+    start, monkeypatch
+):
+    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "_DUMP", None)
+    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "ANSWER_S", 0.1)
+    _, lifeline = start("holds_the_lock")
+    answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
+    assert "a call that holds Python's lock, which can't be looked into" in next(
+        answer for answer in answers if "in holds_the_lock" not in answer
+    )
 
 
 @pytest.mark.lengthy

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
 
-from headrace.pipeline.common.process import ProcessUsage
+from headrace.pipeline.common import process
+from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.monitor.live_run import Processes
 
 
@@ -21,7 +23,6 @@ def usages(processes: Processes, *hosts):
     return [each["usage"] for each in found]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="read from Linux' /proc")
 def test_a_process_of_this_machine_is_read():
     (usage,) = usages(Processes(), host("main", kind="main", pid=os.getpid()))
     assert usage["memory"] > 2**20
@@ -51,9 +52,30 @@ def test_one_that_has_ended_and_one_in_main_use_nothing_of_their_own():
     ]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="read from Linux' /proc")
 def test_of_hosts_that_share_a_process_the_first_has_its_usage():
     sharing = [host(name, kind="process", pid=os.getpid()) for name in ("learner-A", "learner-B")]
     used, none = usages(Processes(), *sharing)
     assert used is not None
     assert none is None
+
+
+def test_another_system_tells_by_psutil_what_linux_tells_itself(monkeypatch):
+    here = read_usage(os.getpid())
+    assert usage_lacks() == ""
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    there = read_usage(os.getpid())
+    assert here is not None
+    assert there is not None
+    assert there.cpu_s == pytest.approx(here.cpu_s, abs=1)
+    assert there.memory == pytest.approx(here.memory, rel=0.2)
+    assert usage_lacks() == ""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+        assert read_usage(ended.pid) is None
+
+
+def test_without_psutil_another_system_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(process, "_psutil", lambda: None)
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    assert read_usage(os.getpid()) is None
+    assert "headrace[monitor]" in usage_lacks()
