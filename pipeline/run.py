@@ -35,7 +35,8 @@ from headrace.pipeline.reporting.console import logged_to
 from headrace.pipeline.reporting.pictures import write_run_picture
 from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
-from headrace.pipeline.run_folder.folder import CONFIGURATION, RunFolder, unusable
+from headrace.pipeline.run_folder.folder import RunFolder, unusable
+from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.run_folder.resuming import changed_settings, choose_checkpoint, other_run
 from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, SummaryWritten, guarded, join_callbacks
 from headrace.stages.errors import describe_error, is_failure

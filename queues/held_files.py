@@ -1,4 +1,4 @@
-"""Files that another program has open: Windows refuses to replace, remove or open them, mostly for a moment.
+"""What Windows refuses to do with files: with those that another program has open, mostly for a moment, and by length.
 
 TensorBoard, a viewer, a virus scanner or a program that synchronises folders hold a file so. Elsewhere nobody can.
 """
@@ -62,4 +62,17 @@ def _is_on_loop() -> bool:
         asyncio.get_running_loop()
     except RuntimeError:
         return False
+    return True
+
+
+def takes_long_paths() -> bool:
+    """False where a path must not have more than 259 characters: on Windows, unless LongPathsEnabled is set."""
+    if sys.platform == "win32":
+        import winreg
+
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SYSTEM\CurrentControlSet\Control\FileSystem") as key:
+                return bool(winreg.QueryValueEx(key, "LongPathsEnabled")[0])
+        except OSError:  # an older Windows has no such setting
+            return False
     return True

@@ -73,8 +73,8 @@ def close_output() -> None:
 
 def _has_no_reader(error: OSError) -> bool:
     """True for the error of a write to a pipe whose reader has ended, such as `| head`."""
-    if sys.platform == "win32" and error.winerror is None and error.filename is None:
-        return error.errno in (errno.EPIPE, errno.EINVAL)  # the latter is what its C library says
+    if sys.platform == "win32" and error.errno == errno.EINVAL:  # as its C library says it
+        return error.winerror is None and error.filename is None
     return isinstance(error, BrokenPipeError)
 
 
@@ -93,10 +93,9 @@ def _nothing(number: int) -> TextIO:
 
 
 def _printing_all(stream: Any, platform: str) -> Any:
+    encoding = "utf-8" if platform == "win32" and not _encoding_is_chosen() and _is_file(stream) else None
     try:
-        if platform == "win32" and not _encoding_is_chosen() and stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            stream.reconfigure(encoding="utf-8")
-        stream.reconfigure(errors=_ERRORS)
+        stream.reconfigure(encoding=encoding, errors=_ERRORS)
     except (AttributeError, OSError, ValueError, TypeError):  # of an IDE, a notebook, a test, or closed
         return stream if isinstance(stream, _PrintsAll) else _PrintsAll(stream)
     return stream
@@ -104,6 +103,13 @@ def _printing_all(stream: Any, platform: str) -> Any:
 
 def _encoding_is_chosen() -> bool:
     return bool(os.environ.get("PYTHONIOENCODING")) or bool(sys.flags.utf8_mode)
+
+
+def _is_file(stream: Any) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 def _alike(error: UnicodeError) -> tuple[str, int]:

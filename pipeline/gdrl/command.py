@@ -25,7 +25,8 @@ from headrace.pipeline.common.output import complain, speaking
 from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run_folder.atomic_files import free_name
 from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
-from headrace.pipeline.run_folder.folder import CONFIGURATION, LOCK
+from headrace.pipeline.run_folder.lock import LOCK
+from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.queues.held_files import once_released
 
 # The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, by the same names and meanings.
@@ -47,6 +48,7 @@ Other --key=value arguments are passed on to the game. Ctrl-C saves and ends.
 _IGNORED = "env"
 """Of every tutorial: `--env=gdrl`, which named the environment for Sample Factory."""
 _STEPS_BY_SAMPLE_FACTORY = "train_for_env_steps"
+_PATH: Mapping[str, Any] = {"metavar": "PATH", "type": user_path}
 
 
 def read_flags(arguments: Sequence[str] | None) -> tuple[Namespace, list[str]]:
@@ -70,9 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    path: Mapping[str, Any] = {"metavar": "PATH", "type": user_path}
     add("--trainer", choices=TRAINERS, default="sb3", help="whose settings: sb3's example (default), sf, rllib's file")
-    add("--env_path", **path, help="the exported game; without it, the editor is waited for")
+    add("--env_path", **_PATH, help="the exported game; without it, the editor is waited for")
     add("--config_file", metavar="FILE", type=user_path, help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)")
     add("--experiment_dir", metavar="DIR", type=user_path, help="folder of all experiments (logs/<trainer>)")
     add("--experiment_name", metavar="NAME", default="experiment", help="the experiment's own folder (experiment)")
@@ -84,26 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--speedup", type=float, default=1.0, metavar="X", help="times as fast as the game is meant to be (1)")
     add("--viz", action="store_true", help="show the builds' windows; pictures of cameras need them")
     add("--linear_lr_schedule", action="store_true", help="let the learning rate fall to 0 at the last step")
-    add(
-        "--resume_model_path",
-        "--restore",
-        metavar="PATH",
-        type=user_path,
-        help="go on from a model of --save_model_path",
-    )
-    add(
-        "--save_model_path",
-        metavar="PATH",
-        type=user_path,
-        help="also save the experiment's last checkpoint as PATH.zip",
-    )
+    add("--resume_model_path", "--restore", **_PATH, help="go on from a model of --save_model_path")
+    add("--save_model_path", **_PATH, help="also save the experiment's last checkpoint as PATH.zip")
     add("--save_checkpoint_frequency", type=int, metavar="N", help="steps between checkpoints (50,000)")
-    add(
-        "--onnx_export_path",
-        metavar="PATH",
-        type=user_path,
-        help="also write the model as PATH.onnx; it is in the experiment anyway",
-    )
+    add("--onnx_export_path", **_PATH, help="also write the model as PATH.onnx; it is in the experiment anyway")
     add(
         "--inference",
         "--eval",

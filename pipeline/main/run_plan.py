@@ -13,7 +13,8 @@ from headrace.pipeline.common.graph import Route, expected_parts, offline_demons
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
-from headrace.pipeline.run_folder.folder import RunFolder, folder_names
+from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.pipeline.run_folder.names import folder_names
 from headrace.stages.replay.source import TRAINER_EDGE, recorded_behaviors, recorded_edge
 
 

@@ -22,7 +22,7 @@ from headrace.pipeline.common.graph import acts, decides_centrally, placements_a
 from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
 from headrace.pipeline.roles.sizes import kind_of_trainer
-from headrace.pipeline.run_folder.folder import CONFIGURATION
+from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.environments.factory import no_screen
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.pacing import rows_per_update

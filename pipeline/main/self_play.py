@@ -18,7 +18,7 @@ from headrace.pipeline.common.graph import GHOST, MAIN, part_name
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
-from headrace.pipeline.run_folder.folder import behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Matchup
 from headrace.queues.specs import behavior_name
 from headrace.stages.errors import LoadError, blaming

@@ -15,7 +15,8 @@ from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, page_routes, run_rou
 from headrace.pipeline.monitor.live_run import league_for_page
 from headrace.pipeline.reporting.console import ELO, REWARD
 from headrace.pipeline.reporting.history import History, read_events
-from headrace.pipeline.run_folder.folder import CONFIGURATION, find_run, read_configuration
+from headrace.pipeline.run_folder.folder import find_run, read_configuration
+from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.web.guards import make_token
 from headrace.pipeline.web.site import Site, SiteOptions
 

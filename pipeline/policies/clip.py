@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.config import RunConfig
 from headrace.pipeline.policies.export import load_acting_policy
-from headrace.pipeline.run_folder.folder import behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from headrace.pipeline.run_folder.folder import behavior_folder, folder_names
+from headrace.pipeline.run_folder.names import behavior_folder, folder_names
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import error_summary

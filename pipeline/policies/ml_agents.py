@@ -27,7 +27,7 @@ from headrace.pipeline.policies.ml_agents_networks import (
     normalizer_of,
     parameters_of,
 )
-from headrace.pipeline.run_folder.folder import behavior_folder, folder_names
+from headrace.pipeline.run_folder.names import behavior_folder, folder_names
 from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError, error_summary

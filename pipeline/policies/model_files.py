@@ -22,7 +22,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export, step_in_name
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.policies.onnx_export import SUFFIX
-from headrace.pipeline.run_folder.folder import FOLDERS, behavior_folder, folder_names
+from headrace.pipeline.run_folder.names import FOLDERS, behavior_folder, folder_names
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError, describe_error

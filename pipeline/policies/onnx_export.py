@@ -15,7 +15,7 @@ from pathlib import Path
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import exports_by_step, read_export
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from headrace.pipeline.run_folder.folder import behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError

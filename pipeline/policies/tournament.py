@@ -21,7 +21,7 @@ from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
 from headrace.pipeline.policies.model_files import behaviors_in
 from headrace.pipeline.run_folder.atomic_files import write_atomic
-from headrace.pipeline.run_folder.folder import CONFIGURATION
+from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import write_atomic
-from headrace.pipeline.run_folder.folder import behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.held_files import once_released
 
 FILE = "statistics.csv"

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.config.file_names import name_of_file
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
-from headrace.pipeline.run_folder.folder import behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
 
 MOST_POINTS = 1024
 """Of a curve. One that has as many is halved."""

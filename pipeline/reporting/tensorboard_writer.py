@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.pipeline.reporting.console import hyperparameters_text
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
-from headrace.pipeline.run_folder.folder import behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.held_files import once_released
 
 HISTOGRAM_BINS = 30

@@ -33,7 +33,7 @@ from headrace.pipeline.roles.outlets import InletTap, recorded_here
 from headrace.pipeline.roles.training import TrainerHost
 from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import unfinished_folder
-from headrace.pipeline.run_folder.folder import behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.stages.errors import StageError
 from headrace.stages.loop import StageHooks, StageRunner

@@ -23,8 +23,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
-import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,38 +31,17 @@ from types import TracebackType
 from typing import Any
 
 import yaml
-from filelock import BaseFileLock, FileLock, Timeout
 
 from headrace.config.errors import suggest
-from headrace.config.file_names import file_name, why_not_on_windows
+from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
+from headrace.pipeline.run_folder.names import CONFIGURATION, RESERVED, behavior_folder, check_length, check_run_id
 from headrace.pipeline.run_folder.training_status import TrainingStatus
 from headrace.queues.held_files import is_held
 
 log = logging.getLogger(__name__)
-
-CONFIGURATION = "configuration.yaml"
-LOCK = ".lock"
-GUARD = ".lock.guard"
-FOLDERS = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
-RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png")
-"""Names that no behaviour's folder may have."""
-
-
-def folder_names(category: str) -> tuple[str, ...]:
-    """Return the names that a behaviour's folder may have: today's, and where that was another the one of before."""
-    name = file_name(category)
-    former = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "_", category)
-    former = former if former.strip(" .") else "_"
-    is_possible = former != name and not (sys.platform == "win32" and why_not_on_windows(former))
-    return (name, former) if is_possible else (name,)
-
-
-def behavior_folder(run_folder: Path, category: str) -> Path:
-    """Return the folder of a behaviour, which need not be there; its name begins those of files of the behaviour."""
-    first, *former = (run_folder / name for name in folder_names(category))
-    return next((folder for folder in former if folder.is_dir() and not first.is_dir()), first)
 
 
 def read_configuration(run_folder: Path) -> dict[str, Any]:
@@ -113,9 +90,10 @@ class RunFolder:
             RunFolderError: if the id is no folder name, the run exists and neither option is set, it does not exist
                 and `resume` is set, or another process is running it.
         """
-        _check_run_id(run_id)
+        check_run_id(run_id)
         results = Path(results_dir)
         path = results / run_id
+        check_length(path)
         if resume:
             check_there_is_a_run(results, run_id)
         elif not _never_began(path):
@@ -267,14 +245,6 @@ def unusable(path: Path, error: OSError) -> RunFolderError:
     )
 
 
-def _check_run_id(run_id: str) -> None:
-    if not run_id.strip(" .") or re.search(r"[/\\\x00-\x1f]", run_id):
-        raise RunFolderError(
-            f"run id {run_id!r} can't name a folder: it needs a letter or digit, and no '/' or '\\'; "
-            "to put results elsewhere use --results-dir"
-        )
-
-
 def _already_there(path: Path) -> RunFolderError:
     check_unused(path)
     return RunFolderError(
@@ -349,75 +319,6 @@ def _moves(file: Path, files: FileOperations) -> bool:
     except OSError:
         return False
     return True
-
-
-# The lock: one process at a time runs a run. The operating system holds it, and lets go of it when the process ends,
-# however it ends. The file `.lock` names the process for people and messages; nothing depends on it.
-
-
-class RunLock:
-    """The lock of a run that this process is running.
-
-    Args:
-        run_folder: `results/<run-id>`.
-        files: file operations.
-
-    Raises:
-        RunFolderError: if another process holds the lock.
-    """
-
-    def __init__(self, run_folder: Path, files: FileOperations) -> None:
-        self._files = files
-        self._path = run_folder / LOCK
-        self._guard = hold(run_folder)
-        try:
-            files.write_file(self._path, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-        except BaseException:
-            self.release()
-            raise
-
-    def release(self) -> None:
-        """Give the lock up."""
-        try:
-            with suppress(OSError):  # a name that stays behind harms nobody
-                self._files.remove(self._path)
-        finally:
-            self._guard.release()
-
-
-def hold(run_folder: Path) -> BaseFileLock:
-    """Lock a run's folder without naming this process as the one that is running it.
-
-    Raises:
-        RunFolderError: if another process holds the lock.
-    """
-    guard = FileLock(run_folder / GUARD, timeout=0, thread_local=False)
-    try:
-        guard.acquire()
-    except Timeout as error:
-        raise RunFolderError(
-            f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use another --run-id"
-        ) from error
-    return guard
-
-
-def check_unused(run_folder: Path) -> None:
-    """Leave the folder as it is, and raise an error if a process is running the run.
-
-    Raises:
-        RunFolderError: as `hold`.
-    """
-    if (run_folder / GUARD).exists():
-        hold(run_folder).release()
-
-
-def _holder(run_folder: Path) -> str:
-    try:
-        holder = json.loads((run_folder / LOCK).read_bytes())
-        elsewhere = "" if holder["host"] == socket.gethostname() else f" on the machine {holder['host']!r}"
-        return f"process {holder['pid']}{elsewhere}"
-    except (OSError, ValueError, LookupError, TypeError):  # it is about to write the file, or can't
-        return "another process"
 
 
 def find_run(name: str, results: str, option: str) -> Path:

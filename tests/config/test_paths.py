@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+import sys
 
 import pytest
 
@@ -35,6 +35,7 @@ def test_home_and_variables_are_replaced(text, path):
     assert user_path(text).replace("\\", "/") == path
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="makes a file with a backslash in its name")
 def test_relative_paths_of_windows_are_read_elsewhere_unless_there_is_such_a_file(tmp_path):
     (tmp_path / "a\\b").touch()
     assert user_path("builds\\ball", "linux") == "builds/ball"
@@ -52,7 +53,7 @@ def test_on_windows_its_paths_stay_as_they_are(text):
 
 @pytest.mark.windows
 def test_a_path_of_a_drive_s_own_folder_becomes_absolute_and_variables_of_windows_are_replaced(tmp_path):
-    assert user_path("C:runs") == str(Path("C:runs").absolute())
+    assert user_path("C:runs") == str(tmp_path / "runs")
     assert user_path("%USERPROFILE%\\runs") == "/home/me\\runs"
 
 

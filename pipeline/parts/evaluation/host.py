@@ -17,7 +17,7 @@ from headrace.pipeline.policies.export import export_policy, read_export
 from headrace.pipeline.policies.inference import policy_maker
 from headrace.pipeline.policies.onnx_export import OnnxExporter
 from headrace.pipeline.roles.runtime import Host
-from headrace.pipeline.run_folder.folder import behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.ends import Inlet
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec

@@ -13,7 +13,7 @@ from headrace.pipeline.policies.brains import lone_brain, named_brains
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
 from headrace.pipeline.policies.inference import policy_file, policy_maker
 from headrace.pipeline.policies.model_files import read_policy_update
-from headrace.pipeline.run_folder.folder import behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import ActionBatch, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import make_brain

@@ -9,7 +9,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.main import run_shape
 from headrace.pipeline.main.run_shape import TICK_S, settled_shape
 from headrace.pipeline.main.subprocess_call import NoAnswer
-from headrace.pipeline.run_folder.folder import CONFIGURATION
+from headrace.pipeline.run_folder.names import CONFIGURATION
 
 GYM = {"kind": "gymnasium", "id": "CartPole-v1"}
 

@@ -1,0 +1,86 @@
+"""The lock of a run's folder: one process at a time runs a run.
+
+The operating system holds it, and lets go of it when the process ends, however it ends. The file `.lock` names the
+process for people and messages; nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.run_folder.atomic_files import FileOperations
+
+LOCK = ".lock"
+GUARD = ".lock.guard"
+
+
+class RunLock:
+    """The lock of a run that this process is running.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        files: file operations.
+
+    Raises:
+        RunFolderError: if another process holds the lock.
+    """
+
+    def __init__(self, run_folder: Path, files: FileOperations) -> None:
+        self._files = files
+        self._path = run_folder / LOCK
+        self._guard = hold(run_folder)
+        try:
+            files.write_file(self._path, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Give the lock up."""
+        try:
+            with suppress(OSError):  # a name that stays behind harms nobody
+                self._files.remove(self._path)
+        finally:
+            self._guard.release()
+
+
+def hold(run_folder: Path) -> BaseFileLock:
+    """Lock a run's folder without naming this process as the one that is running it.
+
+    Raises:
+        RunFolderError: if another process holds the lock.
+    """
+    guard = FileLock(run_folder / GUARD, timeout=0, thread_local=False)
+    try:
+        guard.acquire()
+    except Timeout as error:
+        raise RunFolderError(
+            f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use another --run-id"
+        ) from error
+    return guard
+
+
+def check_unused(run_folder: Path) -> None:
+    """Leave the folder as it is, and raise an error if a process is running the run.
+
+    Raises:
+        RunFolderError: as `hold`.
+    """
+    if (run_folder / GUARD).exists():
+        hold(run_folder).release()
+
+
+def _holder(run_folder: Path) -> str:
+    try:
+        holder = json.loads((run_folder / LOCK).read_bytes())
+        elsewhere = "" if holder["host"] == socket.gethostname() else f" on the machine {holder['host']!r}"
+        return f"process {holder['pid']}{elsewhere}"
+    except (OSError, ValueError, LookupError, TypeError):  # it is about to write the file, or can't
+        return "another process"

@@ -1,0 +1,68 @@
+"""The names of a run's folder and of what is in it, which every system can have."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.config.file_names import file_name, why_not_on_windows
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.run_folder.lock import GUARD, LOCK
+from headrace.queues.held_files import takes_long_paths
+
+CONFIGURATION = "configuration.yaml"
+FOLDERS = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
+RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png")
+"""Names that no behaviour's folder may have."""
+
+
+def folder_names(category: str) -> tuple[str, ...]:
+    """Return the names that a behaviour's folder may have: today's, and where that was another the one of before."""
+    name = file_name(category)
+    former = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "_", category)
+    former = former if former.strip(" .") else "_"
+    is_possible = former != name and not (sys.platform == "win32" and why_not_on_windows(former))
+    return (name, former) if is_possible else (name,)
+
+
+def behavior_folder(run_folder: Path, category: str) -> Path:
+    """Return the folder of a behaviour, which need not be there; its name begins those of files of the behaviour."""
+    first, *former = (run_folder / name for name in folder_names(category))
+    return next((folder for folder in former if folder.is_dir() and not first.is_dir()), first)
+
+
+def check_run_id(run_id: str) -> None:
+    """Refuse what can't name a folder.
+
+    Raises:
+        RunFolderError: if it can't.
+    """
+    if not run_id.strip(" .") or re.search(r"[/\\\x00-\x1f]", run_id):
+        raise RunFolderError(
+            f"run id {run_id!r} can't name a folder: it needs a letter or digit, and no '/' or '\\'; "
+            "to put results elsewhere use --results-dir"
+        )
+
+
+_LONGEST_PATH = 259
+_BELOW = 110
+"""Characters of the longest name below a run's folder: the part of a checkpoint as it is written, of a behaviour whose
+name has some thirty."""
+
+
+def check_length(path: Path, takes_long: Callable[[], bool] = takes_long_paths) -> None:
+    """Refuse the folder of a run whose files would have paths that are too long for this system.
+
+    Raises:
+        RunFolderError: if that is so.
+    """
+    length = len(os.path.abspath(path))
+    if length + _BELOW > _LONGEST_PATH and not takes_long():
+        raise RunFolderError(
+            f"{path} has {length} characters, and files of the run up to {_BELOW} more, but Windows takes "
+            f"{_LONGEST_PATH} here: choose a shorter --results-dir or --run-id, or set LongPathsEnabled "
+            "(docs/platforms.md) and start again"
+        )
