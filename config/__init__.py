@@ -21,12 +21,12 @@ from headrace.config.environment_parameters import (
 from headrace.config.errors import ConfigError, Mistake
 from headrace.config.hyperparameters import (
     BCHyperparameters,
-    ImpalaHyperparameters,
     OnPolicyHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
 )
+from headrace.config.impala_hyperparameters import ImpalaHyperparameters
 from headrace.config.load import EACH, Override, load_config
 from headrace.config.network_settings import MemorySettings, NetworkSettings
 from headrace.config.opponents import SelfPlaySettings

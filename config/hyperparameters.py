@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import Field, ValidationError
 
 from headrace.config.errors import Finding
-from headrace.config.fields import Flag, Float, Int, PathText, Settings, Text, changed
+from headrace.config.fields import Flag, Float, Int, PathText, Settings, Text
 from headrace.config.network_settings import NetworkSettings
 from headrace.config.reward_signals import DEMONSTRATIONS, LearnedSignalSettings
 
@@ -17,7 +17,8 @@ _STAYS_OR_FALLS = "`linear`: falls to almost 0 at `max_steps`; `constant`: stays
 _AS_LEARNING_RATE = {"default_text": "`learning_rate_schedule`"}
 
 
-def _schedule(default: Schedule, description: str = _STAYS_OR_FALLS, extra: dict[str, Any] | None = None) -> Any:
+def schedule_field(default: Schedule, description: str = _STAYS_OR_FALLS, extra: dict[str, Any] | None = None) -> Any:
+    """Make the field of a value's schedule."""
     return Field(default, description=description, json_schema_extra=extra)
 
 
@@ -88,11 +89,11 @@ class OnPolicyHyperparameters(Hyperparameters):
         10240, gt=0, le=10**9, description="Agent steps collected before each update; at least `batch_size`."
     )
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = _schedule("linear")
+    learning_rate_schedule: Schedule = schedule_field("linear")
     beta: Float = Field(5e-3, ge=0, description="Weight of the entropy bonus.")
-    beta_schedule: Schedule = _schedule("linear", "Change of `beta` up to `max_steps`.", _AS_LEARNING_RATE)
+    beta_schedule: Schedule = schedule_field("linear", "Change of `beta` up to `max_steps`.", _AS_LEARNING_RATE)
     epsilon: Float = Field(0.2, gt=0, description="Clip range of the probability ratio.")
-    epsilon_schedule: Schedule = _schedule("linear", "Change of `epsilon` up to `max_steps`.", _AS_LEARNING_RATE)
+    epsilon_schedule: Schedule = schedule_field("linear", "Change of `epsilon` up to `max_steps`.", _AS_LEARNING_RATE)
     lambd: Float = Field(0.95, ge=0, le=1, description="λ of advantages (`ppo`: GAE) and returns (`poca`: λ-returns).")
     num_epoch: Int = Field(3, gt=0, description="Passes over the buffer in each update.")
     max_grad_norm: Float | None = Field(
@@ -166,7 +167,7 @@ class SACHyperparameters(Hyperparameters):
     batch_size: Int = Field(128, gt=0, le=10**9, description="Agent steps in one gradient step.")
     buffer_size: Int = Field(50000, gt=0, le=10**9, description="Newest agent steps that are kept to learn from.")
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = _schedule("constant")
+    learning_rate_schedule: Schedule = schedule_field("constant")
     buffer_init_steps: Int = Field(0, ge=0, description="Agent steps to collect before the first update.")
     random_steps: Int = Field(
         0,
@@ -259,135 +260,6 @@ class SACHyperparameters(Hyperparameters):
             yield Finding(("max_steps",), message)
 
 
-class ImpalaHyperparameters(Hyperparameters):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `impala`; sizes are in unrolls."""
-
-    unroll_length: Int = Field(20, gt=0, le=10**7, description="Steps of an unroll.")
-    batch_size: Int = Field(32, gt=0, le=10**7, description="Unrolls in one gradient step, which is one update.")
-    batch_size_from_replay: Int = Field(
-        0, ge=0, description="How many of these are replayed; fewer than `batch_size`. The others are fresh."
-    )
-    replay_capacity: Int = Field(10000, gt=0, le=10**9, description="Unrolls that the replay keeps.")
-    replay_sampling: Literal["reservoir", "fifo"] = Field(
-        "reservoir",
-        description="`reservoir`: the replay is a uniform sample of the whole run; `fifo`: its newest unrolls.",
-    )
-    learning_rate: Float = Field(6e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = _schedule("linear")
-    adam_beta1: Float = Field(
-        0.0, ge=0, lt=1, description="Decay of Adam's mean of gradients; 0: none, which late steps would mislead."
-    )
-    adam_beta2: Float = Field(0.999, ge=0, lt=1, description="Decay of Adam's mean of squared gradients.")
-    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε.")
-    max_grad_norm: Float | None = Field(
-        40.0,
-        gt=0,
-        description="Gradients are scaled down to this norm, the actor's and the critic's apart unless they share "
-        "a body; null: never.",
-    )
-    loss_reduction: Literal["sum", "mean"] = Field(
-        "sum", description="Losses are summed over the steps of a batch, or averaged."
-    )
-    beta: Float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
-    beta_schedule: Schedule = Field("constant", description="Change of `beta` up to `max_steps`.")
-    baseline_cost: Float = Field(0.5, ge=0, description="Weight of the value loss, half the squared error.")
-    policy_cloning_cost: Float = Field(
-        0.01, ge=0, description="Weight of the divergence from the policy that acted, of replayed steps."
-    )
-    value_cloning_cost: Float = Field(
-        0.005, ge=0, description="Weight of the squared difference from the value recorded, of replayed steps."
-    )
-    rho_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios of V-trace's steps.")
-    c_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios by which V-trace looks ahead.")
-    lambd: Float = Field(1.0, ge=0, le=1, description="λ of V-trace's targets.")
-    reward_clipping: Literal["none", "abs_one", "soft_asymmetric"] = Field(
-        "none",
-        description="Of rewards times `strength`. `abs_one`: to [-1, 1]; `soft_asymmetric`: 5·tanh(r/5), of which "
-        "losses count 0.3 times.",
-    )
-    clip_advantage: Flag | Annotated[Float, Field(gt=0)] | None = Field(
-        None,
-        description="A number: advantages are cut off at plus and minus this. `true`: those below 0 become 0, as in "
-        "the original learner. `false` or null: neither.",
-    )
-    shared_critic: Flag = Field(
-        False,
-        description="Actor and critic share the network's body.",
-        json_schema_extra={"default_text": "`true` with memory, else `false`"},
-    )
-    critic_pretrain_steps: Int = Field(
-        0, ge=0, description="Steps at the start of the run in which only the critic learns, and the policy stays."
-    )
-
-    @property
-    def rows_per_update(self) -> int:
-        """Steps of the fresh unrolls."""
-        return (self.batch_size - self.batch_size_from_replay) * self.unroll_length
-
-    @property
-    def longest_piece(self) -> int:
-        """`unroll_length`."""
-        return self.unroll_length
-
-    @property
-    def batch_rows(self) -> int:
-        """Steps in one gradient step."""
-        return self.batch_size * self.unroll_length
-
-    def small(self, rows: int) -> Self:
-        """Return a copy whose batches have few and short unrolls."""
-        length = min(self.unroll_length, max(1, rows // 8))
-        batch = min(self.batch_size, max(2, rows // length))
-        return self.model_copy(
-            update={
-                "unroll_length": length,
-                "batch_size": batch,
-                "batch_size_from_replay": min(self.batch_size_from_replay, batch // 2),
-                "critic_pretrain_steps": min(self.critic_pretrain_steps, rows),
-            }
-        )
-
-    def extra_columns(self) -> tuple[str, ...]:
-        """`action_heads`, where the policies that acted are cloned."""
-        return ("action_heads",) if self.batch_size_from_replay and self.policy_cloning_cost else ()
-
-    def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find a critic without a memory of its own, which unrolls can't hold."""
-        if block.network_settings.memory is None:
-            return
-        if not self._is_set("shared_critic"):
-            self._fill(shared_critic=True)
-        elif not self.shared_critic:
-            message = (
-                "false does not go with network_settings.memory: an unroll holds the actor's memory, which its critic "
-                "has to share; leave it out"
-            )
-            yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
-
-    def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find keys of the replay that nothing reads, and a run that only trains the critic."""
-        if not self.batch_size_from_replay:
-            for key in ("replay_capacity", "replay_sampling", "policy_cloning_cost", "value_cloning_cost"):
-                if key in changed(self):
-                    message = "has no effect, because no unrolls are replayed (batch_size_from_replay is 0)"
-                    yield Finding(("hyperparameters", key), message)
-        if self.critic_pretrain_steps >= block.max_steps:
-            message = (
-                f"{self.critic_pretrain_steps} steps are all that the run has (max_steps: {block.max_steps}): only the "
-                "critic learns, and the policy stays as it begins"
-            )
-            yield Finding(("hyperparameters", "critic_pretrain_steps"), message)
-
-    def _mistakes(self) -> Iterator[Finding]:
-        replayed, capacity = self.batch_size_from_replay, self.replay_capacity
-        if replayed >= self.batch_size:
-            message = f"{replayed} of batch_size ({self.batch_size}) leaves no fresh unroll; expected less"
-            yield Finding(("batch_size_from_replay",), message, (("batch_size",),))
-        elif replayed > capacity:
-            message = f"{capacity} is less than batch_size_from_replay ({replayed}): an update could never draw so many"
-            yield Finding(("replay_capacity",), message, (("batch_size_from_replay",),))
-
-
 class BCHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `bc`: it imitates, and needs no reward."""
 
@@ -402,7 +274,7 @@ class BCHyperparameters(Hyperparameters):
         4096, gt=0, le=10**9, description="Steps gathered before each update; at least `batch_size`."
     )
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = _schedule("constant")
+    learning_rate_schedule: Schedule = schedule_field("constant")
     num_epoch: Int = Field(1, gt=0, description="Passes over the gathered steps in each update.")
     held_out: Float = Field(
         0.1,

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from headrace.config.hyperparameters import (
     BCHyperparameters,
     Hyperparameters,
-    ImpalaHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
 )
+from headrace.config.impala_hyperparameters import ImpalaHyperparameters
 from headrace.config.tables import Table
 
 

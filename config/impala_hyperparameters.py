@@ -1,0 +1,141 @@
+"""The `hyperparameters` of IMPALA: V-trace with a replay and cloning; sizes are in unrolls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from headrace.config.errors import Finding
+from headrace.config.fields import Flag, Float, Int, changed
+from headrace.config.hyperparameters import Block, Hyperparameters, Schedule, schedule_field
+
+
+class ImpalaHyperparameters(Hyperparameters):
+    """`hyperparameters` of a behaviour whose `trainer_type` is `impala`; sizes are in unrolls."""
+
+    unroll_length: Int = Field(20, gt=0, le=10**7, description="Steps of an unroll.")
+    batch_size: Int = Field(32, gt=0, le=10**7, description="Unrolls in one gradient step, which is one update.")
+    batch_size_from_replay: Int = Field(
+        0, ge=0, description="How many of these are replayed; fewer than `batch_size`. The others are fresh."
+    )
+    replay_capacity: Int = Field(10000, gt=0, le=10**9, description="Unrolls that the replay keeps.")
+    replay_sampling: Literal["reservoir", "fifo"] = Field(
+        "reservoir",
+        description="`reservoir`: the replay is a uniform sample of the whole run; `fifo`: its newest unrolls.",
+    )
+    learning_rate: Float = Field(6e-4, gt=0, description="Adam's step size at the start of the run.")
+    learning_rate_schedule: Schedule = schedule_field("linear")
+    adam_beta1: Float = Field(
+        0.0, ge=0, lt=1, description="Decay of Adam's mean of gradients; 0: none, which late steps would mislead."
+    )
+    adam_beta2: Float = Field(0.999, ge=0, lt=1, description="Decay of Adam's mean of squared gradients.")
+    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε.")
+    max_grad_norm: Float | None = Field(
+        40.0,
+        gt=0,
+        description="Gradients are scaled down to this norm, the actor's and the critic's apart unless they share "
+        "a body; null: never.",
+    )
+    loss_reduction: Literal["sum", "mean"] = Field(
+        "sum", description="Losses are summed over the steps of a batch, or averaged."
+    )
+    beta: Float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
+    beta_schedule: Schedule = Field("constant", description="Change of `beta` up to `max_steps`.")
+    baseline_cost: Float = Field(0.5, ge=0, description="Weight of the value loss, half the squared error.")
+    policy_cloning_cost: Float = Field(
+        0.01, ge=0, description="Weight of the divergence from the policy that acted, of replayed steps."
+    )
+    value_cloning_cost: Float = Field(
+        0.005, ge=0, description="Weight of the squared difference from the value recorded, of replayed steps."
+    )
+    rho_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios of V-trace's steps.")
+    c_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios by which V-trace looks ahead.")
+    lambd: Float = Field(1.0, ge=0, le=1, description="λ of V-trace's targets.")
+    reward_clipping: Literal["none", "abs_one", "soft_asymmetric"] = Field(
+        "none",
+        description="Of rewards times `strength`. `abs_one`: to [-1, 1]; `soft_asymmetric`: 5·tanh(r/5), of which "
+        "losses count 0.3 times.",
+    )
+    clip_advantage: Flag | Annotated[Float, Field(gt=0)] | None = Field(
+        None,
+        description="A number: advantages are cut off at plus and minus this. `true`: those below 0 become 0, as in "
+        "the original learner. `false` or null: neither.",
+    )
+    shared_critic: Flag = Field(
+        False,
+        description="Actor and critic share the network's body.",
+        json_schema_extra={"default_text": "`true` with memory, else `false`"},
+    )
+    critic_pretrain_steps: Int = Field(
+        0, ge=0, description="Steps at the start of the run in which only the critic learns, and the policy stays."
+    )
+
+    @property
+    def rows_per_update(self) -> int:
+        """Steps of the fresh unrolls."""
+        return (self.batch_size - self.batch_size_from_replay) * self.unroll_length
+
+    @property
+    def longest_piece(self) -> int:
+        """`unroll_length`."""
+        return self.unroll_length
+
+    @property
+    def batch_rows(self) -> int:
+        """Steps in one gradient step."""
+        return self.batch_size * self.unroll_length
+
+    def small(self, rows: int) -> Self:
+        """Return a copy whose batches have few and short unrolls."""
+        length = min(self.unroll_length, max(1, rows // 8))
+        batch = min(self.batch_size, max(2, rows // length))
+        return self.model_copy(
+            update={
+                "unroll_length": length,
+                "batch_size": batch,
+                "batch_size_from_replay": min(self.batch_size_from_replay, batch // 2),
+                "critic_pretrain_steps": min(self.critic_pretrain_steps, rows),
+            }
+        )
+
+    def extra_columns(self) -> tuple[str, ...]:
+        """`action_heads`, where the policies that acted are cloned."""
+        return ("action_heads",) if self.batch_size_from_replay and self.policy_cloning_cost else ()
+
+    def contradictions(self, block: Block) -> Iterator[Finding]:
+        """Find a critic without a memory of its own, which unrolls can't hold."""
+        if block.network_settings.memory is None:
+            return
+        if not self._is_set("shared_critic"):
+            self._fill(shared_critic=True)
+        elif not self.shared_critic:
+            message = (
+                "false does not go with network_settings.memory: an unroll holds the actor's memory, which its critic "
+                "has to share; leave it out"
+            )
+            yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
+
+    def warnings(self, block: Block) -> Iterator[Finding]:
+        """Find keys of the replay that nothing reads, and a run that only trains the critic."""
+        if not self.batch_size_from_replay:
+            for key in ("replay_capacity", "replay_sampling", "policy_cloning_cost", "value_cloning_cost"):
+                if key in changed(self):
+                    message = "has no effect, because no unrolls are replayed (batch_size_from_replay is 0)"
+                    yield Finding(("hyperparameters", key), message)
+        if self.critic_pretrain_steps >= block.max_steps:
+            message = (
+                f"{self.critic_pretrain_steps} steps are all that the run has (max_steps: {block.max_steps}): only the "
+                "critic learns, and the policy stays as it begins"
+            )
+            yield Finding(("hyperparameters", "critic_pretrain_steps"), message)
+
+    def _mistakes(self) -> Iterator[Finding]:
+        replayed, capacity = self.batch_size_from_replay, self.replay_capacity
+        if replayed >= self.batch_size:
+            message = f"{replayed} of batch_size ({self.batch_size}) leaves no fresh unroll; expected less"
+            yield Finding(("batch_size_from_replay",), message, (("batch_size",),))
+        elif replayed > capacity:
+            message = f"{capacity} is less than batch_size_from_replay ({replayed}): an update could never draw so many"
+            yield Finding(("replay_capacity",), message, (("batch_size_from_replay",),))
