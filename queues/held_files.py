@@ -16,10 +16,17 @@ R = TypeVar("R")
 PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.4)
 """Seconds between two tries: five in all."""
 ON_LOOP = 6
-"""How many of these pauses an event loop is held for: less than a second."""
+"""How many of these pauses main's event loop is held for: less than a second."""
+_brief_on_loops = True
 _HELD = {5, 32, 33, 145}
 """ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION; ERROR_DIR_NOT_EMPTY, where removed files are
 held."""
+
+
+def let_loops_wait() -> None:
+    """Let the event loops of this process, in which nobody else waits, be held as long as other threads."""
+    global _brief_on_loops
+    _brief_on_loops = False
 
 
 def is_held(error: OSError) -> bool:
@@ -29,17 +36,20 @@ def is_held(error: OSError) -> bool:
     return is_refused or getattr(error, "winerror", None) in _HELD
 
 
-def once_released(function: Callable[[], R], pause: Callable[[float], object] = time.sleep) -> R:
+def once_released(
+    function: Callable[[], R], pause: Callable[[float], object] = time.sleep, loop_waits: bool = False
+) -> R:
     """Call a function that does one thing to a file; again, for some seconds, while another program has that open.
 
     Args:
         function: what to call.
         pause: waits for some seconds.
+        loop_waits: an event loop is held as long as other threads.
 
     Raises:
         OSError: the function's, of the last try with what to do in `strerror`.
     """
-    pauses = list(PAUSES_S[:ON_LOOP] if _is_on_loop() else PAUSES_S)
+    pauses = list(PAUSES_S[:ON_LOOP] if _is_brief(loop_waits) else PAUSES_S)
     waited_s = sum(pauses)
     while True:
         try:
@@ -57,7 +67,9 @@ def once_released(function: Callable[[], R], pause: Callable[[float], object] = 
         pause(pauses.pop(0))
 
 
-def _is_on_loop() -> bool:
+def _is_brief(loop_waits: bool) -> bool:
+    if loop_waits or not _brief_on_loops:
+        return False
     try:
         asyncio.get_running_loop()
     except RuntimeError:

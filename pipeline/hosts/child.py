@@ -29,8 +29,10 @@ def main(last_words: str, *modules: str) -> int:
     try:
         with uncollected():
             from headrace.pipeline.hosts.host_process import run_host_process
+            from headrace.queues.held_files import let_loops_wait
 
             import_early(modules)
+        let_loops_wait()
         return run_host_process()
     except BaseException:  # main shows it; nobody here made a request to exit
         write_last_words(descriptor, traceback.format_exc())

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from headrace.queues.held_files import is_held, once_released
+from headrace.queues.held_files import once_released
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -226,9 +226,8 @@ class FileGuard:
             yield
         except OSError as error:
             if name not in self._failed_s:
-                text = "%s can't be written: %s%s. Training goes on. Until the disk takes it again, %s."
-                held = "; another program may have it open" if is_held(error) else ""
-                self._log.warning(text, name, error.strerror or error, held, lost)
+                text = "%s can't be written: %s. Training goes on. Until the disk takes it again, %s."
+                self._log.warning(text, name, error.strerror or error, lost)
             self._failed_s[name] = now_s
         else:
             if now_s - self._failed_s.get(name, now_s) >= QUIET_S:

@@ -39,7 +39,7 @@ from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clea
 from headrace.pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
 from headrace.pipeline.run_folder.names import CONFIGURATION, RESERVED, behavior_folder, check_length, check_run_id
 from headrace.pipeline.run_folder.training_status import TrainingStatus
-from headrace.queues.held_files import is_held
+from headrace.queues.held_files import is_held, once_released
 
 log = logging.getLogger(__name__)
 
@@ -298,7 +298,7 @@ def _archive(path: Path, files: FileOperations) -> None:
         number = 1
         while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
             number += 1
-        files.replace(path, aside)
+        once_released(lambda: files.perform("replace", os.replace, path, aside), files.pause, loop_waits=True)
     except OSError as error:
         if not is_held(error):
             raise
