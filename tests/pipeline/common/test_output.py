@@ -18,6 +18,8 @@ from headrace.pipeline.gdrl import command as gdrl
 from headrace.pipeline.hosts import child
 from headrace.pipeline.main import subprocess_entry
 
+pytestmark = pytest.mark.windows_too
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -12,6 +12,8 @@ from headrace.pipeline.common import process
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.monitor.live_run import Processes
 
+pytestmark = pytest.mark.windows_too
+
 
 def host(name: str, **changes):
     return {"name": name, "kind": "ray", "pid": None, "ended": False, "told": None, **changes}

@@ -11,6 +11,8 @@ from fakes_files import Faulty, Held, Recorder, Stopped
 
 from headrace.pipeline.run_folder.atomic_files import FileOperations, clean_temporary, write_atomic
 
+pytestmark = pytest.mark.windows_too
+
 OLD, NEW = b"old" * 100, b"new!" * 100
 
 
