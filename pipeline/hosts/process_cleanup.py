@@ -36,13 +36,15 @@ def mark_of(pid: int) -> str:
     return f"{pid}-{os.urandom(8).hex()}"  # a fork of this process runs hosts of its own
 
 
-@functools.cache
 def sweeps() -> bool:
     """Return True if there is a sweeper; elsewhere main ends a dead host's process group, and nothing more."""
     from headrace.queues.platform import on_linux  # not above: the first child is marked before much is imported
 
-    if not on_linux():
-        return False
+    return on_linux() and _has_pidfd()
+
+
+@functools.cache
+def _has_pidfd() -> bool:
     try:
         process = os.pidfd_open(os.getpid())
     except (AttributeError, OSError):  # an old kernel, or a sandbox that forbids it

@@ -26,6 +26,7 @@ if [ ! -e "$home/.wine" ]; then
     chroot "$debian" sh -c 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y \
         --no-install-recommends wine wine64 gcc-mingw-w64-x86-64-win32' >"$home/wine.log" 2>&1 \
         || can_not "apt-get failed: $(tail -n 1 "$home/wine.log")"
+    printf "127.0.0.1 localhost\n::1 localhost\n" >"$debian/etc/hosts"
     mkdir -p "$debian/win" "$debian/checkout"
     touch "$home/.wine"
 fi
@@ -68,7 +69,9 @@ if [ ! -e "$home/.ready" ]; then
         mount --bind "$1" "$1/debian/win"
         chroot "$1/debian" sh -euc "
             x86_64-w64-mingw32-gcc -O1 -municode -o /win/venv/Scripts/python.exe /win/venv/launcher.c
-            HOME=/root WINEPREFIX=/win/prefix WINEDEBUG=-all timeout 300 wineboot -i </dev/null"
+            export HOME=/root WINEPREFIX=/win/prefix WINEDEBUG=-all
+            timeout 300 wineboot -i </dev/null
+            timeout 60 wineserver -w"  # until it has written what it was told
     ' sh "$home" >"$home/drives.log" 2>&1 || { cat "$home/drives.log" >&2; exit 1; }
     printf 'home = C:\\py\r\ninclude-system-site-packages = true\r\nversion = 3.11.9\r\n' >"$home/venv/pyvenv.cfg"
     for each in py venv work; do ln -sfn "/win/$each" "$home/prefix/drive_c/$each"; done

@@ -212,8 +212,8 @@ def _pairs(steps: DemoSteps) -> Iterator[tuple[Any, Any]]:
     for row in range(len(steps)):
         info = AgentInfoProto(
             reward=steps.rewards[row],
-            done=steps.ended[row],
-            max_step_reached=steps.interrupted[row],
+            done=bool(steps.ended[row]),
+            max_step_reached=bool(steps.interrupted[row]),
             id=steps.agent_ids[row],
             group_id=steps.group_ids[row],
             group_reward=steps.group_rewards[row],

@@ -20,9 +20,7 @@ def refused(monkeypatch):
     for module, name in ((os, "memfd_create"), (os, "pidfd_open"), (ctypes, "CDLL")):
         monkeypatch.setattr(module, name, lambda *_, name=name: called.append(name), raising=False)
     monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
-    sweeps.cache_clear()
-    yield called
-    sweeps.cache_clear()
+    return called
 
 
 def test_plain_turns_off_what_linux_alone_has(refused):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.programs.process import find_executable, tail
 from headrace.stages.environments.unity.executable import Executable
+
+
+GAME = "Game.exe" if sys.platform == "win32" else "Game"
 
 
 def make(folder: Path, *names: str) -> None:
@@ -88,12 +92,12 @@ def test_each_place_is_named_once(tmp_path):
 
 
 def test_standard_arguments_come_first_in_their_order_and_the_users_last(tmp_path):
-    make(tmp_path, "Game")
+    make(tmp_path, GAME)
     game = Executable(
         tmp_path / "Game", ("--level", "3"), no_graphics=True, log_file=tmp_path / "run_logs" / "Player-2.log"
     )
     assert game.command(5007, 0) == [
-        str(tmp_path / "Game"),
+        str(tmp_path / GAME),
         "-nographics",
         "-batchmode",
         "--mlagents-port",
@@ -106,12 +110,12 @@ def test_standard_arguments_come_first_in_their_order_and_the_users_last(tmp_pat
 
 
 def test_graphics_and_unitys_own_log_are_kept_where_nothing_is_said(tmp_path):
-    make(tmp_path, "Game")
+    make(tmp_path, GAME)
     assert Executable(tmp_path / "Game").command(5005, 0)[1:] == ["--mlagents-port", "5005"]
 
 
 def test_a_users_own_log_file_is_respected_however_it_is_spelled(tmp_path):
-    make(tmp_path, "Game")
+    make(tmp_path, GAME)
     game = Executable(tmp_path / "Game", ("-logfile", "mine.log"), log_file=tmp_path / "Player-0.log")
     assert game.command(5005, 0)[3:] == ["-logfile", "mine.log"]
     assert game.log == Path("mine.log")
