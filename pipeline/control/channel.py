@@ -114,6 +114,8 @@ class SocketControl:
     def __init__(self, inward: Streams, outward: Streams) -> None:
         self._inward = inward
         self._outward = outward
+        self.idle = False
+        """True while a message is waited for."""
 
     @classmethod
     async def open(cls, inward: socket.socket, outward: socket.socket) -> Self:
@@ -137,7 +139,9 @@ class SocketControl:
         reader, _ = self._inward
         while True:
             try:
+                self.idle = True
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                self.idle = False
                 if length > MAX_FRAME:
                     raise ControlError(f"a control frame claims {length} bytes, at most {MAX_FRAME} are allowed")
                 frame = await reader.readexactly(length)

@@ -65,6 +65,12 @@ class ChildProcess:
         return self._process.poll() is None
 
     @property
+    def ended(self) -> asyncio.Future[int]:
+        """Done when what it is has ended; its exit status."""
+        assert self._ended is not None, "it is somebody"
+        return self._ended
+
+    @property
     def spoke(self) -> bool:
         """True if it has said why it ends."""
         return self._words.written
@@ -112,8 +118,7 @@ class ChildProcess:
 
     async def wait(self) -> int:
         """Wait for the end of what it is; the exit status, negative for a signal."""
-        assert self._ended is not None, "it is somebody"
-        status = await asyncio.shield(self._ended)
+        status = await asyncio.shield(self.ended)
         end_group(self.pid)
         words, self._said = self._said, ""
         if RAISED in words:
@@ -125,11 +130,10 @@ class ChildProcess:
         return status
 
     def _await_end(self, loop: asyncio.AbstractEventLoop) -> None:
-        status, ended = self._process.wait(), self._ended
+        status = self._process.wait()
         self._said = self._words.take()
-        assert ended is not None, "it is somebody"
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(ended.set_result, status)
+            loop.call_soon_threadsafe(self.ended.set_result, status)
 
     def kill(self) -> None:
         """Kill it; what it has started is ended then (`process_cleanup`)."""

@@ -27,7 +27,7 @@ from headrace.pipeline.hosts.child_process import ChildProcess, learner_processe
 from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.pipeline.hosts.links import HostLinks, policy_link, trajectory_link
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
-from headrace.pipeline.hosts.shared_process import SharedProcess, SharedProcessHost
+from headrace.pipeline.hosts.shared_process import LAST_WORDS_S, SharedProcess, SharedProcessHost
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.links import LinkEnd
 from headrace.queues.platform import Segment, connected_pair, write_ticket
@@ -46,7 +46,18 @@ TEAMS = 4
 class ProcessControl(SocketControl):
     """Main's end of the channel; what a host's process raised when it could not say so there comes last."""
 
-    process: ChildProcess | SharedProcessHost
+    def follow(self, process: ChildProcess | SharedProcessHost) -> None:
+        """Let the channel end with a process, also where a fork of that, or the system, still holds its other end."""
+        self._process = process
+        loop, transport = asyncio.get_running_loop(), self._inward[1].transport
+
+        def leave() -> None:
+            if self.idle:  # all that has arrived was taken
+                transport.abort()
+            elif not transport.is_closing():
+                loop.call_later(LAST_WORDS_S, leave)
+
+        process.ended.add_done_callback(lambda _: loop.call_later(LAST_WORDS_S, leave))
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
         """Iterate over the messages until the host's end, and its process's if it did not say why."""
@@ -55,9 +66,9 @@ class ProcessControl(SocketControl):
             said_goodbye = isinstance(message, HostFinished | HostFailed)
             yield message
         if not said_goodbye:
-            await self.process.wait()
-            if self.process.failure is not None:
-                yield self.process.failure
+            await self._process.wait()
+            if self._process.failure is not None:
+                yield self._process.failure
 
 
 class ProcessHost:
@@ -278,7 +289,7 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
         lifeline, host = await _start_in(process, start_message, [their_orders, their_reports, *ends])
         ours.pop_all()
     control = await ProcessControl.open(reports, orders)
-    control.process = host
+    control.follow(host)
     return ProcessHost(plan, control, lifeline, host, links)
 
 

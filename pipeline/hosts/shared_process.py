@@ -15,7 +15,7 @@ from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.queues.platform import Segment, connected_pair, write_ticket
 
 LAST_WORDS_S = 1.0
-"""Seconds in which the line of a dead process ends, unless what it has forked holds it."""
+"""Seconds in which the sockets of a dead process end, unless what it has forked holds them."""
 
 
 class SharedProcess:
@@ -122,7 +122,8 @@ class SharedProcessHost:
         assert lifeline is not None, "the process has one since its first host was started"
         self._process = process
         self._lifeline = lifeline
-        self._end = end
+        self.ended = end
+        """Done when the host has ended, or the process; the status."""
 
     @property
     def pid(self) -> int:
@@ -136,11 +137,11 @@ class SharedProcessHost:
 
     async def wait(self) -> int:
         """Wait for the host's end, or the process's; the status, negative for a signal."""
-        return await asyncio.shield(self._end)
+        return await asyncio.shield(self.ended)
 
     def kill(self) -> None:
         """Kill the process, if the host has not ended."""
-        if not self._end.done():
+        if not self.ended.done():
             self._process.kill()
 
     async def ask(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 from collections import Counter
 
 import psutil
@@ -20,8 +19,6 @@ from headrace.pipeline.hosts import child_process
 from headrace.pipeline.hosts.child_process import learner_processes, started_early
 from headrace.pipeline.hosts.process import ProcessHosts
 from headrace.queues.errors import QueueClosed
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there each learner has a process of its own")
 
 
 @pytest.fixture
