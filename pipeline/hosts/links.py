@@ -7,6 +7,7 @@ other ends. A queue to or from the host takes one of its links.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,12 +26,17 @@ SPARE_SLABS = 2
 UNTOUCHED_SLAB = 32 * 2**20
 """Slab size where memory is only taken when it is touched: generous, for it costs address space alone."""
 
+COUNTED_SLAB = 16 * 2**20
+"""Slab size on Windows, where a link's memory counts as used from its first message on."""
+
 RESERVED_SLAB = 2 * 2**20
-"""Slab size where every byte is set aside at once (files in the temporary folder, and Windows' mappings)."""
+"""Slab size where every byte is set aside at once, of links that nobody uses too: files in the temporary folder."""
 
 
-def default_slab_bytes() -> int:
+def default_slab_bytes(platform: str = sys.platform) -> int:
     """Size of a slab where the configuration does not say."""
+    if platform == "win32":
+        return COUNTED_SLAB
     return UNTOUCHED_SLAB if on_linux() else RESERVED_SLAB
 
 

@@ -125,3 +125,4 @@ def test_slabs_are_generous_only_where_untouched_memory_costs_nothing(monkeypatc
     assert default_slab_bytes() == UNTOUCHED_SLAB == trajectory_link(4, None).slab_bytes
     monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
     assert default_slab_bytes() == RESERVED_SLAB == policy_link(None).slab_bytes
+    assert RESERVED_SLAB < default_slab_bytes("win32") < UNTOUCHED_SLAB
