@@ -105,9 +105,12 @@ def resume(process: int) -> None:
     _resume(process)
 
 
-@contextmanager
-def console_ends_told(tell: Callable[[], object]) -> Iterator[None]:
-    """Call `tell` when the console closes, the user logs off or the system shuts down.
+_handlers: list[object] = []
+"""What the system calls must not be collected."""
+
+
+def on_console_end(tell: Callable[[], object]) -> Callable[[], None]:
+    """Call `tell` when the console closes, the user logs off or the system shuts down; returns what ends that.
 
     The thread in which the system asks is held then until this process ends, for which the system waits: 5 seconds for
     a console. Without the wait it would end the process at once.
@@ -125,11 +128,9 @@ def console_ends_told(tell: Callable[[], object]) -> Iterator[None]:
         return True
 
     handler = _Handler(handle)
+    _handlers.append(handler)
     _set_handler(handler, True)
-    try:
-        yield
-    finally:
-        _set_handler(handler, False)
+    return lambda: _set_handler(handler, False)
 
 
 @contextmanager

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
 
 from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.common.process import default_in_forks, import_early, uncollected
+from headrace.pipeline.common.signals import REQUESTS
 from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
+from headrace.pipeline.hosts.sweeper import VARIABLE
+from headrace.process_tree import end_children_with_this_process
+
+if sys.platform == "win32":
+    from headrace.win32 import on_console_end, request
 
 
 def leave_signals_to_main() -> None:
     """Let requests to end have no effect: main decides when and how."""
-    numbers = (signal.SIGINT, signal.SIGTERM)  # service managers send these to every process of a service
-    for number in numbers:
+    for number in REQUESTS:  # service managers send these to every process of a service
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the games that environments start would inherit
         if sys.platform != "win32":
             signal.siginterrupt(number, False)  # calls into C go on as if nothing had come
-    default_in_forks(numbers)
+    default_in_forks(REQUESTS)
+    if sys.platform == "win32":
+        # A console that closes tells its processes one after the other, the next when one has ended: main may be last.
+        main_mark = os.environ.get(VARIABLE, "").partition("/")[0]
+        on_console_end(lambda: request(main_mark))
 
 
 def main(last_words: str, *modules: str) -> int:
     """Import modules that the host will need and serve; the exit status."""
     prepare_output()  # for what the user's code prints
     leave_signals_to_main()
+    end_children_with_this_process()
     descriptor = open_last_words(last_words)
     try:
         with uncollected():

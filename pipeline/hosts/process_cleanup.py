@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.pipeline.common.process import start_python
 from headrace.pipeline.hosts import sweeper
-from headrace.process_tree import ProcessTree
+from headrace.process_tree import ProcessTree, end_children_with_this_process
 
 _numbers = itertools.count()
 
@@ -73,6 +73,7 @@ def watch_host(pid: int, mark: str) -> None:
 
 def watch_this_process() -> None:
     """Have ended what this process will leave behind: what it starts from now on, that is not there yet."""
+    end_children_with_this_process()
     if sweeps():
         os.environ[sweeper.VARIABLE] = mark_of(os.getpid())
         _tell("")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, page_routes, run_routes
 from headrace.pipeline.monitor.live_run import league_for_page
 from headrace.pipeline.reporting.console import ELO, REWARD
@@ -120,13 +120,13 @@ async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, tell: Callable[
     routes = [*page_routes(), *run_routes(runs, {"control": False})]
     site = Site(routes, SiteOptions(endpoint, USUAL_PORT, token, lambda request: request.path not in OPEN))
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    try:
-        await site.start()
-    except OSError as error:
-        raise CommandError(f"--monitor: {error.strerror}; choose another with --monitor=HOST:PORT") from error
-    names, secret = ", ".join(run.name for run in runs.values()), f"?token={token}" if token else ""
-    tell(f"{names}: {site.url}{secret}  (Ctrl-C ends)")
-    await stop.wait()
-    await site.stop()
+    loop = asyncio.get_running_loop()
+    with requests_received(lambda: loop.call_soon_threadsafe(stop.set)):
+        try:
+            await site.start()
+        except OSError as error:
+            raise CommandError(f"--monitor: {error.strerror}; choose another with --monitor=HOST:PORT") from error
+        names, secret = ", ".join(run.name for run in runs.values()), f"?token={token}" if token else ""
+        tell(f"{names}: {site.url}{secret}  (Ctrl-C ends)")
+        await stop.wait()
+        await site.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 
 from headrace.config.listen import LAST_PORT, endpoint_of, reaches_others
 from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.serving.grpc_server import GrpcServer
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.served_models import ServedModel, load_models
@@ -78,8 +78,17 @@ async def _serve(
             at_once("ended at once; requests under way were not answered", 130)
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, receive)
+    with requests_received(lambda: loop.call_soon_threadsafe(receive)):
+        await _serve_until(stop, models, options, tell, at_once)
+
+
+async def _serve_until(
+    stop: asyncio.Event,
+    models: Sequence[ServedModel],
+    options: ServingOptions,
+    tell: Callable[[str], None],
+    at_once: Callable[[str, int], None],
+) -> None:
     service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
     token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
     site = Site(serving_routes(service), _site_options(options, token))

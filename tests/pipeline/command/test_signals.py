@@ -11,8 +11,7 @@ import pytest
 
 COMMAND = """
     async def main():
-        signals = (signal.SIGINT, signal.SIGTERM)
-        with LoopWatch(MainSilence()) as watch, first_stops_second_cancels(stop := asyncio.Event(), signals, watch):
+        with LoopWatch(MainSilence()) as watch, first_stops_second_cancels(stop := asyncio.Event(), watch):
             await asyncio.to_thread(terminate_a_fork)
             await asyncio.sleep(0.05)
             assert not stop.is_set(), "the signal was for the fork alone"
