@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from headrace.stages.environments.programs.errors import ProgramRefused
 _STDERR = 2
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
 """Of all platforms: a path may have any of them, or none."""
-_NOT_THE_GAME = "UnityCrashHandler"
+_STARTS_ON_WINDOWS = (".exe", ".bat", ".cmd")
+_NOT_THE_GAME = re.compile(r"UnityCrashHandler|.*\.console$", re.IGNORECASE)
+"""Programs beside a game: Unity's, and Godot's, which starts the game with a console."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +141,12 @@ def describe_exit(returncode: int) -> str:
 
 def _cure(error: OSError) -> str:
     match error:
-        case PermissionError():
-            return " It isn't marked as executable: `chmod +x` it"
         case OSError(errno=8):  # ENOEXEC, which has no class of its own
             return " It isn't a program for this machine: build for this system, or begin a script with `#!`"
+        case OSError() if getattr(error, "winerror", 0) == 740:  # ERROR_ELEVATION_REQUIRED
+            return " It asks for an administrator's rights: build it without, or run this in an administrator's console"
+        case PermissionError() if sys.platform != "win32":
+            return " It isn't marked as executable: `chmod +x` it"
     return ""
 
 
@@ -150,7 +155,7 @@ def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Pa
 
     An existing file is used as it is. Otherwise any platform's extension is replaced by this platform's: on Linux
     `.x86_64`, `.x86` or none; on macOS the program in `<path>.app/Contents/MacOS`; on Windows `.exe`, or the one in the
-    folder `<path>`.
+    folder `<path>`, of several the one with the folder's name.
 
     Args:
         path: as the user gives it, with or without the extension of any platform.
@@ -166,7 +171,7 @@ def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Pa
             return candidate.absolute()
         looked_at.append(str(candidate))
     looked = ", ".join(dict.fromkeys(looked_at))
-    why = _built_for_another(path, platform) or _is_a_folder(path, platform)
+    why = _built_for_another(path, platform) or _is_a_folder(path, platform) or _has_backslashes(path, platform)
     raise ProgramRefused(
         f"no {engine} executable at {path}: none of {looked} is a file.{why} "
         f"The path is taken from {Path.cwd()}; give it with --env or env_settings.env_path"
@@ -174,7 +179,7 @@ def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Pa
 
 
 def _bare(path: Path) -> Path:
-    return path.with_suffix("") if path.suffix in _EXTENSIONS else path
+    return path.with_suffix("") if path.suffix.lower() in _EXTENSIONS else path
 
 
 def _candidates(path: Path, platform: str) -> Iterator[Path]:
@@ -185,8 +190,11 @@ def _candidates(path: Path, platform: str) -> Iterator[Path]:
         yield from sorted(program.glob("*"))
         yield path
     elif platform == "win32":
+        if path.suffix.lower() in _STARTS_ON_WINDOWS:
+            yield path
         yield bare.with_name(f"{bare.name}.exe")
-        yield from (found for found in sorted(bare.glob("*.exe")) if not found.name.startswith(_NOT_THE_GAME))
+        if len(programs := _programs_in(bare, platform)) == 1:
+            yield programs[0]
     else:
         if path.suffix not in (".app", ".exe"):
             yield path
@@ -203,13 +211,27 @@ def _built_for_another(path: Path, platform: str) -> str:
     return ""
 
 
+def _programs_in(folder: Path, platform: str) -> list[Path]:
+    """The programs in a folder that may be the game: all, or the one with the folder's name."""
+    kinds = (".exe",) if platform == "win32" else (".x86_64", ".x86")
+    found = [each for each in sorted(folder.glob("*")) if each.suffix.lower() in kinds]
+    games = [each for each in found if not _NOT_THE_GAME.match(each.stem)]
+    return [each for each in games if each.stem.lower() == folder.name.lower()] or games
+
+
 def _is_a_folder(path: Path, platform: str) -> str:
     """A hint if the path is a folder with the program in it."""
-    if platform == "darwin" or not path.is_dir():
+    folder = _bare(path) if platform == "win32" else path
+    if platform == "darwin" or not folder.is_dir():
         return ""
-    kinds = ("*.exe",) if platform == "win32" else ("*.x86_64", "*.x86")
-    programs = sorted(str(found) for kind in kinds for found in path.glob(kind))
-    return f" It is a folder; meant is the program in it{': ' if programs else ''}{', '.join(programs)}."
+    programs = [str(program) for program in _programs_in(folder, platform)]
+    meant = "one of the programs" if len(programs) > 1 else "the program"
+    return f" It is a folder; meant is {meant} in it{': ' if programs else ''}{', '.join(programs)}."
+
+
+def _has_backslashes(path: Path, platform: str) -> str:
+    """A hint if the path is written as on Windows, where this is another system."""
+    return " Only Windows separates folders by \\; write /." if platform != "win32" and "\\" in str(path) else ""
 
 
 def tail(path: Path | None, lines: int = 15) -> str:

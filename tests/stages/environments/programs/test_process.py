@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 
 import pytest
 from unity_runs import alive
@@ -65,6 +66,30 @@ async def test_what_a_process_has_left_behind_is_killed_when_it_ends(tmp_path):
     await _until_dead(grandchild)
 
 
+async def test_no_thread_of_ours_is_left_when_a_process_has_ended():
+    before = set(threading.enumerate())
+    process, ended = await launch(sys.executable, "-c", "")
+    await ended
+    assert await process.exited(0.0)
+    assert set(threading.enumerate()) == before
+
+
+def test_an_event_loop_that_ends_before_its_process_hears_nothing():
+    before = set(threading.enumerate())
+
+    async def start():
+        return await ProgramProcess.launch(
+            [sys.executable, "-c", "import time; time.sleep(60)"], False, lambda code: told.append(code)
+        )
+
+    told: list[int] = []
+    process = asyncio.run(start())
+    process.kill()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    assert not told
+
+
 async def test_killing_what_has_ended_does_nothing():
     process, ended = await launch(sys.executable, "-c", "")
     await ended
@@ -87,7 +112,16 @@ async def test_a_file_that_is_no_program_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(0, "return code 0"), (3, "return code 3"), (-11, "signal SIGSEGV"), (-99, "signal 99")]
+    ("code", "words"),
+    [
+        (0, "return code 0"),
+        (3, "return code 3"),
+        (-11, "signal SIGSEGV"),
+        (-99, "signal 99"),
+        (0xC0000005, "return code 0xC0000005 (access violation)"),
+        (0xC0000135, "return code 0xC0000135 (a DLL was not found)"),
+        (0xC0000999, "return code 0xC0000999"),
+    ],
 )
 def test_an_ending_is_a_return_code_or_a_signal(code, words):
     assert describe_exit(code) == words

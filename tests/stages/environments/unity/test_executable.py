@@ -59,6 +59,33 @@ def test_on_windows_it_is_the_exe_or_the_one_in_the_folder(tmp_path):
     assert find_executable(tmp_path / "Folder", "Unity", "win32") == tmp_path / "Folder" / "Zebra.exe"
 
 
+@pytest.mark.parametrize("given", ["Game.EXE", "Game", "Game.x86_64"])
+def test_on_windows_letter_case_is_no_matter(tmp_path, given):
+    make(tmp_path, "Game.exe" if given != "Game.EXE" else given, "Game.x86_64")
+    assert find_executable(tmp_path / given, "Unity", "win32").name.lower() == "game.exe"
+
+
+def test_on_windows_a_script_is_started_if_it_is_given_as_it_is_called(tmp_path):
+    make(tmp_path, "start.bat", "Linux")
+    assert find_executable(tmp_path / "start.bat", "Godot", "win32") == tmp_path / "start.bat"
+    with pytest.raises(ProgramRefused, match=r"none of .*Linux\.exe is a file"):
+        find_executable(tmp_path / "Linux", "Godot", "win32")
+
+
+def test_on_windows_the_game_of_a_folder_has_its_name_or_is_the_only_one(tmp_path):
+    make(tmp_path, "Ball/ball.exe", "Ball/Tool.exe", "Two/A.exe", "Two/B.exe")
+    make(tmp_path, "Godot/Soccer.exe", "Godot/Soccer.console.exe", "Godot/unitycrashhandler32.exe")
+    assert find_executable(tmp_path / "Ball", "Unity", "win32") == tmp_path / "Ball" / "ball.exe"
+    assert find_executable(tmp_path / "Godot", "Godot", "win32") == tmp_path / "Godot" / "Soccer.exe"
+    with pytest.raises(ProgramRefused, match=r"meant is one of the programs in it: .*A\.exe, .*B\.exe\. The"):
+        find_executable(tmp_path / "Two", "Unity", "win32")
+
+
+def test_backslashes_are_for_windows_alone():
+    with pytest.raises(ProgramRefused, match=r"Only Windows separates folders by \\; write /"):
+        find_executable(Path(r"builds\Game"), "Unity", "linux")
+
+
 def test_a_relative_path_starts_from_the_working_directory(tmp_path, monkeypatch):
     make(tmp_path, "builds/Game.x86_64")
     monkeypatch.chdir(tmp_path)
