@@ -5,6 +5,7 @@ Linux alone can also end what has left its session (`pipeline/hosts/sweeper.py`)
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -62,6 +63,13 @@ def end_children_with_this_process() -> None:
     if sys.platform == "win32" and not _own:
         _own.append(Job())
         _own[0].hold()
+        atexit.register(end_children)
+
+
+def end_children() -> None:
+    """On Windows: end what this process has started, before it ends by itself; Wine's server dies of a job's end."""
+    if sys.platform == "win32" and _own:
+        _own.pop().end_others()
 
 
 _LOWEST = 0x4000_0000

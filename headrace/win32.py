@@ -31,6 +31,11 @@ _create_job = _declare(_kernel.CreateJobObjectW, _HANDLE, ctypes.c_void_p, _NAME
 _set_job = _declare(_kernel.SetInformationJobObject, _BOOL, _HANDLE, ctypes.c_int, ctypes.c_void_p, _DWORD)
 _assign_job = _declare(_kernel.AssignProcessToJobObject, _BOOL, _HANDLE, _HANDLE)
 _end_job = _declare(_kernel.TerminateJobObject, _BOOL, _HANDLE, wintypes.UINT)
+_query_job = _declare(
+    _kernel.QueryInformationJobObject, _BOOL, _HANDLE, ctypes.c_int, ctypes.c_void_p, _DWORD, ctypes.c_void_p
+)
+_open_process = _declare(_kernel.OpenProcess, _HANDLE, _DWORD, _BOOL, _DWORD)
+_end_process = _declare(_kernel.TerminateProcess, _BOOL, _HANDLE, wintypes.UINT)
 _resume = _declare(_native.NtResumeProcess, ctypes.c_long, _HANDLE)
 _create_event = _declare(_kernel.CreateEventW, _HANDLE, ctypes.c_void_p, _BOOL, _BOOL, _NAME)
 _open_event = _declare(_kernel.OpenEventW, _HANDLE, _DWORD, _BOOL, _NAME)
@@ -44,7 +49,9 @@ _set_handler = _declare(_kernel.SetConsoleCtrlHandler, _BOOL, _Handler, _BOOL)
 
 CREATE_SUSPENDED = 0x4
 """Flag of a new process: it waits for `resume`."""
-_EXTENDED_LIMITS, _KILL_ON_JOB_CLOSE = 9, 0x2000
+_PROCESS_IDS, _EXTENDED_LIMITS = 3, 9
+_KILL_ON_JOB_CLOSE = 0x2000
+_PROCESS_TERMINATE = 0x1
 _FOR_EVER = 0xFFFFFFFF
 _EVENT_MODIFY_STATE = 0x2
 _CLOSE, _LOGOFF, _SHUTDOWN = 2, 5, 6
@@ -76,6 +83,10 @@ class _Limits(ctypes.Structure):
     ]
 
 
+class _ProcessIds(ctypes.Structure):
+    _fields_: ClassVar = [("assigned", _DWORD), ("count", _DWORD), ("ids", ctypes.c_size_t * 1024)]
+
+
 class Job:
     """A job: a process in it, and all that this starts from then on, ends when the job's maker ends, in whatever way.
 
@@ -95,6 +106,16 @@ class Job:
     def end(self) -> None:
         """End all that is in the job."""
         _end_job(self._handle, 1)
+
+    def end_others(self) -> None:
+        """End all that is in the job but this process, which the job's end does not end from here on."""
+        found = _ProcessIds()
+        _query_job(self._handle, _PROCESS_IDS, ctypes.byref(found), ctypes.sizeof(found), None)
+        for pid in found.ids[: found.count]:
+            if pid != _process_id() and (process := _open_process(_PROCESS_TERMINATE, False, pid)):
+                _end_process(process, 1)
+                _close_handle(process)
+        _set_job(self._handle, _EXTENDED_LIMITS, ctypes.byref(_Limits()), ctypes.sizeof(_Limits))
 
     def __del__(self) -> None:
         _close_handle(self._handle)

@@ -15,6 +15,7 @@ from headrace.pipeline.command.parser import program
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.hosts.process_cleanup import mark_of
+from headrace.process_tree import end_children
 
 log = logging.getLogger(__name__)
 
@@ -101,4 +102,5 @@ def end_process(words: str, status: int) -> None:
         sys.stderr.write(f"[ERROR] {program()}: {words}\n")
         sys.stderr.flush()
         sys.stdout.flush()
+    end_children()
     os._exit(status)

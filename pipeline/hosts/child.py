@@ -12,7 +12,6 @@ from headrace.pipeline.common.process import default_in_forks, import_early, unc
 from headrace.pipeline.common.signals import REQUESTS
 from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
 from headrace.pipeline.hosts.sweeper import VARIABLE
-from headrace.process_tree import end_children_with_this_process
 
 if sys.platform == "win32":
     from headrace.win32 import on_console_end, request
@@ -35,7 +34,6 @@ def main(last_words: str, *modules: str) -> int:
     """Import modules that the host will need and serve; the exit status."""
     prepare_output()  # for what the user's code prints
     leave_signals_to_main()
-    end_children_with_this_process()
     descriptor = open_last_words(last_words)
     try:
         with uncollected():

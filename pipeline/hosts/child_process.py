@@ -27,7 +27,7 @@ from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.hosts.failures import crashed, how_it_ended
 from headrace.pipeline.hosts.last_words import RAISED
 from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
-from headrace.pipeline.hosts.process_cleanup import end_group, new_mark, watch_host
+from headrace.pipeline.hosts.process_cleanup import new_mark, sweeps, watch_host
 from headrace.queues.platform import Segment, hand_over
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,6 @@ class ChildProcess:
     async def wait(self) -> int:
         """Wait for the end of what it is; the exit status, negative for a signal."""
         status = await asyncio.shield(self.ended)
-        end_group(self.pid)
         words, self._said = self._said, ""
         if RAISED in words:
             self.failure = HostFailed(
@@ -131,6 +130,8 @@ class ChildProcess:
 
     def _await_end(self, loop: asyncio.AbstractEventLoop) -> None:
         status = self._process.wait()
+        if not sweeps():
+            self._process.kill_all()
         self._said = self._words.take()
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(self.ended.set_result, status)

@@ -66,7 +66,7 @@ class HostLifeline:
         with suppress(OSError):
             while self._sock.recv(64):
                 self._sock.sendall(describe_holder(self.loop, self._watched).encode() + _END)
-        end_group(os.getpid())
+        end_group()
         os._exit(1)
 
 

@@ -21,6 +21,7 @@ from headrace.pipeline.common.process import let_child_find_us, start_python, us
 from headrace.pipeline.hosts.last_words import LastWords
 from headrace.pipeline.hosts.process_cleanup import host_mark
 from headrace.pipeline.hosts.sweeper import VARIABLE
+from headrace.process_tree import ProcessTree
 
 _NO_RUN = re.compile(
     r"(-h|--(help|version|validate|convert|to-demo|export-onnx|plot|tournament|view|serve|inference|env))\b"
@@ -38,7 +39,7 @@ _MAX_BYTES = 1_000_000
 class PrestartedProcess:
     """A process that has started and waits to be told which host it is."""
 
-    process: subprocess.Popen[bytes]
+    process: ProcessTree
     socket: socket.socket
     """Where it waits for its start message; it ends when this closes."""
     mark: str

@@ -85,11 +85,11 @@ def remove_folder_at_end(folder: str) -> None:
         _tell(f"{sweeper.FOLDER} {folder}\n")
 
 
-def end_group(leader: int) -> None:
-    """Where nothing sweeps: kill a host with its process group, or what it has left of that."""
+def end_group() -> None:
+    """Where nothing sweeps: kill this process with its group; on Windows its job ends with main."""
     if not sweeps() and hasattr(os, "killpg"):
         with suppress(OSError):
-            os.killpg(leader, signal.SIGKILL)
+            os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def _tell(line: str) -> None:
