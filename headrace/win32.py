@@ -54,8 +54,8 @@ _KILL_ON_JOB_CLOSE = 0x2000
 _PROCESS_TERMINATE = 0x1
 _FOR_EVER = 0xFFFFFFFF
 _EVENT_MODIFY_STATE = 0x2
-_CLOSE, _LOGOFF, _SHUTDOWN = 2, 5, 6
-"""Console events for which the system waits some seconds until the handler returns, and then ends the process."""
+_BREAK, _CLOSE, _LOGOFF, _SHUTDOWN = 1, 2, 5, 6
+"""Console events. For the last three the system waits some seconds until the handler returns, and ends the process."""
 
 
 class _BasicLimits(ctypes.Structure):
@@ -130,28 +130,38 @@ _handlers: list[object] = []
 """What the system calls must not be collected."""
 
 
-def on_console_end(tell: Callable[[], object]) -> Callable[[], None]:
-    """Call `tell` when the console closes, the user logs off or the system shuts down; returns what ends that.
+def on_console_end(ends: Callable[[], object], breaks: Callable[[], object]) -> Callable[[], None]:
+    """Have functions called, in threads of the system, until what is returned is called.
 
-    The thread in which the system asks is held then until this process ends, for which the system waits: 5 seconds for
-    a console. Without the wait it would end the process at once.
+    Args:
+        ends: when the console closes, the user logs off or the system shuts down. Its thread is held until this process
+            ends, for which the system waits: 5 seconds for a console. Without that it would end the process at once.
+        breaks: at Ctrl-Break, which has no further effect then.
     """
-    session = _DWORD()
+    session, held = _DWORD(), threading.Event()
     _session_of(_process_id(), ctypes.byref(session))
 
     def handle(event: int) -> bool:
         if event == _LOGOFF and session.value == 0:
             return True  # a service, which is told of every user's
+        if event == _BREAK:
+            breaks()
+            return True
         if event not in (_CLOSE, _LOGOFF, _SHUTDOWN):
-            return False  # Python's own handler makes a signal of it
-        tell()
+            return False  # Python's own handler makes a signal of Ctrl-C
+        held.set()
+        ends()
         _sleep(_FOR_EVER)
         return True
+
+    def leave() -> None:
+        if not held.is_set():  # the system may lock its list meanwhile
+            _set_handler(handler, False)
 
     handler = _Handler(handle)
     _handlers.append(handler)
     _set_handler(handler, True)
-    return lambda: _set_handler(handler, False)
+    return leave
 
 
 @contextmanager

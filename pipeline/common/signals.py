@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 from headrace.pipeline.common.process import default_in_forks
 
@@ -60,15 +61,21 @@ def _receive(sock: socket.socket, answer: Callable[[], object]) -> None:
 
 @contextmanager
 def _console_heard(sock: socket.socket, name: str) -> Iterator[None]:
-    """Let the end of the console be one more signal."""
+    """Let Ctrl-Break, and the end of the console, from whomever this process hears of it first, be signals as well."""
     with ExitStack() as heard:
         if sys.platform == "win32":
+            ending = threading.Event()
 
-            def pass_on() -> None:
-                with suppress(OSError):  # the run is over
-                    sock.send(bytes([signal.SIGTERM]))
+            def pass_on(number: signal.Signals) -> None:
+                with suppress(OSError):  # it is over
+                    sock.send(bytes([number]))
 
-            heard.callback(on_console_end(pass_on))
+            def end() -> None:
+                if not ending.is_set():
+                    ending.set()
+                    pass_on(signal.SIGTERM)
+
+            heard.callback(on_console_end(end, partial(pass_on, signal.SIGBREAK)))
             if name:
-                heard.enter_context(requests_heard(name, pass_on))
+                heard.enter_context(requests_heard(name, end))
         yield

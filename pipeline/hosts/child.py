@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from functools import partial
 
 from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.common.process import default_in_forks, import_early, uncollected
@@ -27,7 +28,7 @@ def leave_signals_to_main() -> None:
     if sys.platform == "win32":
         # A console that closes tells its processes one after the other, the next when one has ended: main may be last.
         main_mark = os.environ.get(VARIABLE, "").partition("/")[0]
-        on_console_end(lambda: request(main_mark))
+        on_console_end(partial(request, main_mark), lambda: None)
 
 
 def main(last_words: str, *modules: str) -> int:

@@ -16,6 +16,7 @@ from headrace.pipeline.hosts.child_process import started_early, take_child
 from headrace.pipeline.hosts.last_words import LastWords
 from headrace.pipeline.hosts.prestart import PrestartedProcess, guess_learner, prestarted_learner
 from headrace.pipeline.hosts.process_cleanup import host_mark
+from headrace.process_tree import ProcessTree
 
 PPO = ("learner-CartPole", ["torch", "headrace.pipeline.roles.learner", "headrace.stages.trainer.ppo"])
 
@@ -38,7 +39,7 @@ def started(monkeypatch):
     def spawn(name, modules, mark):
         ours, theirs = socket.socketpair()
         with theirs:
-            waiting = subprocess.Popen(["cat"], stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+            waiting = ProcessTree(["cat"], shows=False, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
             children[name] = PrestartedProcess(waiting, ours, mark, LastWords())
         return children[name]
 
