@@ -13,7 +13,6 @@ from unity_runs import alive
 from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.programs.process import ProgramProcess, describe_exit
 
-
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no sh, no FIFOs and no right to run a file")
 

@@ -11,7 +11,6 @@ from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.programs.process import find_executable, tail
 from headrace.stages.environments.unity.executable import Executable
 
-
 GAME = "Game.exe" if sys.platform == "win32" else "Game"
 
 
