@@ -132,6 +132,12 @@ class _PrintsAll:
             self._stream.write(text.encode("ascii", _ERRORS).decode())
         return len(text)
 
+    def flush(self) -> None:
+        getattr(self._stream, "flush", lambda: None)()
+
+    def isatty(self) -> bool:
+        return bool(getattr(self._stream, "isatty", lambda: False)())
+
     def writelines(self, lines: Any) -> None:
         for line in lines:
             self.write(line)

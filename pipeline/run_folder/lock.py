@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from headrace.pipeline.run_folder.atomic_files import FileOperations
 
 LOCK = ".lock"
 GUARD = ".lock.guard"
+_SCANNED_S = 0.5 if sys.platform == "win32" else 0
+"""Seconds for which a virus scanner may look at the file."""
 
 
 class RunLock:
@@ -57,7 +60,7 @@ def hold(run_folder: Path) -> BaseFileLock:
     Raises:
         RunFolderError: if another process holds the lock.
     """
-    guard = FileLock(run_folder / GUARD, timeout=0, thread_local=False)
+    guard = FileLock(run_folder / GUARD, timeout=_SCANNED_S, thread_local=False)
     try:
         guard.acquire()
     except Timeout as error:

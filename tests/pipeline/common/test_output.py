@@ -35,9 +35,6 @@ class Refusing:
         text.encode(self.encoding)
         self.text += text
 
-    def flush(self) -> None:
-        pass
-
 
 def printed(monkeypatch: pytest.MonkeyPatch, encoding: str, text: str) -> bytes:
     raw = io.BytesIO()
@@ -68,8 +65,9 @@ def test_a_stream_that_can_not_be_told_how_to_encode_is_written_to_all_the_same(
 
     prepare_output()
     prepare_output()
-    print("ü", "a → 球")
+    print("ü", "a → 球", flush=True)
 
+    assert not sys.stdout.isatty()
     assert stream.text == "ü a -> \\u7403\n"
     assert sys.stdout.encoding == "cp1252"
 
