@@ -68,9 +68,9 @@ class OlderModel:
         if not memory:
             return heads
         self._inputs.append(("recurrent_in", ["batch", 1, self._width]))
-        before = self._node("Reshape", ["recurrent_in", self._constant(np.array([1, self._width]))])
+        before = self._node("Reshape", ["recurrent_in", self._constant(np.array([1, self._width], np.int64))])
         heads = self._node("Add", [heads, before])
-        after = self._node("Reshape", [heads, self._constant(np.array([1, 1, self._width]))])
+        after = self._node("Reshape", [heads, self._constant(np.array([1, 1, self._width], np.int64))])
         self._nodes.append(helper.make_node("Identity", [after], ["recurrent_out"]))
         self._outputs.append(("recurrent_out", [1, 1, self._width]))
         return heads

@@ -48,7 +48,7 @@ class Groups:
         ids = self.ids[slots]
         self._parted.append(ids)
         goes_on = np.ones(len(ids), np.bool_) if left is None else (ids != 0) & np.isin(ids, self.ids[left])
-        return {"group_ids": ids, "next_ticks": np.full(len(ids), self.tick), "group_left": goes_on}
+        return {"group_ids": ids, "next_ticks": np.full(len(ids), self.tick, np.int64), "group_left": goes_on}
 
     @property
     def anyone_parted(self) -> bool:

@@ -341,7 +341,7 @@ def _trajectory_columns(
         "generation": closed.generation,
         "learning": closed.learning,
         "opponent": closed.opponent,
-        "numbers": np.arange(first, first + len(lengths)),
+        "numbers": np.arange(first, first + len(lengths), dtype=np.int64),
         "credits": lengths * closed.learning,
     }
     for column in pages.observations:

@@ -79,6 +79,7 @@ def test_a_module_beside_the_yaml_comes_before_one_in_the_working_directory(tmp_
     assert load_attribute("my_stages:x", tmp_path / "configs", "stage") == "beside"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody can remove it there")
 def test_a_working_directory_that_is_gone_is_no_obstacle(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()

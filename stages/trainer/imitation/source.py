@@ -206,7 +206,7 @@ class _Feeder:
             "generation": np.zeros(k, np.int32),
             "learning": np.ones(k, np.bool_),
             "opponent": np.full(k, -1, np.int32),
-            "numbers": np.arange(self._made, self._made + k),
+            "numbers": np.arange(self._made, self._made + k, dtype=np.int64),
             "credits": np.zeros(k, np.int32),  # no flow control feeds them
         }
         for index, (final, observed) in enumerate(zip(self._finals, self._observations, strict=True)):

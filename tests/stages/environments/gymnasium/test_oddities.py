@@ -273,7 +273,7 @@ def test_an_error_inside_an_installed_package_shows_its_line(group_of, tmp_path,
     group.reset(0)
     with pytest.raises(
         BrokenEnvironmentError,
-        match=r"instance 0: its step\(\) raised ZeroDivisionError: .* \(at .*/installed_of_test.py:2, in drive\)",
+        match=r"instance 0: its step\(\) raised ZeroDivisionError: .* \(at .*[/\\]installed_of_test.py:2, in drive\)",
     ):
         group.step(actions())
 

@@ -90,7 +90,7 @@ async def test_a_program_that_ends_or_is_silent_before_its_hello_is_named(tmp_pa
 
 async def test_a_missing_program_is_named():
     worker = OpenWorker(WorkerSettings(0, 0, 1, 1, 8), "tcp", GameProgram("no/such/game"))
-    with pytest.raises(ProgramRefused, match="no game executable at no/such/game"):
+    with pytest.raises(ProgramRefused, match=r"no game executable at no[/\\]such[/\\]game"):
         await worker.start()
 
 

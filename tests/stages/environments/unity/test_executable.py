@@ -107,7 +107,7 @@ def test_a_folder_is_no_executable_but_the_program_in_it_is_named(tmp_path):
     with pytest.raises(ProgramRefused, match=r"no Unity executable .*It is a folder; meant is the program in it\. The"):
         find_executable(tmp_path / "Game", "Unity", "linux")
     make(tmp_path, "Game/Ball.x86_64")
-    with pytest.raises(ProgramRefused, match=r"meant is the program in it: .*Game/Ball\.x86_64\. The"):
+    with pytest.raises(ProgramRefused, match=r"meant is the program in it: .*Game[/\\]Ball\.x86_64\. The"):
         find_executable(tmp_path / "Game", "Unity", "linux")
 
 
