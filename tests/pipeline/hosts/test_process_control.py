@@ -12,6 +12,8 @@ from headrace.pipeline.control.messages import HostFailed, HostFinished, LogLine
 from headrace.pipeline.hosts import process
 from headrace.pipeline.hosts.process import ProcessControl
 
+pytestmark = pytest.mark.windows_too
+
 FAILURE = HostFailed("the process of actor-0 ended with status 1", "", "actor-0")
 LINE = LogLine(20, "headrace", "so far so good")
 
