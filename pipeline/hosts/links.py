@@ -27,7 +27,7 @@ UNTOUCHED_SLAB = 32 * 2**20
 """Slab size where memory is only taken when it is touched: generous, for it costs address space alone."""
 
 COUNTED_SLAB = 16 * 2**20
-"""Slab size on Windows, where a link's memory counts as used from its first message on, and on macOS, where it is a file."""
+"""Slab size on Windows, where a link's memory counts as used from its first message on."""
 
 RESERVED_SLAB = 2 * 2**20
 """Slab size where every byte is set aside at once, of links that nobody uses too: files in the temporary folder."""
@@ -35,7 +35,7 @@ RESERVED_SLAB = 2 * 2**20
 
 def default_slab_bytes(platform: str = sys.platform) -> int:
     """Size of a slab where the configuration does not say."""
-    if platform != "linux":
+    if platform == "win32":
         return COUNTED_SLAB
     return UNTOUCHED_SLAB if on_linux() else RESERVED_SLAB
 
