@@ -95,18 +95,18 @@ def swap_the_folders(folder):
 
 
 DAMAGES = {
-    "a flipped bit": (lambda folder: flip(part(folder, 7)), "000007/trainer.*is damaged: its checksum"),
-    "a truncated part": (lambda folder: part(folder, 7).write_bytes(b"x"), "000007/trainer.*it has 1 bytes"),
-    "a missing part": (lambda folder: part(folder, 7).unlink(), "000007/trainer.*can't be read: No such file"),
-    "a part of the older one": (swap_the_part, "000007/trainer.*its checksum"),
+    "a flipped bit": (lambda folder: flip(part(folder, 7)), "000007.trainer.*is damaged: its checksum"),
+    "a truncated part": (lambda folder: part(folder, 7).write_bytes(b"x"), "000007.trainer.*it has 1 bytes"),
+    "a missing part": (lambda folder: part(folder, 7).unlink(), "000007.trainer.*can't be read: No such file"),
+    "a part of the older one": (swap_the_part, "000007.trainer.*its checksum"),
     "a manifest of the older one": (swap_the_manifest, "is the manifest of checkpoint 6, not of 7"),
-    "truncated manifests": (truncate_manifests, "000007/manifest.json: is no manifest"),
-    "empty manifests": (write_manifests(b""), "000007/manifest.json: is no manifest"),
-    "manifests of bytes": (write_manifests(bytes(range(256))), "000007/manifest.json: is no manifest"),
-    "manifests of brackets": (write_manifests(b"[" * 100_000), "000007/manifest.json: is no manifest"),
-    "manifests of a list": (write_manifests(b"[1, 2]"), "000007/manifest.json: is no manifest"),
-    "missing manifests": (remove_manifests, "000007/manifest.json: is missing"),
-    "a missing folder": (lambda folder: shutil.rmtree(folder / "000007"), "000007/trainer.*can't be read"),
+    "truncated manifests": (truncate_manifests, "000007.manifest.json: is no manifest"),
+    "empty manifests": (write_manifests(b""), "000007.manifest.json: is no manifest"),
+    "manifests of bytes": (write_manifests(bytes(range(256))), "000007.manifest.json: is no manifest"),
+    "manifests of brackets": (write_manifests(b"[" * 100_000), "000007.manifest.json: is no manifest"),
+    "manifests of a list": (write_manifests(b"[1, 2]"), "000007.manifest.json: is no manifest"),
+    "missing manifests": (remove_manifests, "000007.manifest.json: is missing"),
+    "a missing folder": (lambda folder: shutil.rmtree(folder / "000007"), "000007.trainer.*can't be read"),
 }
 
 
@@ -156,7 +156,7 @@ def test_when_all_are_damaged_each_is_named_and_nothing_is_changed(two):
     flip(part(two, 7))
     part(two, 6).unlink()
     before = sorted(two.rglob("*"))
-    with pytest.raises(CheckpointError, match=r"000007/trainer.*000006/trainer.*No older checkpoint is whole.*--force"):
+    with pytest.raises(CheckpointError, match=r"000007.trainer.*000006.trainer.*No older checkpoint is whole.*--force"):
         choose_checkpoint(two)
     assert sorted(two.rglob("*")) == before
 
@@ -248,7 +248,7 @@ def test_a_folder_without_a_manifest_is_damage_and_not_an_unfinished_one(tmp_pat
     save(tmp_path, 0)
     for path in both_manifests(tmp_path, 0):
         path.unlink()
-    with pytest.raises(CheckpointError, match="000000/manifest.json: is missing.*No older checkpoint is whole"):
+    with pytest.raises(CheckpointError, match="000000.manifest.json: is missing.*No older checkpoint is whole"):
         choose_checkpoint(tmp_path)
     assert not unfinished_folder(tmp_path, 0).exists()
 
