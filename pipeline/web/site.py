@@ -113,7 +113,7 @@ class Site:
             try:
                 self.port, hosts = find_port(self._listen, port)
                 loop = asyncio.get_running_loop()
-                self._server = await loop.create_server(self._accept, hosts, self.port, reuse_address=True)
+                self._server = await loop.create_server(self._accept, hosts, self.port)
                 return
             except OSError as error:
                 taken = error.errno == errno.EADDRINUSE

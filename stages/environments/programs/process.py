@@ -19,6 +19,8 @@ from headrace.process_tree import ProcessTree, describe_status
 from headrace.stages.environments.programs.errors import ProgramRefused
 
 _STDERR = 2
+_PASSES = 3
+"""Of the event loop, before it hears of an end: a last message, the connection's end and what that calls come first."""
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
 """Of all platforms: a path may have any of them, or none."""
 _STARTS_ON_WINDOWS = (".exe", ".bat", ".cmd")
@@ -99,9 +101,12 @@ class ProgramProcess:
         self._tree.wait()
         self._tree.kill_all()  # its remaining children, before its process id can be reused
         with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._report)
+            self._loop.call_soon_threadsafe(self._report, _PASSES)
 
-    def _report(self) -> None:
+    def _report(self, passes: int) -> None:
+        if passes:
+            self._loop.call_soon(self._report, passes - 1)
+            return
         self._waiting.join()
         self._exited.set()
         self._on_exit(self._tree.returncode)

@@ -77,7 +77,7 @@ class GameServer(ABC):
             self._server = await loop.create_server(self._protocol_factory(), ADDRESS, self.port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                what = f"{name}: port {self.port} can't be used: {error.strerror or error}"
+                what = f"{name}: port {self.port} can't be used: {error.strerror or error}. {cure}"
             else:
                 what = f"{name}: port {self.port} of {LOCALHOST} is in use by another program. {cure}"
             raise ProgramRefused(what) from error
