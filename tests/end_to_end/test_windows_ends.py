@@ -71,16 +71,14 @@ def test_what_the_console_asks_saves_a_checkpoint_and_leaves_no_game(learning, e
 
 def test_a_killed_main_leaves_no_game(learning):
     learning.process.kill()
-    learning.wait()
-    learning.assert_left_nothing()
+    learning.until_gone()
 
 
 def test_a_killed_main_with_inline_hosts_leaves_no_game(start, tmp_path):
     command = start(playing(tmp_path, actors={"kind": "inline"}, learners={"kind": "inline"}))
     command.until_checkpoint(0)
     command.process.kill()
-    command.wait()
-    command.assert_left_nothing()
+    command.until_gone()
 
 
 def test_a_killed_actor_leaves_no_game_and_one_that_is_killed_leaves_no_child_and_both_are_replaced(learning):
