@@ -59,7 +59,7 @@ class Asking(Base):
         input("a question?")
 """
 FILE = """\
-env_settings: {timeout_wait: 2}
+env_settings: {timeout_wait: 4}
 environment:
   kind: gymnasium
   factory: tried:Base
@@ -83,7 +83,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Hanging", ("in 2 seconds", "tried.py:", "in step", "timeout_wait")),
+        ("Hanging", ("in 4 seconds", "tried.py:", "in step", "timeout_wait")),
         ("Crashing", ("crashed by SIGSEGV", "tried.py:", "in step", "--no-env-check")),
         ("Leaving", ("status 7", "expected", "--no-env-check")),
         ("Asking", ("EOFError", "tried.py:", "in step")),
