@@ -41,6 +41,7 @@ def test_an_edge_that_the_stream_does_not_have_is_refused_at_the_door(tmp_path):
             Recorder(writer, "ghost")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
 def test_a_recording_that_the_disk_refuses_ends_with_its_last_whole_message_and_a_warning(tmp_path, caplog):
     path = tmp_path / "a.stream"
     recorder = GuardedRecorder(lambda: Recorder(StreamWriter(path, header()), "trainer"))
