@@ -134,6 +134,7 @@ def test_another_seed_has_another_state(whole, tmp_path):
     assert states(tmp_path / "other") != states(first)
 
 
+@usually("CartPole", "SAC", "POCA", "IMPALA", "bc", "Volley")
 @pytest.mark.parametrize(
     "cuts", [slice(2, -1, 4), pytest.param(slice(0, -1), marks=pytest.mark.slow)], ids=["some", "all"]
 )
@@ -167,6 +168,7 @@ def test_a_run_killed_in_the_middle_and_resumed_ends_in_the_same_state(whole, tm
     assert states(command.run_folder) == states(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", ["lessons"], indirect=True)
 def test_the_run_with_lessons_goes_through_several_of_them_and_is_cut_in_different_ones(whole):
     """Or the others would say nothing about lessons."""

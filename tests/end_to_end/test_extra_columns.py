@@ -61,6 +61,7 @@ def replaying(plain: Plain, run_folder: Path) -> Plain:
     return again
 
 
+@pytest.mark.slow
 def test_the_command_trains_records_and_replays_with_the_column(folder):
     command = Command(folder, changed(tiny(), {"pipeline__hosts__actors__kind": "inline"}))
     try:

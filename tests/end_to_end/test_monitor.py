@@ -98,6 +98,7 @@ def test_a_stage_that_holds_its_producers_up_shows_as_a_full_queue(start, tmp_pa
     assert page.call("/healthz")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_failed_run_says_so_on_the_page(start, tmp_path):
     (tmp_path / "failing_stage.py").write_text(FAILING)
     stages = [{"use": "failing_stage:Failing", "after": "agent_processor", "host": "main"}]

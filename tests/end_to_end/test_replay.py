@@ -45,8 +45,9 @@ RUNS = {
 
 IN_PROCESSES = ("CartPole",)
 """Recorded by the command, whose order of batches nobody foresees; the others too under `-m slow`."""
+ALWAYS = ("CartPole", "Volley", "SAC", "POCA", "IMPALA", "bc", "teacher and student")
 RECORDED = [
-    *RUNS,
+    *(pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in RUNS),
     *(pytest.param(f"{name} in processes", marks=pytest.mark.slow) for name in RUNS if name not in IN_PROCESSES),
 ]
 

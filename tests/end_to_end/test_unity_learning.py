@@ -74,7 +74,8 @@ DISCRETE = ("--branches", 2)
 CONTINUOUS = ("--continuous", 1)
 
 
-@pytest.mark.parametrize("actions", [CONTINUOUS, pytest.param(DISCRETE, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE])
 def test_ppo_learns_where_to_go(tmp_path, actions):
     measures = play(tmp_path, "Simple", ("--agents", 4, *actions), PPO)
     assert last(measures, "Simple?team=0") > 0.9

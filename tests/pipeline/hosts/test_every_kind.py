@@ -39,12 +39,6 @@ PLAIN = "process, plain"
 NOT_IN_MAIN = "what ends, stops or holds a host in main's own event loop does the same to main"
 """Why some promises are for hosts beside main alone."""
 
-QUICK_ON_RAY = {
-    "test_a_queue_from_a_host_does_what_every_queue_does",
-    "test_a_replacement_goes_on_in_the_queues_of_a_dead_actor",
-    "test_one_that_hangs_says_where_and_can_be_killed",
-}
-
 OpenHosts = Callable[[], AbstractAsyncContextManager[Hosts]]
 
 
@@ -65,14 +59,13 @@ def one_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each kind of hosts; `make fast` has those in main, and on Ray, where each takes a second, most are slow tests."""
     if "kind" in metafunc.fixturenames:
-        on_ray = pytest.mark.lengthy if metafunc.function.__name__ in QUICK_ON_RAY else pytest.mark.slow
-        kinds = [pytest.param(kind, marks=marks_of(HOST_KINDS[kind], on_ray)) for kind in HOST_KINDS]
+        kinds = [pytest.param(kind, marks=marks_of(HOST_KINDS[kind])) for kind in HOST_KINDS]
         metafunc.parametrize("kind", [*kinds, pytest.param(PLAIN, marks=pytest.mark.slow)], indirect=True)
 
 
-def marks_of(kind: HostKind, on_ray: pytest.MarkDecorator) -> Sequence[pytest.MarkDecorator]:
+def marks_of(kind: HostKind) -> Sequence[pytest.MarkDecorator]:
     if kind.on_ray:
-        return [on_ray]
+        return [pytest.mark.slow]
     return [] if kind.in_main else [pytest.mark.lengthy]
 
 

@@ -161,7 +161,7 @@ def recalled(memory, seed, updates):
     return right
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_a_policy_with_memory_learns_to_recall_what_one_without_can_only_guess():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
