@@ -125,6 +125,7 @@ def test_a_learner_that_is_killed_as_the_run_ends_costs_the_last_checkpoint_and_
     command.assert_left_nothing()
 
 
+@pytest.mark.slow
 def test_a_killed_learner_that_may_not_be_replaced_ends_the_run_which_resumes_from_the_checkpoint_before(start):
     command = start(changed(LONG, {"env_settings__restarts_rate_limit_n": 0}))
     command.until_checkpoint(1)

@@ -115,6 +115,7 @@ def test_it_says_what_it_can_not_learn():
 # In the pipeline. ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_runs_in_process_hosts(folder: Path):
     command = Command(folder, example(max_steps=3000, summary_freq=1000))
     assert command.wait() == 0, command.output

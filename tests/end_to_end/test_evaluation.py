@@ -122,6 +122,7 @@ def test_an_environment_that_breaks_in_evaluation_costs_one_attempt(start, tmp_p
     command.assert_left_nothing()
 
 
+@pytest.mark.slow
 def test_one_that_never_ends_in_evaluation_holds_up_no_end(tmp_path, caplog):
     in_a_process = {**INLINE, "pipeline__hosts__evaluation__kind": "process"}
     plain = fragile("endless", pipeline__supervision={"grace_s": 4.0}, **in_a_process)

@@ -160,6 +160,7 @@ def test_a_behaviour_that_joins_later_is_evaluated_too(tmp_path, caplog):
         assert (tmp_path / "run" / behavior / f"{behavior}-best.pt").exists()
 
 
+@pytest.mark.slow
 def test_a_game_by_turns_is_evaluated_for_both_sides_against_random_play(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     section = {"every": 1500, "episodes": 16, "opponents": "random"}

@@ -76,6 +76,7 @@ def measures(pid):
     return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")), int(heap[0]) / 1024
 
 
+@pytest.mark.slow
 def test_at_the_limit_of_descriptors_a_replacement_that_can_not_be_started_ends_the_run_by_name(start):
     command = start(cartpole(**LONG, **UNLIMITED))
     command.until_checkpoint(0)

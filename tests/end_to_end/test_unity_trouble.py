@@ -193,6 +193,7 @@ def test_nor_by_a_kill(start, tmp_path, who):
     command.assert_left_nothing()
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_is_started_again_until_it_may_not_and_the_run_ends_with_a_checkpoint(start, tmp_path):
     command = start(unity(tmp_path, **LONG, **INLINE))
     command.until_checkpoint(0)
