@@ -1,7 +1,7 @@
-"""Names of users as names of files and folders: the same on every system, and to be had on every system.
+"""File and folder names that stand for names that users give; they are valid, and the same, on every system.
 
-What Windows can't have is written as in URLs (`a:b` as `a%3Ab`), which `name_of_file` inverts. Ordinary names, spaces
-and letters of all languages included, stay as they are.
+Characters that Windows does not allow are escaped as in URLs (`a:b` becomes `a%3Ab`); `name_of_file` inverts that.
+Ordinary names, with spaces and letters of all languages, stay as they are.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _AT_END = re.compile(r"[. ]$")
 
 
 def file_name(name: str) -> str:
-    """Return the name of a file or folder that stands for a name of the user's; of such a name, that name itself.
+    """Return the file name for a name that the user gives; a result, given again, is returned unchanged.
 
-    A name that ends as our models of behaviours do gets another end: `x.onnx` is the model of `x`.
+    A name that ends in `.onnx` is escaped too, as `x.onnx` is the model of behaviour `x`.
     """
     name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
     if _DEVICE.match(name) or name.lower().endswith(".onnx"):
@@ -34,7 +34,7 @@ def name_of_file(file: str) -> str:
 
 
 def why_not_on_windows(name: str) -> str:
-    """Return why Windows can't have a file of this name; empty if it can."""
+    """Return why Windows does not allow a file of this name; empty if it does."""
     if sign := _NOT_IN_NAMES.search(name):
         return f"Windows has no files with {sign[0]!r} in their names"
     if _DEVICE.match(name):

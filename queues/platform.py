@@ -155,9 +155,8 @@ def connected_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected stream sockets that send small messages at once."""
     pair = socket.socketpair()
     for each in pair:
-        if (
-            each.family == socket.AF_INET
-        ):  # on Windows, where asyncio sees to it of sockets with a protocol's number alone
+        # On Windows, where asyncio sets it only on sockets that state their protocol's number.
+        if each.family == socket.AF_INET:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return pair
 

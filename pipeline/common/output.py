@@ -1,7 +1,7 @@
-"""Standard input, output and error of every process of ours: always there, and never the end of what writes to them.
+"""Standard input, output and error of every process of ours: always open, and writing to them never raises for a text.
 
-What a stream's encoding lacks is written by ASCII characters: typographic signs by their likenesses (`->`), others as
-Python escapes them.
+Characters that a stream's encoding lacks are written in ASCII: typographic ones by a likeness (`->`), others as Python
+escapes them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def prepare_output(platform: str = sys.platform) -> None:
 
 
 def speaking(main: Callable[P, int]) -> Callable[P, int]:
-    """Let a command's function speak on these streams, and end with status 0 when nobody reads them any more."""
+    """Prepare the streams for a command's function; its status is 0 where standard output has no reader any more."""
 
     @wraps(main)
     def command(*args: P.args, **kwargs: P.kwargs) -> int:
@@ -59,7 +59,7 @@ def speaking(main: Callable[P, int]) -> Callable[P, int]:
 
 
 def complain(text: object) -> None:
-    """Write a line to standard error; where nobody reads it any more, it is lost and nothing else is."""
+    """Write a line to standard error; the line is lost, without an error, where standard error has no reader."""
     with suppress(OSError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
