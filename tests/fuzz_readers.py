@@ -46,7 +46,7 @@ from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.policies.export import export_policy, is_export, load_acting_policy
 from headrace.pipeline.run_folder.checkpoint import (
     CheckpointError,
-    _checksum,
+    checksum_of,
     each_checkpoint,
     pack_state,
     unpack_state,
@@ -73,6 +73,7 @@ from headrace.stages.environments.unity.side_channels.standard import SideChanne
 from headrace.stages.environments.unity.worker import UnityWorker
 from headrace.stages.errors import StageError
 from headrace.stages.policy import design_of, policy_layout
+from headrace.stages.policy.onnx.graph import ModelProto
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.trainer.imitation.streams import read_stream
@@ -191,7 +192,7 @@ def read_checkpoint(folder: Path, manifest: bytes) -> None:
 def read_sealed_manifest(folder: Path, manifest: bytes) -> None:
     try:
         content = json.loads(manifest)
-        content["checksum"] = _checksum({key: value for key, value in content.items() if key != "checksum"})
+        content["checksum"] = checksum_of({key: value for key, value in content.items() if key != "checksum"})
         manifest = json.dumps(content).encode()
     except (ValueError, TypeError, AttributeError, RecursionError):
         pass
@@ -296,7 +297,10 @@ def read_sealed_policy(folder: Path, contents: bytes) -> None:
 
 def models(folder: Path) -> list[bytes]:
     design = design_for()
-    return [onnx_model(design, update_for(design))]
+    model = onnx_model(design, update_for(design))
+    unsealed = ModelProto.FromString(model)
+    del unsealed.metadata_props[-1]  # its checksum, which older versions did not write
+    return [model, unsealed.SerializeToString()]
 
 
 def read_model(folder: Path, data: bytes) -> None:

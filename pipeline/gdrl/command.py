@@ -327,7 +327,10 @@ def same_checkpoint(model: Path, folder: Path) -> bool:
         CommandError: if the file is no saved model.
     """
     with _opened(model) as archive:
-        saved = archive.read(_MANIFEST)
+        try:
+            saved = archive.read(_MANIFEST)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise CommandError(f"--resume_model_path {model}: can't be read: {error}") from error
     try:
         return (folder / _MANIFEST).read_bytes() == saved
     except OSError:

@@ -201,21 +201,23 @@ def read_tensors(path: Path) -> Any:
     """
     import torch
 
+    file = io.BytesIO(path.read_bytes())
     try:
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(file) as archive:
             _check_size(path, archive)
+            if (entry := archive.testzip()) is not None:  # torch does not look at the checksums
+                raise _DamagedError(f"it is damaged: the checksum (CRC-32) of its entry {entry} is another")
+        file.seek(0)
         with warnings.catch_warnings(action="ignore"):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except _OversizedError as error:
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except _DamagedError as error:
         raise ValueError(f"{path}: is not an exported policy: {error}") from error
     except Exception as error:
         raise ValueError(f"{path}: is not an exported policy: {_describe_torch_error(error, path)}") from error
 
 
-class _OversizedError(ValueError):
-    """An archive claims more bytes than its file has."""
+class _DamagedError(ValueError):
+    """An archive is not as it was written, or claims more bytes than its file has."""
 
 
 def _describe_torch_error(error: Exception, path: Path) -> str:
@@ -236,7 +238,7 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
     """
     size, unpacked = path.stat().st_size, sum(member.file_size for member in archive.infolist())
     if unpacked > size:
-        raise _OversizedError(f"its content claims {unpacked:,} bytes, the file has {size:,}")
+        raise _DamagedError(f"its content claims {unpacked:,} bytes, the file has {size:,}")
 
 
 def check_tensors(path: Path, content: Mapping[str, Any]) -> None:

@@ -161,7 +161,7 @@ def write_manifest(
         "progress": dict(progress),
         "parts": {p.name: {"file": p.file, "size": p.size, "crc32": p.crc32} for p in parts},
     }
-    content[_CHECKSUM] = _checksum(json.loads(json.dumps(content)))  # of what a reader sees: keys are texts there
+    content[_CHECKSUM] = checksum_of(json.loads(json.dumps(content)))  # of what a reader sees: keys are texts there
     data = json.dumps(content, indent=2).encode()
     unfinished = unfinished_folder(checkpoints, number)
     files.make_folder(unfinished)
@@ -299,7 +299,7 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
         stated = content.pop(_CHECKSUM, None)
         if stated is None and content.keys() != _KEYS and content["format"] == FORMAT:
             raise CheckpointError(f"{path}: is damaged: it has the keys {', '.join(content)}")
-        if stated is not None and stated != _checksum(content):
+        if stated is not None and stated != checksum_of(content):
             raise CheckpointError(f"{path}: is damaged: its checksum is not that of what was written")
         if content["format"] != FORMAT:
             raise CheckpointFormatError(f"{path}: format {content['format']}, this version reads {FORMAT}")
@@ -321,8 +321,8 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
         raise CheckpointError(f"{path}: is no manifest of a checkpoint: {error!r}") from error
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a manifest without its checksum, as JSON with sorted keys and without spaces."""
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a file's content without its checksum, as JSON with sorted keys and without spaces."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -6,14 +6,19 @@ ML-Agents calls an exported policy a checkpoint there. What `--resume` reads is 
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.pipeline.common.process import version_of
+from headrace.pipeline.run_folder.checkpoint import checksum_of
 
 STATUS_FORMAT_VERSION = "0.3.0"
+_CHECKSUM = "checksum"
+_TOO_MUCH = 2.0**63
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +55,29 @@ class ExportEntry:
         return replace(self, file_path=here(self.file_path), auxiliary_file_paths=beside)
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> ExportEntry:
-        """Read ML-Agents' form; older files have no list of further paths."""
-        reward = None if content["reward"] is None else float(content["reward"])
-        paths = tuple(content.get("auxillary_file_paths", ()))
-        return cls(int(content["steps"]), content["file_path"], reward, float(content["creation_time"]), paths)
+    def from_dict(cls, content: Any, where: str = "") -> ExportEntry:
+        """Read ML-Agents' form; older files have no list of further paths.
+
+        Args:
+            content: of the file.
+            where: its key, for messages.
+
+        Raises:
+            StatusError: if it is something else.
+        """
+        entry = _map(content, where)
+        reward = entry.get("reward")
+        unknown = reward is None or (isinstance(reward, float) and math.isnan(reward))  # so ML-Agents may write it
+        paths = entry.get("auxillary_file_paths", [])
+        if not isinstance(paths, list):
+            raise StatusError(f"{where}.auxillary_file_paths", paths, "a list")
+        return cls(
+            _number(entry, where, "steps", int),
+            _text(entry.get("file_path"), f"{where}.file_path"),
+            None if unknown else _number(entry, where, "reward"),
+            _number(entry, where, "creation_time"),
+            tuple(_text(path, f"{where}.auxillary_file_paths") for path in paths),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,31 +106,78 @@ class TrainingStatus:
             entry["checkpoints"] = [checkpoint.as_dict() for checkpoint in status.checkpoints]
             if status.final_checkpoint is not None:
                 entry["final_checkpoint"] = status.final_checkpoint.as_dict()
-            if status.elo is not None:
+            if status.elo is not None and math.isfinite(status.elo):
                 entry["elo"] = status.elo
         for name, lesson in self.lessons.items():
             result.setdefault(name, {})["lesson_num"] = lesson
+        result["metadata"][_CHECKSUM] = checksum_of(result)
         return result
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> TrainingStatus:
+    def from_dict(cls, content: Any) -> TrainingStatus:
         """Read ML-Agents' form.
 
         Raises:
-            LookupError, TypeError, ValueError, AttributeError: if it is something else.
+            StatusError: if it is something else, or not what was written.
         """
-        entries = {name: entry for name, entry in content.items() if name != "metadata"}
+        whole = _map(content, "the file")
+        entries = {name: _map(entry, name) for name, entry in whole.items()}
+        metadata = entries.pop("metadata", {})
         behaviors = {
-            name: BehaviorStatus(
-                tuple(ExportEntry.from_dict(checkpoint) for checkpoint in entry.get("checkpoints", ())),
-                ExportEntry.from_dict(entry["final_checkpoint"]) if "final_checkpoint" in entry else None,
-                float(entry["elo"]) if "elo" in entry else None,
-            )
+            name: _behavior(entry, name)
             for name, entry in entries.items()
             if entry.keys() & {"checkpoints", "final_checkpoint", "elo"}
         }
-        lessons = {name: int(entry["lesson_num"]) for name, entry in entries.items() if "lesson_num" in entry}
+        lessons = {
+            name: _number(entry, name, "lesson_num", int) for name, entry in entries.items() if "lesson_num" in entry
+        }
+        stated = metadata.get(_CHECKSUM)  # ML-Agents writes none, nor did older versions
+        unsealed = {key: value for key, value in metadata.items() if key != _CHECKSUM}
+        if stated is not None and stated != checksum_of({**whole, "metadata": unsealed}):
+            raise StatusError(
+                f"metadata.{_CHECKSUM}", stated, "that of the content: the file is damaged, or was edited"
+            )
         return cls(behaviors, lessons)
+
+
+class StatusError(ValueError):
+    """Something else stands in `training_status.json` than the key may have."""
+
+    def __init__(self, key: str, value: object, expected: str) -> None:
+        super().__init__(f"{key} is {reprlib.repr(value)}, expected {expected}")
+
+
+def _behavior(entry: Mapping[str, Any], name: str) -> BehaviorStatus:
+    exports = entry.get("checkpoints", [])
+    if not isinstance(exports, list):
+        raise StatusError(f"{name}.checkpoints", exports, "a list")
+    final = f"{name}.final_checkpoint"
+    return BehaviorStatus(
+        tuple(ExportEntry.from_dict(each, f"{name}.checkpoints[{index}]") for index, each in enumerate(exports)),
+        ExportEntry.from_dict(entry["final_checkpoint"], final) if "final_checkpoint" in entry else None,
+        _number(entry, name, "elo") if "elo" in entry else None,
+    )
+
+
+def _map(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise StatusError(where, value, "a map")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise StatusError(where, value, "a text")
+    return value
+
+
+def _number(entry: Mapping[str, Any], where: str, key: str, kind: type[N] = float) -> N:  # type: ignore[assignment]
+    value: Any = entry.get(key)
+    expected = "a finite number" if kind is float else "a whole number of at least 0"
+    sound = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _TOO_MUCH
+    if not sound or (kind is int and (value < 0 or value != int(value))):
+        raise StatusError(f"{where}.{key}", value, expected)
+    return kind(value)
 
 
 def _versions() -> dict[str, str]:

@@ -11,6 +11,7 @@ that are not listed here survive reading and writing as unknown ones. The classe
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
@@ -65,6 +66,30 @@ def _messages() -> ProtoMessages:
 
 _MESSAGES = _messages()
 ModelProto = _MESSAGES.message("ModelProto")
+
+
+_SEAL: bytes = ModelProto(metadata_props=[{"key": "headrace_checksum", "value": " " * 16}]).SerializeToString()[:-16]
+"""The last property of a model, without its value: length and CRC-32 of all bytes before it, in hexadecimal."""
+
+
+def sealed(model: bytes) -> bytes:
+    """Return a model with its checksum as last property."""
+    return model + _SEAL + _checksum(model)
+
+
+def is_damaged(model: bytes) -> bool:
+    """Return True if a model is not what was sealed.
+
+    One without a seal is of another program or of an older version. One of another length was written again by a
+    program that knows nothing of the seal.
+    """
+    at = len(model) - 16
+    body, seal, stated = model[: at - len(_SEAL)], model[at - len(_SEAL) : at], model[at:]
+    return seal == _SEAL and stated[:8] == _checksum(body)[:8] and stated != _checksum(body)
+
+
+def _checksum(model: bytes) -> bytes:
+    return b"%08x%08x" % (len(model), zlib.crc32(model))
 
 
 Attribute = int | float | Sequence[int]
@@ -188,7 +213,7 @@ class Graph:
         self._model.doc_string = about
         for key, value in (notes or {}).items():
             self._model.metadata_props.add(key=key, value=value)
-        return self._model.SerializeToString(deterministic=True)  # type: ignore[no-any-return]  # untyped
+        return sealed(self._model.SerializeToString(deterministic=True))
 
 
 def _describe(value: object, kind: int, shape: Sequence[int | str]) -> None:

@@ -20,7 +20,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.onnx import contract
 from headrace.stages.policy.onnx.contract import ModelMetadata, read_notes
-from headrace.stages.policy.onnx.graph import ModelProto
+from headrace.stages.policy.onnx.graph import ModelProto, is_damaged
 
 MISSING = "playing an .onnx model needs onnxruntime: python -m pip install 'headrace[onnx]'"
 _IMAGE = re.compile(r"visual_observation_(\d+)")
@@ -110,10 +110,18 @@ def _session(model: Path | bytes, where: str) -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     try:
-        content = _without_empty_outputs(model.read_bytes() if isinstance(model, Path) else model)
+        content = model.read_bytes() if isinstance(model, Path) else model
+        if is_damaged(content):
+            raise StageError(
+                f"{where}: is damaged, or another program has changed it: its checksum is not that of what was "
+                "written. Restore it from a copy, or write it again from its .pt file with --export-onnx"
+            )
+        content = _without_empty_outputs(content)
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except OSError as error:
         raise StageError(f"{where}: can't be read: {error.strerror}") from error
+    except StageError:
+        raise
     except Exception as error:
         raise StageError(f"{where}: is no model that onnxruntime can run: {error}") from error
 

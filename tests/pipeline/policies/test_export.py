@@ -281,6 +281,38 @@ def test_tensors_that_are_views_of_a_few_bytes_are_not_spread_out(tmp_path, wher
 
 
 @pytest.mark.lengthy
+def flipped(data, bit):
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_a_flipped_bit_of_a_weight_is_named_as_damage(tmp_path):
+    path = export_policy(tmp_path, policy(), SPEC, SETTINGS)
+    whole, first = path.read_bytes(), policy().weights[:4].tobytes()
+    path.write_bytes(flipped(whole, 8 * (whole.index(first) + 3) + 6))
+    with pytest.raises(
+        ValueError, match=r"Ball-100\.pt: .* it is damaged: the checksum \(CRC-32\) of its entry .*data/0"
+    ):
+        read_export(path)
+
+
+def test_whatever_bit_is_flipped_a_policy_is_the_one_that_was_written_or_is_refused(tmp_path):
+    written = policy()
+    path = export_policy(tmp_path, written, SPEC, SETTINGS)
+    whole, refused = path.read_bytes(), 0
+    for bit in np.random.default_rng(0).integers(0, 8 * len(whole), 60).tolist():
+        path.write_bytes(flipped(whole, bit))
+        try:
+            read = read_export(path)
+        except ValueError:
+            refused += 1
+        else:
+            assert (read.design.spec, read.update.step) == (SPEC, written.step), bit
+            np.testing.assert_array_equal(read.update.weights, written.weights, str(bit))
+    assert refused > 5
+
+
 def test_an_archive_that_unpacks_to_more_than_the_file_is_refused(tmp_path):
     packed = tmp_path / "bomb.pt"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

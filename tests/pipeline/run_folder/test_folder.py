@@ -359,7 +359,8 @@ def test_the_training_status_has_ml_agents_form(tmp_path):
     with RunFolder.create(tmp_path, "ppo") as folder:
         folder.write_training_status(STATUS)
         content = json.loads(folder.training_status.read_bytes())
-    assert content.pop("metadata").keys() == {"stats_format_version", "mlagents_version", "torch_version"}
+    metadata = content.pop("metadata")
+    assert metadata.keys() == {"stats_format_version", "mlagents_version", "torch_version", "checksum"}
     assert content == {
         "Tennis": {
             "checkpoints": [
@@ -417,6 +418,56 @@ def test_a_broken_status_file_is_named(tmp_path, content):
         folder.training_status.write_text(content)
         with pytest.raises(RunFolderError, match=r"training_status\.json is no readable training status"):
             folder.read_training_status()
+
+
+def altered(status, key, value):
+    """The text of a status file with another value, whose checksum is left out as in files of older versions."""
+    content = status.as_dict()
+    del content["metadata"]["checksum"]
+    *path, last = key.split(".")
+    entry = content
+    for name in path:
+        entry = entry[int(name) if name.isdecimal() else name]
+    entry[last] = value
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("Tennis.checkpoints.1.creation_time", float("inf"), r"Tennis\.checkpoints\[1\]\.creation_time is inf"),
+        ("Tennis.checkpoints.0.steps", float("nan"), r"Tennis\.checkpoints\[0\]\.steps is nan"),
+        ("Tennis.checkpoints.0.steps", -1, r"Tennis\.checkpoints\[0\]\.steps is -1"),
+        ("Tennis.checkpoints.0.steps", 10**400, r"Tennis\.checkpoints\[0\]\.steps is 10"),
+        ("Tennis.checkpoints.0.steps", "500", r"Tennis\.checkpoints\[0\]\.steps is '500'"),
+        ("Tennis.checkpoints.0.reward", float("-inf"), r"Tennis\.checkpoints\[0\]\.reward is -inf"),
+        ("Tennis.checkpoints.0.file_path", None, r"Tennis\.checkpoints\[0\]\.file_path is None"),
+        ("Tennis.final_checkpoint.auxillary_file_paths", [3], r"final_checkpoint\.auxillary_file_paths is 3"),
+        ("Tennis.elo", True, r"Tennis\.elo is True"),
+        ("wall_height.lesson_num", 1.5, r"wall_height\.lesson_num is 1\.5"),
+    ],
+)
+def test_a_value_of_the_status_file_that_can_not_be_is_named_with_its_key(tmp_path, key, value, named):
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        folder.training_status.write_text(altered(STATUS, key, value))
+        with pytest.raises(RunFolderError, match=rf"training_status\.json is no readable training status .*{named}"):
+            folder.read_training_status()
+
+
+def test_a_status_file_that_is_not_what_was_written_is_named(tmp_path):
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        folder.write_training_status(STATUS)
+        folder.training_status.write_bytes(folder.training_status.read_bytes().replace(b"1234.5", b"1334.5"))
+        with pytest.raises(
+            RunFolderError, match=r"training_status\.json .*metadata\.checksum is .*damaged, or was edited"
+        ):
+            folder.read_training_status()
+
+
+def test_a_status_file_without_a_checksum_is_read_and_so_is_a_reward_that_is_no_number_to_ml_agents(tmp_path):
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        folder.training_status.write_text(altered(STATUS, "Tennis.checkpoints.1.reward", float("nan")))
+        assert folder.read_training_status().behaviors["Tennis"].checkpoints[1].reward is None
 
 
 def test_a_run_whose_files_would_have_too_long_paths_on_windows_is_told_before_it_starts(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.onnx import OnnxPolicy
+from headrace.stages.policy.onnx.graph import is_damaged
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.protocol import Recall
 
@@ -194,6 +195,33 @@ MISFITS = {
 def test_a_model_that_does_not_fit_is_refused_with_what_differs(model, design, message):
     with pytest.raises(StageError, match=message):
         OnnxPolicy(model, design)
+
+
+def test_a_flipped_bit_of_a_model_is_named_as_damage(tmp_path):
+    path, model = tmp_path / "Test-1.onnx", bytearray(model_of(DISCRETE))
+    OnnxPolicy(bytes(model), DISCRETE)
+    model[len(model) // 2] ^= 4  # among the weights
+    path.write_bytes(model)
+    with pytest.raises(StageError, match=r"Test-1\.onnx: is damaged, or another program has changed it.*--export-onnx"):
+        OnnxPolicy(path, DISCRETE)
+
+
+def test_any_flipped_bit_of_a_model_is_noticed_but_those_of_the_words_before_its_checksum():
+    model = model_of(DISCRETE)
+    flips = np.random.default_rng(0).integers(0, 8 * (len(model) - 60), 200).tolist()
+    assert all(
+        is_damaged(model[: bit // 8] + bytes([model[bit // 8] ^ 1 << bit % 8]) + model[bit // 8 + 1 :]) for bit in flips
+    )
+    assert not is_damaged(model)
+
+
+def test_models_that_other_programs_have_written_again_are_played():
+    again = onnx.load_from_string(model_of(DISCRETE))
+    OnnxPolicy(again.SerializeToString(), DISCRETE)
+    again.doc_string += ", optimised"
+    OnnxPolicy(again.SerializeToString(), DISCRETE)
+    del again.metadata_props[-1]
+    OnnxPolicy(again.SerializeToString(), DISCRETE)
 
 
 def test_a_model_of_another_kind_is_refused_by_name(tmp_path):
