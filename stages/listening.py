@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import socket
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from headrace.config.listen import LOCALHOST, hosts_of
+from headrace.config.listen import LOCALHOST, hosts_of, reaches_others
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -45,6 +45,23 @@ def find_port(listen: str, port: int) -> tuple[int, list[str]]:
                 raise
             if not attempts:
                 raise OSError(errno.EADDRINUSE, "another program uses it") from error
+
+
+_ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses of documentation (RFC 5737, RFC 3849): nothing is sent there."""
+
+
+def outer_host(listen: str) -> str:
+    """Return by what other machines call a server with this `listen` value; empty if none may."""
+    if not reaches_others(listen):
+        return ""
+    if len(hosts_of(listen)) > 2:
+        return hosts_of(listen)[-1]
+    for family, address in _ELSEWHERE.items():  # from the address by which this machine calls others, if it has one
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:
+            way.connect((address, 9))
+            return str(way.getsockname()[0])
+    return socket.gethostname()
 
 
 def add_grpc_port(server: grpc.aio.Server, port: int, hosts: list[str]) -> bool:

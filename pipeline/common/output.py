@@ -65,6 +65,13 @@ def complain(text: object) -> None:
         sys.stderr.flush()
 
 
+def tell_user(text: str) -> None:
+    """Write a line to standard output and nowhere else: what no log may hold; lost where that has no reader."""
+    with suppress(OSError):
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
 def close_output() -> None:
     """Let nobody stumble over what could not be written to standard output, at the exit neither."""
     with suppress(OSError, ValueError):  # a stream of an IDE or a notebook has no descriptor

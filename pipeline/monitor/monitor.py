@@ -19,6 +19,7 @@ from aiohttp import web
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.config.sections import MonitorSettings
 from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.output import tell_user
 from headrace.pipeline.common.process import usage_lacks
 from headrace.pipeline.common.run_parts import wanted_sides
 from headrace.pipeline.main.coordinator import Coordinator
@@ -29,6 +30,7 @@ from headrace.pipeline.monitor.live_run import LiveRun, LogTail
 from headrace.pipeline.monitor.shown_game import ShownGame
 from headrace.pipeline.monitor.state import leagues_of, state_of
 from headrace.pipeline.monitor.watching import watching
+from headrace.pipeline.reporting.console import DETAIL
 from headrace.pipeline.reporting.history import History, HistoryWriter, read_events
 from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.web.guards import carries_token, make_token
@@ -57,10 +59,9 @@ class PageServer:
         self._site = Site(routes, options)
         self._goodbye = goodbye
 
-    @property
-    def url(self) -> str:
-        """The page's address, without a token."""
-        return self._site.url
+    def addresses(self, token: str = "") -> str:
+        """As of `Site`."""
+        return self._site.addresses(token)
 
     def start(self) -> None:
         """Listen.
@@ -147,7 +148,7 @@ async def monitored(
     watch = _Watch(plan, coordinator, page)
     try:
         with tail.listening():
-            log.info("The live page of this run: %s", page.address)
+            page.announce()
             if lacking := usage_lacks():
                 log.info("%s.", lacking)
             yield watch.look
@@ -175,10 +176,13 @@ class LivePage:
         site = SiteOptions(settings.listen, USUAL_PORT, self._token, self._needs_token)
         self.server = PageServer(self._routes(settings, control), site, self._say_goodbye)
 
-    @property
-    def address(self) -> str:
-        """The page's address, with the token that it may need."""
-        return f"{self.server.url}?token={self._token}" if self._token else self.server.url
+    def announce(self) -> None:
+        """Say where it is; the token that it may need is shown to the user alone, and stands in no log."""
+        words, kept = "The live page of this run: %s", {}
+        if self._token:
+            tell_user(f"[INFO] {words}" % self.server.addresses(self._token))
+            words, kept = f"{words} (its token is on the terminal alone)", {DETAIL: True}
+        log.info(words, self.server.addresses(), extra=kept)
 
     def publish(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
         """Show a state; in the server's loop."""

@@ -126,7 +126,6 @@ async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, tell: Callable[
             await site.start()
         except OSError as error:
             raise CommandError(f"--monitor: {error.strerror}; choose another with --monitor=HOST:PORT") from error
-        names, secret = ", ".join(run.name for run in runs.values()), f"?token={token}" if token else ""
-        tell(f"{names}: {site.url}{secret}  (Ctrl-C ends)")
+        tell(f"{', '.join(run.name for run in runs.values())}: {site.addresses(token)}  (Ctrl-C ends)")
         await stop.wait()
         await site.stop()

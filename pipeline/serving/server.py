@@ -158,4 +158,6 @@ def _words(models: Sequence[ServedModel], site: Site, grpc_port: int, token: str
     lines += [f"HTTP: {site.url}", f"gRPC: port {grpc_port}"]
     if token:
         lines += [f"token: {token}"]
+    if site.outer_url:
+        lines += [f"from other machines: {site.outer_url}"]
     return "\n".join([*lines, "Serving (Ctrl-C ends)"])

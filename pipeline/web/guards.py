@@ -42,7 +42,7 @@ LEAVE = {
 
 def make_token() -> str:
     """Return the token that the user has set, or a new one."""
-    return os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+    return os.environ.get(TOKEN_VARIABLE, "").strip() or secrets.token_urlsafe(24)
 
 
 def check_host(listen: str, names: Collection[str] = ()) -> Middleware:
@@ -143,7 +143,8 @@ def carries_token(request: web.Request, token: str) -> bool:
 def has_token(header: str, token: str) -> bool:
     """Compare what is given in an `authorization` header with the token, in a time that tells nothing of it."""
     scheme, _, secret = header.partition(" ")
-    same = hmac.compare_digest(secret.strip().encode("utf-8", "surrogateescape"), token.encode())
+    given, expected = (text.encode("utf-8", "surrogateescape") for text in (secret.strip(), token))
+    same = hmac.compare_digest(given, expected)
     return same and scheme.lower() == "bearer"
 
 

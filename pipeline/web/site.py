@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgpack
 from aiohttp import hdrs, web
@@ -23,13 +24,17 @@ from pydantic import BaseModel, ValidationError
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
 from headrace.stages.errors import describe_error
-from headrace.stages.listening import find_port
+from headrace.stages.listening import find_port, outer_host
 
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger(f"{__name__}.connections")
 _quiet.setLevel(logging.CRITICAL)
 """Of aiohttp, which logs a traceback for each caller who sends garbage. Faults of handlers are logged elsewhere."""
 
+_WIDE = (
+    "Other machines can call port %d. What is sent there, the token too, is not encrypted: 'localhost' and an SSH tunnel "
+    "are safer."
+)
 KEPT_S = 75.0
 """Seconds for which an idle connection is kept."""
 TRIED_PORTS = 20
@@ -100,6 +105,21 @@ class Site:
     def url(self) -> str:
         """The address by which this machine calls it."""
         host = self._listen if not self.wide or self._listen not in ("all", "::", "0.0.0.0") else "localhost"
+        return self._url(host)
+
+    def addresses(self, token: str = "") -> str:
+        """Say by what it is called, by other machines too if they may: for the user alone if the token is in it."""
+        query = f"?token={quote(token, safe='')}" if token else ""
+        outer = self.outer_url
+        return f"{self.url}{query}" + (f" (from other machines: {outer}{query})" if outer else "")
+
+    @property
+    def outer_url(self) -> str:
+        """The address by which other machines call it; empty if none may, or by the same."""
+        host = outer_host(self._listen)
+        return self._url(host) if host not in ("", self._listen) else ""
+
+    def _url(self, host: str) -> str:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
     async def start(self) -> None:
@@ -114,6 +134,8 @@ class Site:
                 self.port, hosts = find_port(self._listen, port)
                 loop = asyncio.get_running_loop()
                 self._server = await loop.create_server(self._accept, hosts, self.port)
+                if self.wide:
+                    log.warning(_WIDE, self.port)
                 return
             except OSError as error:
                 taken = error.errno == errno.EADDRINUSE

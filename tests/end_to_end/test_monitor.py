@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from itertools import pairwise
+from urllib.parse import quote
 
 import pytest
 from page_calls import LONG, Page, held_up
 from run_configs import INLINE, changed, volley
+
+from headrace.pipeline.monitor.api import PAGE
 
 LONG_HERE = changed(LONG, INLINE)
 FAILING = """
@@ -74,15 +78,36 @@ def test_whoever_may_not_call_it_is_refused_and_the_run_goes_on(start):
     page.until(lambda _: page.step() > before, "further steps")
 
 
-def test_beyond_this_machine_it_asks_for_the_token(start):
-    page = Page(start(LONG_HERE, "--monitor=all:0", environment={"HEADRACE_TOKEN": "secret"}))
-    assert page.token == "secret"
+def test_beyond_this_machine_it_asks_for_the_token_which_no_file_and_no_answer_holds(start):
+    secret = 'se cr+t/?&"'
+    command = start(LONG_HERE, "--monitor=all:0", "--debug", environment={"HEADRACE_TOKEN": secret})
+    page = Page(command)
+    shown = quote(secret, safe="")
+    assert page.token == shown
+    page.token = secret
+    assert f"/?token={shown} (from other machines: http://" in command.output
+    assert "Other machines can call port" in command.output
     for path in ("/api/runs", "/api/runs/live/configuration", "/api/runs/live/stream", "/metrics"):
         assert page.call(path, token="wrong")[0] == 401
     assert page.call("/api/runs")[0] == 200
     assert page.call("/", token="wrong")[0] == 200
     assert page.call("/healthz", token="wrong")[0] == 200
+    page.token = shown
     assert next(page.stream())["state"]["status"]
+    page.token = secret
+    page.until(lambda state: state["status"] == "running" and state["behaviors"], "a running run")
+    document = page.call("/api/openapi.json")[1]["paths"]
+    paths = {*document, *PAGE, "/api/runs", "/metrics", "/healthz"} - {"/api/runs/live/stream"}
+    answers = [page.call(path, method="GET") for path in paths]
+    answers += [page.call("/api/runs/live/pause", body={}, token=f"{secret}x"), page.call(f"/{shown[::-1]}?token={shown}")]
+    assert any("The live page of this run" in str(answer) for _, answer in answers)
+    command.interrupt()
+    assert command.wait() == 0, command.output
+    written = [path.read_bytes() for path in command.run_folder.rglob("*") if path.is_file()]
+    assert any(b"The live page of this run: http://localhost" in content for content in written)
+    for form in (secret, shown, json.dumps(secret)[1:-1]):
+        assert not [answer for answer in answers if form in str(answer)]
+        assert not [content for content in written if form.encode() in content]
 
 
 @pytest.mark.slow
