@@ -6,8 +6,10 @@ import logging
 from collections.abc import Mapping
 
 from headrace.config import BehaviorSettings
+from headrace.config.errors import nowhere
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.trainers import declared_kind
+from headrace.config.validation import check
 from headrace.pipeline.control.messages import Hold, LearnerReady, SetHyperparameter
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.checkpointing import SavedRun
@@ -17,6 +19,14 @@ log = logging.getLogger(__name__)
 
 class NotNow(Exception):
     """The run can't do this now, or not at all; the message says why."""
+
+
+class Unconfirmed(Exception):
+    """What was asked for is done only if it is confirmed; the message says why."""
+
+
+FAR = 10.0
+"""A hyperparameter that is to become so many times larger or smaller may be a slip of the keyboard."""
 
 
 class RunControls:
@@ -82,12 +92,13 @@ class RunControls:
         """A learner goes on with these values."""
         self._changed[message.behavior] = dict(message.hyperparameters)
 
-    def set_hyperparameter(self, behavior: str, name: str, value: float) -> None:
+    def set_hyperparameter(self, behavior: str, name: str, value: float, confirm: bool = False) -> None:
         """Let a trainer use another value from its next update on.
 
         Raises:
             LookupError: if there is no such behaviour, or it has no such value that may change.
-            ValueError: if it is out of its bounds.
+            ConfigError: if it is out of its bounds.
+            Unconfirmed: if it is far from the present one, and not confirmed.
             NotNow: if its learner can't take it.
         """
         self._refuse_at_end()
@@ -103,7 +114,11 @@ class RunControls:
         state = self._run.behaviors[behavior]
         configured = _configured(state.settings)
         assert configured is not None, "it has values that may change"
-        configured.with_value(name, value)
+        changed = {**configured.model_dump(), name: value}
+        check(type(configured), changed, lambda path, text: nowhere(("behaviors", behavior, "hyperparameters", *path), text))
+        low, high = sorted((abs(may[name]), abs(value)))
+        if high > FAR * low and not confirm:
+            raise Unconfirmed(f"{name} of {behavior} is {may[name]:g}, and {value:g} is more than {FAR:g} times away")
         if state.learner is None or not state.ready:
             raise NotNow(f"the learner of {behavior} is not ready")
         self._changed.setdefault(behavior, {})[name] = value

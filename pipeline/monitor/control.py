@@ -9,7 +9,8 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from headrace.pipeline.main.controls import NotNow, RunControls
+from headrace.config.errors import ConfigError
+from headrace.pipeline.main.controls import NotNow, RunControls, Unconfirmed
 from headrace.pipeline.monitor.api import answer
 from headrace.pipeline.web.site import read_json
 
@@ -23,11 +24,12 @@ Action = Callable[[web.Request], Awaitable[Callable[[], None]]]
 class HyperparameterChange(BaseModel):
     """Another value of a hyperparameter that has a schedule, from the next update on; kept in checkpoints."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
     behavior: str = Field(description="The behaviour's name.")
     name: str = Field(description="Such as learning_rate: one of `hyperparameters` in the behaviour's state.")
     value: float = Field(description="The value at the start of the schedule, within the bounds of the YAML's key.")
+    confirm: bool = Field(False, description="True for a value more than ten times, or less than a tenth of, the present.")
 
 
 class Control:
@@ -64,7 +66,7 @@ class Control:
 
     async def _change(self, request: web.Request) -> Callable[[], None]:
         change = await read_json(request, HyperparameterChange)
-        return lambda: self._controls.set_hyperparameter(change.behavior, change.name, change.value)
+        return lambda: self._controls.set_hyperparameter(**change.model_dump())
 
     def _handler(self, action: Action) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def respond(request: web.Request) -> web.Response:
@@ -85,9 +87,11 @@ class Control:
                 await asyncio.wrap_future(done)
         except NotNow as error:
             raise web.HTTPConflict(text=str(error)) from None
+        except Unconfirmed as error:
+            raise web.HTTPPreconditionRequired(text=f"{error}; to set it all the same, send 'confirm: true' too") from None
         except LookupError as error:
             raise web.HTTPNotFound(text=str(error.args[0])) from None
-        except ValueError as error:
+        except ConfigError as error:
             raise web.HTTPUnprocessableEntity(text=str(error)) from None
         except TimeoutError:
             raise web.HTTPServiceUnavailable(text=f"main has not answered within {PATIENCE_S:.0f} s") from None
@@ -120,6 +124,7 @@ def schema() -> dict[str, Any]:
         "409": "Not now: the message says why",
         "413": "The body is too large",
         "422": "The body does not fit, or the value is out of its bounds",
+        "428": "The value is far from the present one: send `confirm: true` with it",
     }
     responses = {status: {"description": text} for status, text in {"200": "Done", **refusals}.items()}
     posts: dict[str, Any] = {}

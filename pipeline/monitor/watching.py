@@ -30,7 +30,7 @@ _Key = Annotated[str, StringConstraints(max_length=20)]
 
 
 class _Wish(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Give(_Wish):

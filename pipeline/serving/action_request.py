@@ -7,6 +7,7 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ class ErrorKind(Enum):
     BUSY = (409, "ABORTED")
     UNFIT = (422, "INVALID_ARGUMENT")
     FAULT = (500, "INTERNAL")
+    FULL = (429, "RESOURCE_EXHAUSTED")
     OVERLOADED = (503, "RESOURCE_EXHAUSTED")
     ENDING = (503, "UNAVAILABLE")
     LATE = (504, "DEADLINE_EXCEEDED")
@@ -158,9 +160,16 @@ def observation_array(spec: ObservationSpec, value: object) -> Array:
         array = np.asarray(value)
     except (ValueError, OverflowError):  # ragged
         raise _misshapen(spec, "lists of different lengths") from None
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "iuf" or _holds_flags(value, array.ndim):
         raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(value)} with something else in it")
     return _of_spec(spec, array)
+
+
+def _holds_flags(value: Any, depth: int) -> bool:
+    """True for true or false among numbers, as which NumPy would take them: in lists of that depth."""
+    for _ in range(depth - 1):
+        value = chain.from_iterable(value)
+    return bool in set(map(type, value if depth else [value]))
 
 
 def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:

@@ -87,7 +87,7 @@ def _refusing(handler: Handler) -> Handler:
             return await handler(request)
         except RequestRefused as refused:
             answer = refusal(refused.why.http, str(refused))
-            if refused.why is ErrorKind.OVERLOADED:
+            if refused.why in (ErrorKind.OVERLOADED, ErrorKind.FULL):
                 answer.headers[hdrs.RETRY_AFTER] = "1"
             if refused.why is ErrorKind.ENDING:
                 answer.force_close()
@@ -174,7 +174,8 @@ _REFUSALS = {
     "413": "The body is too large",
     "415": "The body is of another type",
     "422": "The body does not fit the model; the message says what was expected",
-    "503": "Too many requests wait, or too many sessions are open, or the server ends",
+    "429": "Too many sessions are open, or too many agents are in them",
+    "503": "Too many requests wait, or the server ends",
     "504": "There was no decision in time",
 }
 

@@ -91,7 +91,7 @@ class Sessions:
         limits = self.limits
         if len(self._sessions) >= limits.sessions or self._agents + agents > limits.agents:
             raise RequestRefused(
-                ErrorKind.OVERLOADED,
+                ErrorKind.FULL,
                 f"there are {len(self._sessions)} sessions of {self._agents} agents (at most {limits.sessions} and "
                 f"{limits.agents}); end those that are over",
             )

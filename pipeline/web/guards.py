@@ -61,7 +61,7 @@ def check_host(listen: str, names: Collection[str] = ()) -> Middleware:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = _name_of(request.headers.getall(hdrs.HOST, []))
         if host not in known and not _may_be_called(host, wide):
-            raise web.HTTPForbidden(text=f"'{host}' is no name of this server; call it by its address, or localhost")
+            raise web.HTTPForbidden(text=f"{host!a} is no name of this server; call it by its address, or localhost")
         return await handler(request)
 
     return guard
@@ -97,7 +97,7 @@ def check_origin(allowed: Collection[str] = ()) -> Middleware:
         if origin in allowed:
             return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else await handler(request)
         if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
-            raise web.HTTPForbidden(text=f"pages of '{origin}' may not call this server")
+            raise web.HTTPForbidden(text=f"pages of {origin!a} may not call this server")
         if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
             raise web.HTTPForbidden(text="pages of other sites may not call this server")
         return await handler(request)

@@ -21,7 +21,9 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 
+from headrace.config.errors import dotted
 from headrace.config.listen import endpoint_of, reaches_others
+from headrace.config.validation import explain
 from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
@@ -256,7 +258,7 @@ async def read_json(request: web.Request, model: type[M]) -> M:
         web.HTTPBadRequest: if it is no JSON.
         web.HTTPUnprocessableEntity: if it is JSON of another form; the message names each mistake.
     """
-    return checked(await _read(request, {JSON: json.loads}), model)
+    return checked(await _read(request, {JSON: _from_json}), model)
 
 
 async def read_plain(request: web.Request) -> object:
@@ -267,7 +269,7 @@ async def read_plain(request: web.Request) -> object:
         web.HTTPRequestTimeout: if it does not arrive.
         web.HTTPBadRequest: if it is not what its type says.
     """
-    return await _read(request, {JSON: json.loads, MSGPACK: _unpack})
+    return await _read(request, {JSON: _from_json, MSGPACK: _unpack})
 
 
 async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]) -> Any:
@@ -286,6 +288,13 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
         raise web.HTTPBadRequest(text=f"the body is no {name.replace('json', 'JSON')}: {error}") from None
 
 
+def _from_json(body: bytes) -> Any:
+    plain = json.loads(body)
+    if b"\\u" in body:  # only so can half of a pair of surrogates come in, which no answer and no log could hold
+        json.dumps(plain, ensure_ascii=False).encode()
+    return plain
+
+
 def _unpack(body: bytes) -> Any:
     try:
         return msgpack.unpackb(body)
@@ -302,5 +311,5 @@ def checked(plain: object, model: type[M]) -> M:
     try:
         return model.model_validate(plain)
     except ValidationError as error:
-        mistakes = (f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors())
+        mistakes = (f"{dotted(each.path) or 'body'}: {each.message}" for each in explain(model, error, plain))
         raise web.HTTPUnprocessableEntity(text="; ".join(mistakes)) from None

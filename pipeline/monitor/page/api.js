@@ -25,7 +25,7 @@ export async function ask(path, { method = "GET", body } = {}) {
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(`api/${path}`, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   const plain = await answer.json().catch(() => ({ error: `${answer.status} ${answer.statusText}` }));
-  if (!answer.ok) throw new Error(plain.error ?? answer.statusText);
+  if (!answer.ok) throw Object.assign(new Error(plain.error ?? answer.statusText), { status: answer.status });
   return plain;
 }
 

@@ -25,6 +25,7 @@ export class Controls {
       await ask(`runs/${this.run}/${what}`, { method: "POST", body });
       this.say("");
     } catch (error) {
+      if (error.status === 428 && confirm(`${error.message.split(";")[0]}. Set it all the same?`)) return this.act(what, { ...body, confirm: true });
       this.say(error.message);
     }
   }

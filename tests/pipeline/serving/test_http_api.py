@@ -14,6 +14,7 @@ from serving_samples import MEMORY, PICTURE, expected, serving, write_model
 
 from headrace.pipeline.serving.batcher import BatchLimits
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
+from headrace.pipeline.serving.service import SessionLimits
 from headrace.pipeline.web.site import Site, SiteOptions
 from headrace.stages.policy.protocol import Recall
 
@@ -210,6 +211,25 @@ async def test_beyond_its_bound_it_refuses_with_503(tmp_path):
         async with caller.post(ACT, json={"observations": [[ROW]]}) as answer:
             assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
             assert "requests wait already" in (await answer.json())["error"]
+
+
+async def test_a_session_too_many_is_refused_with_429(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path, sessions=SessionLimits(agents=3)) as (_, caller):
+        sessions = "/api/models/Ball/sessions"
+        assert (await post(caller, sessions, {"agents": 2}))[0] == 201
+        async with caller.post(sessions, json={"agents": 2}) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+            assert "there are 1 sessions of 2 agents (at most 10000 and 3)" in (await answer.json())["error"]
+        for wrong in (True, "2", 0, 1025):
+            assert (await post(caller, sessions, {"agents": wrong}))[0] == 422
+
+
+async def test_half_of_a_pair_of_surrogates_is_refused(tmp_path):
+    write_model(tmp_path)
+    async with called(tmp_path) as (_, caller):
+        for plain in ({"observations": {"\ud800": [ROW]}}, {"observations": [[ROW]], "session": "\udfff"}):
+            assert (await post(caller, ACT, plain))[0] == 400
 
 
 async def test_when_it_ends_it_says_so_and_answers_what_is_under_way(tmp_path):

@@ -124,7 +124,7 @@ def test_sessions_and_their_agents_are_bounded_and_idle_ones_make_room(limits, a
     sessions.open(agents)
     clock.now = 5.0
     sessions.open(agents)
-    assert refused(sessions.open, agents) is ErrorKind.OVERLOADED
+    assert refused(sessions.open, agents) is ErrorKind.FULL
     clock.now = 10.0
     sessions.open(agents)
 
