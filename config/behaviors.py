@@ -183,6 +183,12 @@ class BehaviorSettings(Settings):
         return not self.brain or not leave_nobody_to_learn(self.brain)
 
     @property
+    def declared_hyperparameters(self) -> Hyperparameters | None:
+        """Its hyperparameters; None of a trainer that takes any map."""
+        model = declared_kind(self.trainer_type).hyperparameters
+        return None if model is None else model.model_validate(self.hyperparameters)
+
+    @property
     def signals(self) -> dict[str, RewardSignalSettings]:
         """The behaviour's reward signals by name: built-in ones in the schema's order, then the user's."""
         return self.reward_signals.present

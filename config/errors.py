@@ -23,6 +23,10 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
+SET = "--set"
+"""The option that sets a key in the file's place: the place of such a key begins with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """One mistake in a configuration."""

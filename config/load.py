@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from headrace.config.errors import ConfigError, Finding, KeyPath, Mistake, dotted, nowhere, suggest
+from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, dotted, nowhere, suggest
 from headrace.config.run_config import RunConfig, merge_default_settings
 from headrace.config.section_checks import check_run, lacking_programs
 from headrace.config.tables import main_module
@@ -58,10 +58,10 @@ def load_config(
     if not isinstance(path, Mapping):
         return _check(_read(path, curriculum, sampler, lesson), overrides, complete)
     parsed, wrong_arguments = parse(overrides)
-    data, _, misplaced = apply(plain(path), parsed)
+    data, sets, misplaced = apply(plain(path), parsed)
     if wrong_arguments or misplaced:
         raise ConfigError([*wrong_arguments, *misplaced])
-    config = RunConfig.from_plain(data)
+    config = RunConfig.from_plain(data, locate=_places_in(data, sets) if sets else nowhere)
     if complete and (lacking := [nowhere(each.path, each.message) for each in lacking_programs(config)]):
         raise ConfigError(lacking)
     return config
@@ -148,6 +148,12 @@ def _check(
     notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
     findings = (*inherited, *((_RESUME_YIELDS,) if yields else ()), *lacking)
     return config.loaded(Path(name) if name else None, places, notes, findings)
+
+
+def _places_in(data: dict[str, Any], sets: Sequence[Override]) -> Locate:
+    from headrace.config.legacy import ConvertedDocument, Notes  # as in `_read`
+
+    return _Places(ConvertedDocument(read_text("", ""), Notes(), data), sets)
 
 
 def _expect_map(document: Document) -> None:
@@ -264,7 +270,7 @@ def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str
 
 def _set(argument: str) -> str:
     """Return the name of an argument of `--set` in mistakes."""
-    return f"--set {argument}"
+    return f"{SET} {argument}"
 
 
 def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:

@@ -11,7 +11,7 @@ from pydantic import PrivateAttr, ValidationInfo, model_validator
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
-from headrace.config.errors import ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
+from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
 from headrace.config.section_checks import check_run, check_sections
 from headrace.config.section_warnings import section_warnings
 from headrace.config.sections import Sections
@@ -45,6 +45,10 @@ class RunConfig(Sections):
         """Return the place of a key: `file:line`, or the option that set it; empty for plain data."""
         return self._locate(path, "").place
 
+    def is_set_by_command(self, path: KeyPath) -> bool:
+        """Return True if a key's value was given by `--set`, which is for this start alone."""
+        return self.place(path).startswith(SET)
+
     def behavior_settings(self, name: str) -> BehaviorSettings:
         """Return the settings of a behaviour of the environment: its own, or `default_settings`.
 
@@ -76,18 +80,19 @@ class RunConfig(Sections):
         return plain
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any], path: Path | None = None) -> RunConfig:
+    def from_plain(cls, plain: Mapping[str, Any], path: Path | None = None, locate: Locate = nowhere) -> RunConfig:
         """Build a configuration from plain data, such as `to_plain` gives.
 
         Args:
             plain: the data.
             path: the file that the data was loaded from, for `source_folder`.
+            locate: knows the places of keys.
 
         Raises:
             ConfigError: with everything that is wrong with it.
         """
         completed, inherited = merge_default_settings(plain)
-        return check(cls, completed, nowhere).loaded(path, nowhere, (), inherited)
+        return check(cls, completed, locate).loaded(path, locate, (), inherited)
 
     def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
         """Set the file, the places of keys and the warnings of a configuration that is being loaded.

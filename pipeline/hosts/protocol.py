@@ -147,6 +147,8 @@ class HostPlan:
     resume: bool = False
     """Take up this host's parts of the run's newest checkpoint."""
     resumed_at: int = -1
+    explicit: Sequence[str] = ()
+    """Of a learner: hyperparameters that the command has set, whatever the checkpoint at `resumed_at` says."""
     lost_version: int = -1
     """Of a learner in the place of a lost one: the highest version of a policy that the lost one may have sent."""
     replay_edge: str = ""

@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from headrace.config import BehaviorSettings
 from headrace.config.errors import nowhere
-from headrace.config.hyperparameters import Hyperparameters
-from headrace.config.trainers import declared_kind
 from headrace.config.validation import check
 from headrace.pipeline.control.messages import Hold, LearnerReady, SetHyperparameter
 from headrace.pipeline.hosts.protocol import HostHandle
@@ -25,7 +22,7 @@ class Unconfirmed(Exception):
     """What was asked for is done only if it is confirmed; the message says why."""
 
 
-FAR = 10.0
+FAR = 10.0 + 1e-9
 """A hyperparameter that is to become so many times larger or smaller may be a slip of the keyboard."""
 
 
@@ -83,7 +80,7 @@ class RunControls:
     def hyperparameters(self, behavior: str) -> Mapping[str, float]:
         """Return what may change of a behaviour, with the values at the start of the schedules."""
         settings = self._run.behaviors[behavior].settings
-        values = _configured(settings)
+        values = settings.declared_hyperparameters
         if values is None or self._run.plan.playing or not settings.learns:
             return {}
         return {name: getattr(values, name) for name in values.scheduled()} | self._changed.get(behavior, {})
@@ -112,13 +109,13 @@ class RunControls:
         if self._run.plan.config.pipeline.hosts.learners.replicas > 1:
             raise NotNow("the replicas of a trainer have to change at one update, which is not supported")
         state = self._run.behaviors[behavior]
-        configured = _configured(state.settings)
+        configured = state.settings.declared_hyperparameters
         assert configured is not None, "it has values that may change"
-        changed = {**configured.model_dump(), name: value}
-        check(type(configured), changed, lambda path, text: nowhere(("behaviors", behavior, "hyperparameters", *path), text))
+        at = ("behaviors", behavior, "hyperparameters")
+        check(type(configured), {**configured.model_dump(), name: value}, lambda key, text: nowhere((*at, *key), text))
         low, high = sorted((abs(may[name]), abs(value)))
         if high > FAR * low and not confirm:
-            raise Unconfirmed(f"{name} of {behavior} is {may[name]:g}, and {value:g} is more than {FAR:g} times away")
+            raise Unconfirmed(f"{name} of {behavior} is {may[name]:g}, and {value:g} is more than tenfold away from it")
         if state.learner is None or not state.ready:
             raise NotNow(f"the learner of {behavior} is not ready")
         self._changed.setdefault(behavior, {})[name] = value
@@ -127,8 +124,3 @@ class RunControls:
     def _refuse_at_end(self) -> None:
         if self._run.shutdown.begun:
             raise NotNow("the run is ending")
-
-
-def _configured(settings: BehaviorSettings) -> Hyperparameters | None:
-    model = declared_kind(settings.trainer_type).hyperparameters
-    return None if model is None else model.model_validate(settings.hyperparameters)

@@ -162,7 +162,10 @@ class Launcher:
         """Start a learner, and make what brings its policies through main."""
         behavior = state.behavior
         plan = replace(
-            self._run.host_plan("learner", learner_name(behavior)), behavior=behavior, spec=state.spec.to_plain()
+            self._run.host_plan("learner", learner_name(behavior)),
+            behavior=behavior,
+            spec=state.spec.to_plain(),
+            explicit=self._run.set_by_command(behavior),
         )
         state.learner = host = await self._running.start(self._hosts.learners.kind, plan, feed)
         updates = self.ends[f"updates/{behavior}"] = await host.inlet(f"updates/{behavior}")

@@ -119,6 +119,12 @@ class RunPlan:
         """The behaviours to whose trainers main has to copy this one's trajectories."""
         return [name for name in students_of(self.config, behavior) if name not in self._recorded_at_trainers]
 
+    def set_by_command(self, behavior: str) -> tuple[str, ...]:
+        """The hyperparameters with a schedule that the command has set for this behaviour."""
+        values = self.config.behavior_settings(behavior).declared_hyperparameters
+        names, at = values.scheduled() if values is not None else (), ("behaviors", behavior, "hyperparameters")
+        return tuple(name for name in names if self.config.is_set_by_command((*at, name)))
+
     def expected_parts(self, behaviors: Iterable[str]) -> set[str]:
         """Names of all parts that make a checkpoint whole, with these behaviours."""
         return expected_parts(self.config, behaviors, trainers_only=self.replay_edge == TRAINER_EDGE)

@@ -29,7 +29,7 @@ class HyperparameterChange(BaseModel):
     behavior: str = Field(description="The behaviour's name.")
     name: str = Field(description="Such as learning_rate: one of `hyperparameters` in the behaviour's state.")
     value: float = Field(description="The value at the start of the schedule, within the bounds of the YAML's key.")
-    confirm: bool = Field(False, description="True for a value more than ten times, or less than a tenth of, the present.")
+    confirm: bool = Field(False, description="True for a value more than tenfold away from the present one.")
 
 
 class Control:
@@ -88,7 +88,7 @@ class Control:
         except NotNow as error:
             raise web.HTTPConflict(text=str(error)) from None
         except Unconfirmed as error:
-            raise web.HTTPPreconditionRequired(text=f"{error}; to set it all the same, send 'confirm: true' too") from None
+            raise web.HTTPPreconditionRequired(text=f"{error}; to set it, send 'confirm: true' too") from None
         except LookupError as error:
             raise web.HTTPNotFound(text=str(error.args[0])) from None
         except ConfigError as error:

@@ -87,9 +87,7 @@ class LearnerHost(TrainerHost):
         statistics = self._epochs or self.statistics
         share = None if followers is None else followers.share_samples
         async with self._make_stage(replicas, device, statistics, port, share) as stage:
-            for name, value in stage.changed.items():
-                words = "%s goes on with %s %g, to which it was set while the run went on."
-                self.stages.context(TRAINER).log.info(words, self.plan.behavior, name, value)
+            self._tell_of_changes(stage)
             if followers is not None:
                 followers.check_agreement(replicas, stage.trainer)
             self._stage = stage
@@ -97,6 +95,16 @@ class LearnerHost(TrainerHost):
                 await self._run_stage(stage, followers)
             finally:
                 self._stage = None  # from the midst of an update nothing is saved
+
+    def _tell_of_changes(self, stage: TrainerStage) -> None:
+        """Say which value is in force of each hyperparameter that was set while the run went on."""
+        say, configured = self.stages.context(TRAINER).log.info, self._settings.declared_hyperparameters
+        for name, value in stage.changed.items():
+            words = "%s goes on with %s %g, to which it was set while the run went on. The YAML's %g has no effect."
+            say(words, self.plan.behavior, name, value, getattr(configured, name))
+        for name, value in self._given_up.items():
+            words = "%s goes on with %s %g, as --set says, not with %g, to which it was set while the run went on."
+            say(words, self.plan.behavior, name, getattr(configured, name), value)
 
     async def _run_stage(self, stage: TrainerStage, followers: Any) -> None:
         plan, trainer, policy = self.plan, stage.trainer, stage.policy()

@@ -49,6 +49,8 @@ class TrainerHost(Host):
         assert plan.spec is not None, "the plan of a host that trains has a spec"
         self._spec = BehaviorSpec.from_plain(dict(plan.spec))
         self._settings = self.config.behavior_settings(plan.behavior)
+        self._given_up: dict[str, float] = {}
+        """Hyperparameters of the checkpoint that the command has overruled."""
         shards = len(shard_names(self.config, plan.behavior))
         self._shards: Any = learner_side("replay_shards")(shards) if shards else None
         loop = asyncio.get_running_loop()
@@ -126,7 +128,7 @@ class TrainerHost(Host):
         if state is not None:
             assert self.checkpoint is not None, "the state was read from it"
             try:
-                stage.load_state_dict(state)
+                stage.load_state_dict(self._without_explicit(state))
             except StageError as error:
                 raise StageError(
                     f"{self.plan.behavior} can't go on from {self.checkpoint.folder}. Most likely its "
@@ -144,6 +146,14 @@ class TrainerHost(Host):
                 warm_start(stage.trainer, path, self._spec, self._settings, self.config.source_folder)
                 self.stages.context(TRAINER).log.info("Initializing from %s.", path)
         stage.number_above(self.plan.lost_version)
+
+    def _without_explicit(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leave out hyperparameters that were set while the run went on, and that the command now sets."""
+        assert self.checkpoint is not None, "the state was read from it"
+        explicit = self.plan.explicit if self.checkpoint.number == self.plan.resumed_at else ()
+        kept = dict(state.get("hyperparameters", {}))
+        self._given_up = {name: kept.pop(name) for name in explicit if name in kept}
+        return {**state, "hyperparameters": kept}
 
     def _design(self) -> PolicyDesign:
         return design_of(self._spec, self._settings, self.config.source_folder)

@@ -34,8 +34,8 @@ _quiet.setLevel(logging.CRITICAL)
 """Of aiohttp, which logs a traceback for each caller who sends garbage. Faults of handlers are logged elsewhere."""
 
 _WIDE = (
-    "Other machines can call port %d. What is sent there, the token too, is not encrypted: 'localhost' and an SSH tunnel "
-    "are safer."
+    "Other machines can call port %d. What is sent there, the token too, is not encrypted: 'localhost' and an SSH "
+    "tunnel are safer."
 )
 KEPT_S = 75.0
 """Seconds for which an idle connection is kept."""

@@ -99,7 +99,10 @@ def test_beyond_this_machine_it_asks_for_the_token_which_no_file_and_no_answer_h
     document = page.call("/api/openapi.json")[1]["paths"]
     paths = {*document, *PAGE, "/api/runs", "/metrics", "/healthz"} - {"/api/runs/live/stream"}
     answers = [page.call(path, method="GET") for path in paths]
-    answers += [page.call("/api/runs/live/pause", body={}, token=f"{secret}x"), page.call(f"/{shown[::-1]}?token={shown}")]
+    answers += [
+        page.call("/api/runs/live/pause", body={}, token=f"{secret}x"),
+        page.call(f"/{shown[::-1]}?token={shown}"),
+    ]
     assert any("The live page of this run" in str(answer) for _, answer in answers)
     command.interrupt()
     assert command.wait() == 0, command.output

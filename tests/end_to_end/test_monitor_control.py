@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 
@@ -9,6 +10,9 @@ import pytest
 from page_calls import LONG, Page
 from run_configs import INLINE, changed, volley
 from runs import Command
+
+from headrace.config import load_config
+from headrace.pipeline.run import run
 
 RUN = "/api/runs/live"
 LONG_HERE = changed(LONG, INLINE)
@@ -83,7 +87,7 @@ def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
     page.until(lambda state: sum_of(state) > step, "further steps")
 
 
-def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(steered, start):
+def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(steered, start, caplog):
     page = steered(LONG_HERE)
     change = {"behavior": "CartPole", "name": "learning_rate", "value": 1.5e-4}
     assert page.call(f"{RUN}/hyperparameters", change) == (200, {"done": True})
@@ -100,6 +104,25 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     words = "CartPole goes on with learning_rate 0.00015, to which it was set while the run went on."
     again.command.until(lambda: words in again.command.output, words)
     again.until(lambda state: learning_rate_in(state) == 1.5e-4, "the value in the state")
+    again.command.interrupt()
+    assert again.command.wait() == 0, again.command.output
+    caplog.set_level(logging.INFO)
+    default = "default_settings={trainer_type: ppo, hyperparameters: {learning_rate: 2e-3}}"
+    resume_to_its_end(again.command.results, default)  # which does not reach what the behaviour has of its own
+    resume_to_its_end(again.command.results, "behaviors.CartPole.hyperparameters.learning_rate=2e-3")
+    resume_to_its_end(again.command.results)
+    assert [line for line in caplog.messages if "goes on with" in line] == [
+        f"{words} The YAML's 0.001 has no effect.",
+        "CartPole goes on with learning_rate 0.002, as --set says, not with 0.00015, to which it was set while the run "
+        "went on.",
+    ]
+
+
+def resume_to_its_end(results, *overrides):
+    """Resume in this process a run that has reached its end by now."""
+    settings = {"results_dir": str(results), "run_id": "run", "resume": True}
+    ended = changed(LONG_HERE, {"behaviors__CartPole__max_steps": 1, "checkpoint_settings": settings})
+    run(load_config(ended, overrides))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +140,11 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
         ({"behavior": "CartPole", "name": "learning_rate", "value": 10**400}, 422, "expected a number"),
         ({"behavior": "CartPole", "name": "beta", "value": 5e-3, "confirm": 1}, 422, "expected true or false"),
         ({"behavior": "CartPole", "name": "beta", "value": -1, "confirm": True}, 422, "beta: -1.0 is out of range"),
-        ({"behavior": "CartPole", "name": "beta", "value": 0.1}, 428, "beta of CartPole is 0.005, and 0.1 is more than"),
+        (
+            {"behavior": "CartPole", "name": "beta", "value": 0.1},
+            428,
+            "beta of CartPole is 0.005, and 0.1 is more than tenfold",
+        ),
         ({"behavior": "CartPole", "name": "beta", "value": 0}, 428, "confirm: true"),
         ({"behavior": "\ud800", "name": "beta", "value": 7}, 400, "surrogates"),
         ({"behavior": "CartPole", "name": "\ud800", "value": 7}, 400, "surrogates"),
