@@ -216,6 +216,7 @@ def _open_folder(config: RunConfig) -> RunFolder:
             settings.run_id,
             resume=resume,
             force=settings.force,
+            waits=settings.resume,
             # Of a run that is only played, the options that it was trained with are kept.
             configuration=(settings.inference and before) or yaml.safe_dump(config.to_plain(), sort_keys=False),
         )
@@ -267,9 +268,11 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         RunFailed: if something in it failed.
     """
     config, folder, elapsed_s = plan.config, plan.folder.path, coordinator.reporter.elapsed_s
-    await _write_league(coordinator, folder)
+    writes = not plan.folder.waits
+    if writes:
+        await _write_league(coordinator, folder)
     results = await asyncio.to_thread(coordinator.parts.merged, lambda part: part.report())
-    if not plan.playing:
+    if writes and not plan.playing:
         await asyncio.to_thread(write_run_picture, folder)
     _raise_failure(plan, coordinator)
     behaviors = {

@@ -19,6 +19,7 @@ from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.hosts.child_process import dismiss_early
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath, drain
+from headrace.pipeline.main.fixed_settings import check_fixed_spec
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.main.self_play import SelfPlay
@@ -141,6 +142,8 @@ class BehaviorStarter:
     async def _open(self, spec: BehaviorSpec) -> None:
         """A behaviour name is new: start its trainer, or what stands in its place."""
         name = spec.name
+        if self._plan.resumed is not None and self._plan.resumes:
+            check_fixed_spec(self._plan.config, self._plan.resumed, spec)
         through_main = self._plan.route(name).through_main
         state = self._add_state(spec)
         if self._plan.playing and state.settings.learns:

@@ -17,11 +17,13 @@ from headrace.pipeline.control.messages import BeginCheckpoint, Exported, PartFa
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.behavior_start import BehaviorStarter
+from headrace.pipeline.main.fixed_settings import FIXED, fixed_by
 from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.policies.onnx_export import copy_final_model
 from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
+from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
 log = logging.getLogger(__name__)
@@ -185,6 +187,11 @@ class Checkpointing:
         self._behaviors[message.behavior].add_export(entry)
         log.info("Exported %s", entry.file_path)
 
+    def go_on(self) -> None:
+        """Write the options with which a resumed run has gone on."""
+        with self._files.writing(self._folder.path / CONFIGURATION, "it has the options of before"):
+            self._folder.go_on()
+
     def write_status(self, final: bool) -> None:
         """Write `training_status.json` and `timers.json`."""
         behaviors = dict(self._before) | {
@@ -252,6 +259,15 @@ class Checkpointing:
             "seed": self._plan.seed,
             **self._run.parts.merged(lambda part: part.progress()),
             "brains": self._run.starter.brain_league.state_dict(),
+            FIXED: self._fixed(),
+        }
+
+    def _fixed(self) -> dict[str, Any]:
+        """Return what the checkpoint fixes, of each behaviour that it has the state of."""
+        before = self._plan.resumed.progress.get(FIXED, {}) if self._plan.resumed is not None else {}
+        learners = {name: state for name, state in self._behaviors.items() if state.settings.learns}
+        return {name: each for name, each in before.items() if name in self._unseen()} | {
+            name: fixed_by(state.settings, state.spec) for name, state in learners.items()
         }
 
     def _ended(self, problem: str | None) -> None:

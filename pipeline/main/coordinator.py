@@ -76,7 +76,9 @@ class Coordinator:
         self.timers = Timers()
         training = not plan.playing
         writers = open_writers(plan.config, plan.folder.path, self.timers, plan.resumes) if training else []
-        self.reporter = Reporter(self.statistics, writers, progress, plan.elapsed_before_s, training, console)
+        self.reporter = Reporter(
+            self.statistics, writers, progress, plan.elapsed_before_s, training, console, waits=plan.folder.waits
+        )
         self.running = RunningHosts(plan.config, self.tasks.group, lambda host: self._hosts.listen_to(host))
         self.launcher = Launcher(plan, self.running, self.parts.learner_started)
         self.broadcaster = Broadcaster(self.launcher)
@@ -130,7 +132,7 @@ class Coordinator:
         self.parts.tell(lambda part: part.close())
         if self.shutdown.failure is None:
             self.checkpointing.close()
-        if not self.plan.playing:
+        if not self.plan.playing and not self.plan.folder.waits:
             self.reporter.finish()
             self.checkpointing.write_status(final=True)
 
@@ -151,8 +153,10 @@ class Coordinator:
                 self._on_message_of_stage(message)
             case control.BehaviorSeen():
                 await self.starter.agents_seen(host, BehaviorSpec.from_plain(dict(message.spec)))
+                self._go_on()
             case control.LearnerReady():
                 self._hosts.learners.ready(host, message)
+                self._go_on()
             case control.Exported():
                 self.checkpointing.exported(message)
             case control.LogLine():
@@ -165,6 +169,13 @@ class Coordinator:
                 self._hosts.failed(host, message)
             case _:
                 self.parts.receive(host, message)
+
+    def _go_on(self) -> None:
+        """Write into a resumed run's folder from now on, if all that is known of the run has been restored."""
+        states = self.behaviors.values()
+        if self.plan.folder.waits and states and all(each.was_ready or not each.settings.learns for each in states):
+            self.checkpointing.go_on()
+            self.reporter.go_on()
 
     def _on_log_line(self, host: HostHandle, line: control.LogLine) -> None:
         """Log what a host logs; what is odd about an environment, which each of its actors finds, is said once."""

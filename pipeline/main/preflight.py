@@ -7,6 +7,7 @@ demonstrations, executables, modules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,12 +18,13 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.section_checks import lacking_programs, persons_in
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import acts
+from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.references import in_place, names_of_main
 from headrace.pipeline.policies.export import NEWEST
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
 from headrace.pipeline.policies.warm_start import initial_policy
-from headrace.pipeline.run_folder.checkpoint import holds_checkpoint
+from headrace.pipeline.run_folder.checkpoint import CheckpointError, holds_checkpoint, newest_checkpoint
 from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
 from headrace.queues.errors import StreamError
 from headrace.stages.errors import StageError
@@ -95,9 +97,15 @@ def _check_resumed(config: RunConfig) -> None:
     settings = config.checkpoint_settings
     if not (settings.resume or settings.inference) or (settings.inference and plays_given_models(config)):
         return
+    folder = Path(settings.results_dir) / settings.run_id
     if not settings.inference:
-        _check_origin(Path(settings.results_dir) / settings.run_id)
+        _check_origin(folder)
     check_there_is_a_run(settings.results_dir, settings.run_id)
+    if not settings.inference:
+        with suppress(CheckpointError):  # said when one is chosen
+            checkpoint = newest_checkpoint(folder / "checkpoints")
+            if checkpoint is not None:
+                check_settings(config, checkpoint)
 
 
 def _check_starts(config: RunConfig) -> None:

@@ -44,7 +44,7 @@ class Shutdown:
     def __init__(self, run: SavedRun) -> None:
         self.begun = False
         self.failure: HostFailed | None = None
-        self._playing = run.plan.playing
+        self._playing, self._folder = run.plan.playing, run.plan.folder
         self._behaviors, self._running, self._broadcaster = run.behaviors, run.running, run.broadcaster
         self._checkpointing = run.checkpointing
         self._checkpointing.ended = self.checkpoint_ended
@@ -100,7 +100,7 @@ class Shutdown:
         if self._trainers_are_sound(failure.stage):
             self._without_barriers = True
             self._checkpointing.save_now()
-        elif len(self._behaviors) > 1:
+        elif len(self._behaviors) > 1 and not self._folder.waits:
             self._checkpointing.save_now()  # no checkpoint comes of it, but those that are sound export their policies
         self._broadcaster.send_to_sources(Stop())
         self._release_learners()

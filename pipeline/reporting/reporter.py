@@ -32,6 +32,7 @@ class Reporter:
         training: False where policies are only played.
         console: also log a line per summary, as ML-Agents does.
         clock: seconds.
+        waits: leave the writers' files as they are until `go_on`.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Reporter:
         training: bool = True,
         console: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        waits: bool = False,
     ) -> None:
         self._collector = collector
         self._writers = [*writers]
@@ -51,6 +53,7 @@ class Reporter:
         self._training = training
         self._clock = clock
         self._began_s = clock() - elapsed_before_s
+        self._waiting: list[Callable[[], None]] | None = [] if waits else None
         self._behaviors: dict[str, _BehaviorWatch] = {}
         self._queues: dict[str, _QueueWatch] = {}
         self._rates = _StageRates(self._began_s)
@@ -73,10 +76,25 @@ class Reporter:
     ) -> None:
         """Add a behaviour that starts, or resumes, at this step."""
         self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, self._clock(), learns)
-        if step and self._training:  # the run that was stopped may have written a last summary of steps that are lost
-            self._rewind_writers(name, step)
-        for writer in (*self._writers, *self._console):
+        for writer in self._console:
             writer.add_property(name, "hyperparameters", hyperparameters)
+
+        def begin() -> None:
+            if step and self._training:  # the stopped run may have written a last summary of steps that are lost
+                self._rewind_writers(name, step)
+            for writer in self._writers:
+                writer.add_property(name, "hyperparameters", hyperparameters)
+
+        if self._waiting is None:
+            begin()
+        else:
+            self._waiting.append(begin)
+
+    def go_on(self) -> None:
+        """Let the writers write: the run has gone on from its checkpoint."""
+        waiting, self._waiting = self._waiting or [], None
+        for begin in waiting:
+            begin()
 
     def rewind(self, name: str, step: int) -> None:
         """Take a behaviour back to an earlier step, from which its trainer goes on."""
@@ -153,7 +171,7 @@ class Reporter:
         None where a summary has reached `max_steps` already: of the few steps that are taken beyond them it would be a
         point of noise at the end of every curve.
         """
-        for behavior in self._behaviors.values():
+        for behavior in self._behaviors.values() if self._waiting is None else ():
             steps = behavior.progress.steps
             if self._training and behavior.summarized < min(steps, behavior.progress.max_steps):
                 self._summarize(behavior, steps)

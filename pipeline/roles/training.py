@@ -26,7 +26,7 @@ from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer
 from headrace.queues.ends import ItemSource
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, describe_error
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.replay.source import recorded_agents
 from headrace.stages.stage import Statistics
@@ -129,11 +129,12 @@ class TrainerHost(Host):
             assert self.checkpoint is not None, "the state was read from it"
             try:
                 stage.load_state_dict(self._without_explicit(state))
-            except StageError as error:
+            except (StageError, LookupError, TypeError, ValueError, AttributeError) as error:
+                problem = str(error) if isinstance(error, StageError) else describe_error(error)
                 raise StageError(
-                    f"{self.plan.behavior} can't go on from {self.checkpoint.folder}. Most likely its "
+                    f"{self.plan.behavior} can't go on from {self.checkpoint.folder}. Most likely its trainer_type, "
                     "observations, actions or settings have changed since: let them be what they were, or start a "
-                    f"run of its own with another --run-id.\n{error}"
+                    f"run of its own with another --run-id.\n{problem}"
                 ) from error
             warning = stage.trainer.load_bulk(self.checkpoint.folder)
             if warning is not None:

@@ -1,6 +1,6 @@
 """The folder of one run, `results/<run-id>/`, as ML-Agents lays it out, with two folders of our own.
 
-    configuration.yaml            the effective options, written when the run starts
+    configuration.yaml            the effective options, written when the run starts, or has gone on
     <Behavior>/                   exports (<Behavior>-<step>.onnx and .pt, checkpoint.pt), TensorBoard events
     <Behavior>.onnx               the last export
     Pipeline/                     TensorBoard events of queues, stages and hosts
@@ -63,6 +63,8 @@ class RunFolder:
     _resumed: bool = False
     _behaviors: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
     """Folders of behaviours, by their names in lower case and by behaviour."""
+    _configuration: str | None = None
+    """The text of `configuration.yaml`, as long as it is not written."""
 
     @classmethod
     def create(
@@ -72,6 +74,7 @@ class RunFolder:
         *,
         resume: bool = False,
         force: bool = False,
+        waits: bool = False,
         configuration: str = "",
         files: FileOperations = REAL,
     ) -> RunFolder:
@@ -83,6 +86,7 @@ class RunFolder:
                 nothing, so it counts as new.
             resume: resume an existing run.
             force: archive an existing run as `<run-id>-archived-<n>`; without effect beside `resume`.
+            waits: leave `configuration.yaml` as it is until `go_on`.
             configuration: text of `configuration.yaml`, the effective options.
             files: file operations.
 
@@ -97,24 +101,34 @@ class RunFolder:
         if resume:
             check_there_is_a_run(results, run_id)
         elif not _never_began(path):
-            if path.exists():
-                if not force:
-                    raise _already_there(path)
-                _archive(path, files)
-            files.make_folder(results)
-            try:
-                files.mkdir(path)  # not "if missing": of two processes that start at once, one makes the folder
-            except FileExistsError as error:
-                raise _already_there(path) from error
-            files.sync_folder(results)
-        folder = cls(path, files, RunLock(path, files), resume)
+            _make_new(path, force, files)
+        folder = cls(path, files, RunLock(path, files), resume, _configuration=configuration)
         try:
             folder._lay_out()
-            write_atomic(path / CONFIGURATION, configuration.encode(), files=files)
+            if not waits:
+                folder.go_on()
         except BaseException:
             folder.close()
             raise
         return folder
+
+    @property
+    def waits(self) -> bool:
+        """True as long as it is not known that a resumed run can go on: until then nothing of it is written over."""
+        return self._configuration is not None
+
+    def go_on(self) -> None:
+        """Write `configuration.yaml`, once: the run is a new one, or has gone on from its checkpoint.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+        if self._configuration is None:
+            return
+        data, path = self._configuration.encode(), self.path / CONFIGURATION
+        self._configuration = None
+        if not path.is_file() or path.read_bytes() != data:
+            write_atomic(path, data, files=self.files)
 
     @property
     def run_id(self) -> str:
@@ -243,6 +257,20 @@ def unusable(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(
         f"{path} can't be written: {reason}. Make room there, let it be writable, or choose another --results-dir"
     )
+
+
+def _make_new(path: Path, force: bool, files: FileOperations) -> None:
+    """Make the folder of a new run; one that is there is archived if `force` is set."""
+    if path.exists():
+        if not force:
+            raise _already_there(path)
+        _archive(path, files)
+    files.make_folder(path.parent)
+    try:
+        files.mkdir(path)  # not "if missing": of two processes that start at once, one makes the folder
+    except FileExistsError as error:
+        raise _already_there(path) from error
+    files.sync_folder(path.parent)
 
 
 def _already_there(path: Path) -> RunFolderError:

@@ -60,6 +60,7 @@ class GhostController:
         self._league = League(self.histories)
         self._swap_balance = SwapBalance()
         self._saved: dict[str, Any] = {}
+        self._resumed = False
         self._resume_wait = ResumeWait()
         self._warned_of_one_team = False
 
@@ -107,6 +108,8 @@ class GhostController:
             return self._resume_play()
         if behavior_id in self._ids:
             return None
+        if self._resumed:
+            log.warning("The checkpoint has no %s: it joins self-play as a newcomer.", behavior_id)
         self._ids = sorted([*self._ids, behavior_id], key=lambda known: (behavior_team(known), known))
         if self.learning_team < 0:
             self.learning_team = behavior_team(behavior_id)
@@ -246,7 +249,7 @@ class GhostController:
         Nothing is published before all their behaviour ids are announced and all their trainers have sent policy and
         report, as assignments depend on all of them, and trainers' checkpoints may be a little ahead of this one.
         """
-        self._saved = dict(state["lineages"])
+        self._saved, self._resumed = dict(state["lineages"]), True
         self._ids = [str(behavior_id) for behavior_id in state["ids"]]
         trained = {name for name, saved in self._saved.items() if saved["newest"] is not None}
         self._resume_wait = ResumeWait(self._ids, trained & {*map(behavior_name, self._ids)})

@@ -13,9 +13,10 @@ from run_folders import read_whole_checkpoint
 from runs import Command, run_here
 
 from headrace.config import RunConfig
-from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.main.fixed_settings import FIXED
 from headrace.pipeline.run import RunOptions, run_async
-from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import CheckpointError, checksum_of, newest_checkpoint
 
 PLAIN = cartpole(behaviors__CartPole__max_steps=2000, behaviors__CartPole__checkpoint_interval=700, **INLINE)
 MORE = changed(PLAIN, {"behaviors__CartPole__max_steps": 3000})
@@ -167,3 +168,40 @@ def test_a_replay_memory_of_another_checkpoint_is_not_taken_for_this_ones(tmp_pa
     assert "replay-Pendulum.bin: it was saved at step" in caplog.text
     assert "so it starts empty" in caplog.text
     assert again.behaviors["Pendulum"].step >= 800
+
+
+def contents(run_folder):
+    """The files of a run and what is in them; but its log, to which each start adds."""
+    return {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file() and path.name != "run.log"}
+
+
+OTHER_TRAINER = changed(
+    MORE, {"behaviors__CartPole__trainer_type": "sac", "behaviors__CartPole__hyperparameters": {"buffer_size": 4000}}
+)
+OTHER_ENVIRONMENT = changed(MORE, {"environment__id": "Acrobot-v1"})
+
+
+def forget_what_is_fixed(run_folder):
+    """As a checkpoint of an older version is."""
+    for path in manifests(run_folder):
+        content = json.loads(path.read_bytes())
+        del content["progress"][FIXED], content["checksum"]
+        path.write_text(json.dumps({**content, "checksum": checksum_of(content)}))
+
+
+@pytest.mark.parametrize(
+    ("plain", "older", "said"),
+    [
+        (OTHER_TRAINER, False, r"trainer_type is sac, but the checkpoint was made with ppo"),
+        (OTHER_TRAINER, True, r"can't go on from .*trainer_type, observations, actions or settings"),
+        (OTHER_ENVIRONMENT, False, r"can't go on: it was trained with other observations: .*\[4\].*\[6\]"),
+    ],
+)
+def test_a_resume_that_fails_leaves_the_run_as_it_is(damaged, plain, older, said):
+    if older:
+        forget_what_is_fixed(damaged)
+    before = contents(damaged)
+    with pytest.raises((RunError, RunFailed), match=said):
+        run_here(plain, damaged.parent, "run", resume=True)
+    assert contents(damaged) == before
+    assert run_here(MORE, damaged.parent, "run", resume=True).behaviors["CartPole"].step >= 3000

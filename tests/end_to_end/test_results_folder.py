@@ -47,7 +47,7 @@ def test_everything_is_where_ml_agents_has_it(run):
 
 def test_the_status_has_the_versions_that_ml_agents_asks_for(run):
     metadata = read(run, "training_status.json")["metadata"]
-    assert set(metadata) == {"stats_format_version", "mlagents_version", "torch_version"}
+    assert set(metadata) == {"stats_format_version", "mlagents_version", "torch_version", "checksum"}
     assert metadata["stats_format_version"] == "0.3.0"
 
 

@@ -1,0 +1,119 @@
+"""What a checkpoint fixes: the settings and the spec of each behaviour, without which its state means nothing.
+
+Each checkpoint has them in its manifest. A resumed run is compared with them before anything is written: the settings
+before anything is started, the spec when the environment shows the behaviour.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headrace.config import BehaviorSettings, NetworkSettings, RunConfig
+from headrace.config.errors import dotted
+from headrace.config.observation_kinds import OBSERVATION_KINDS
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.main.references import in_place
+from headrace.pipeline.policies.model_files import check_spec
+from headrace.pipeline.run_folder.checkpoint import Checkpoint
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.spaces.own_space import from_plain
+from headrace.stages.errors import StageError
+
+log = logging.getLogger(__name__)
+
+FIXED = "fixed"
+"""Key of a manifest's `progress`; checkpoints of older versions have none."""
+
+
+def fixed_by(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
+    """Return what a checkpoint of a behaviour fixes, as plain data."""
+    return {"settings": _settings(settings, spec), "spec": spec.to_plain()}
+
+
+def check_settings(config: RunConfig, checkpoint: Checkpoint) -> None:
+    """Check that the settings that a checkpoint fixes are what they were.
+
+    Raises:
+        RunError: if they aren't, with each of them and what to do.
+    """
+    mistakes = []
+    for name, fixed in checkpoint.progress.get(FIXED, {}).items():
+        settings = config.behaviors.get(name, config.default_settings)
+        if settings is None or not settings.learns:
+            continue
+        block = ("behaviors", name) if name in config.behaviors else ("default_settings",)
+        now = _settings(settings, BehaviorSpec.from_plain(fixed["spec"]))
+        for key, was in fixed["settings"].items():
+            if key in now and now[key] != was:
+                path = (*block, *key.split("."))
+                text = f"{dotted(path)} is {_text(now[key])}, but the checkpoint was made with {_text(was)}"
+                mistakes.append(in_place(config, path, text))
+    if mistakes:
+        raise RunError("\n".join([*mistakes, _cure(config, checkpoint)]))
+
+
+def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSpec) -> None:
+    """Check that a behaviour observes and does what it did; another range of its spaces is warned of.
+
+    Raises:
+        RunError: if it doesn't, with the difference and what to do.
+    """
+    fixed = checkpoint.progress.get(FIXED, {}).get(spec.name)
+    if fixed is None:
+        if checkpoint.steps and spec.name not in checkpoint.steps:
+            has = ", ".join(checkpoint.steps)
+            log.warning("%s is not in %s, which has %s: it starts from step 0.", spec.name, checkpoint.folder, has)
+        return
+    was = BehaviorSpec.from_plain(fixed["spec"])
+    try:
+        check_spec(was, spec)
+    except StageError as error:
+        raise RunError(f"{spec.name} can't go on: {error}. {_cure(config, checkpoint)}") from error
+    for part, before in (was.spaces or {}).items():
+        now = (spec.spaces or {}).get(part)
+        if isinstance(before, Mapping) and isinstance(now, Mapping) and before != now and "kind" in before:
+            text = "%s: the environment's %s space was %s when the checkpoint was made, and is now %s."
+            log.warning(text, spec.name, part, from_plain(before), from_plain(now))
+
+
+def _settings(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
+    """Return the settings by their keys within the behaviour's block, as JSON has them."""
+    found = {"trainer_type": settings.trainer_type, "reward_signals": sorted(settings.signals)}
+    found.update(_network("network_settings", settings.network_settings, spec))
+    for name, signal in settings.learned_signals.items():
+        at = f"reward_signals.{name}"
+        found.update(_network(f"{at}.network_settings", signal.network_settings, spec))
+        for key in ("use", "use_actions", "use_vail"):
+            if hasattr(signal, key):
+                found[f"{at}.{key}"] = getattr(signal, key)
+    return found
+
+
+def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[tuple[str, Any]]:
+    """Yield the settings that decide on the parameters of a network, and on what it computes with them."""
+    kinds = [OBSERVATION_KINDS[each.kind] for each in spec.observations if each.kind in OBSERVATION_KINDS]
+    yield f"{at}.hidden_units", list(network.widths)
+    yield f"{at}.memory", None if network.memory is None else network.memory.memory_size
+    yield f"{at}.activation", network.activation
+    yield f"{at}.network", network.network
+    if any(kind.flat for kind in kinds):
+        yield f"{at}.normalize", network.normalize
+    if any(kind.pixels for kind in kinds):
+        yield f"{at}.vis_encode_type", network.vis_encode_type
+    if any(each.goal for each in spec.observations):
+        yield f"{at}.goal_conditioning_type", network.goal_conditioning_type
+
+
+def _cure(config: RunConfig, checkpoint: Checkpoint) -> str:
+    run_folder = checkpoint.folder.parent.parent
+    return (
+        f"A run goes on as what it was ({checkpoint.folder}; {run_folder / 'configuration.yaml'} has its settings). "
+        f"Let it be so again, or start a run of its own from its policy: another --run-id, with "
+        f"--initialize-from={config.checkpoint_settings.run_id}"
+    )
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
