@@ -17,6 +17,7 @@ from headrace.config.section_warnings import section_warnings
 from headrace.config.sections import Sections
 from headrace.config.trainers import DEFAULT_TRAINER, declared_kind
 from headrace.config.validation import MERGED, check
+from headrace.surroundings import absolute
 
 
 class RunConfig(Sections):
@@ -34,7 +35,7 @@ class RunConfig(Sections):
     @property
     def source_folder(self) -> Path | None:
         """Absolute folder of that file: modules that lie in it are importable by the YAML."""
-        return None if self._path is None else self._path.resolve().parent
+        return None if self._path is None else absolute(self._path).resolve().parent
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from headrace.surroundings import surroundings
+
 if sys.platform == "win32":
     from headrace.win32 import CREATE_SUSPENDED, Job, resume
 
@@ -28,10 +30,12 @@ class ProcessTree(subprocess.Popen[bytes]):
         command: the program and its arguments.
         shows: True if it writes to this process's console. On Windows it has none otherwise, so that Ctrl-Break and a
             closed console do not reach it either.
-        options: further ones of `Popen`.
+        options: further ones of `Popen`; without others, folder and variables are those with which the run began.
     """
 
     def __init__(self, command: Sequence[str], *, shows: bool, **options: Any) -> None:
+        began = surroundings()
+        options = {"cwd": began.folder if os.path.isdir(began.folder) else None, "env": began.variables, **options}
         if sys.platform == "win32":
             self._job = Job()
             hides = 0 if shows else subprocess.CREATE_NO_WINDOW

@@ -24,6 +24,7 @@ from headrace.pipeline.command import ML_AGENTS, Request, contradictions, parse,
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.output import close_output, complain
 from headrace.pipeline.common.process import use_one_thread
+from headrace.surroundings import absolute, shown
 
 if TYPE_CHECKING:
     from headrace.pipeline.policies.tournament import TournamentTable
@@ -119,7 +120,7 @@ def _export_onnx(run_folder: Path, request: Request) -> int:
 
     configure_logging(debug=False)
     try:
-        written = reexport(run_folder, None if request.config is None else request.config.resolve().parent)
+        written = reexport(absolute(run_folder), None if request.config is None else request.config.resolve().parent)
     except RunError as error:
         return _refuse(error)
     return 0 if written else 1
@@ -171,7 +172,7 @@ def _tournament(players: Sequence[str], request: Request) -> int:
     print(standings_table(table.standings()), flush=True)
     settings = table.config.checkpoint_settings
     named = ("checkpoint_settings", "run_id") in [each.path for each in request.overrides if isinstance(each, Override)]
-    folder = Path(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
+    folder = absolute(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
     try:
         print("\n".join(map(str, table.write(folder))), flush=True)
     except OSError as error:
@@ -290,7 +291,7 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
     try:
         for name, behavior in result.behaviors.items():
             if behavior.export is not None:
-                print(f"[INFO] {name}: {behavior.step} steps, policy in {behavior.export}", flush=True)
+                print(f"[INFO] {name}: {behavior.step} steps, policy in {shown(behavior.export)}", flush=True)
     except OSError:  # the console has said so; the run is whole all the same
         close_output()
     return 0

@@ -41,6 +41,7 @@ from headrace.pipeline.run_folder.resuming import changed_settings, choose_check
 from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, SummaryWritten, guarded, join_callbacks
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
+from headrace.surroundings import absolute, kept_surroundings
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +141,11 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
     if unknown := parts.keys() - known:
         raise TypeError(f"no part of a run: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     try:
-        loaded = config if isinstance(config, RunConfig) else load_config(config)
-        loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
-        with started_early(loaded):
-            return await _run(loaded, chosen, replace(options or RunOptions(), **parts))
+        with kept_surroundings():
+            loaded = config if isinstance(config, RunConfig) else load_config(config)
+            loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
+            with started_early(loaded):
+                return await _run(loaded, chosen, replace(options or RunOptions(), **parts))
     except Exception:
         raise
     except BaseException as error:  # code that is named in the configuration must not end its caller
@@ -203,7 +205,7 @@ async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptio
 
 def _open_folder(config: RunConfig) -> RunFolder:
     settings = config.checkpoint_settings
-    path = Path(settings.results_dir) / settings.run_id
+    path = absolute(settings.results_dir) / settings.run_id
     try:
         # Given models can be played without a run, so its folder need not be there.
         resume = (settings.resume or settings.inference) and (path.is_dir() or not plays_given_models(config))

@@ -32,6 +32,7 @@ from headrace.config.errors import suggest
 from headrace.place import ROOT
 from headrace.stages.errors import LoadError, StageError, describe_error, error_summary, frames, is_failure, user_frame
 from headrace.stages.moved_names import name_today
+from headrace.surroundings import surroundings
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
 _OWN_MARK = "__headrace_own__"
@@ -137,10 +138,8 @@ def users_folders(folder: Path | None) -> list[Path]:
     """The folders of a user's modules, in the order in which they are searched: the YAML's, the working directory."""
     if folder is None:
         return []
-    try:
-        return list(dict.fromkeys([folder.resolve(), Path.cwd()]))
-    except FileNotFoundError:  # the working directory has been removed
-        return [folder.resolve()]
+    began = surroundings().folder  # empty if it has been removed
+    return list(dict.fromkeys([folder.resolve(), *([Path(began)] if began else [])]))
 
 
 def _import_own(folders: Sequence[Path], top: str) -> None:

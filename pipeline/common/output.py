@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, TextIO
 
+from headrace.surroundings import kept_surroundings
+
 P = ParamSpec("P")
 
 _ALIKE = {"→": "->", "←": "<-", "↔": "<->", "×": "x", "–": "-", "—": "-", "−": "-", "…": "...", "·": "*", "≈": "~"}
@@ -40,13 +42,14 @@ def prepare_output(platform: str = sys.platform) -> None:
 
 
 def speaking(main: Callable[P, int]) -> Callable[P, int]:
-    """Prepare the streams for a command's function; its status is 0 where standard output has no reader any more."""
+    """Prepare the streams and keep the surroundings for a command; its status is 0 if standard output has no reader."""
 
     @wraps(main)
     def command(*args: P.args, **kwargs: P.kwargs) -> int:
         prepare_output()
         try:
-            status = main(*args, **kwargs)
+            with kept_surroundings():
+                status = main(*args, **kwargs)
             sys.stdout.flush()
         except OSError as error:
             if not _has_no_reader(error):

@@ -28,6 +28,7 @@ from headrace.pipeline.run_folder.checkpoint import CheckpointError, newest_chec
 from headrace.pipeline.run_folder.lock import LOCK
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.queues.held_files import once_released
+from headrace.surroundings import absolute, shown
 
 # The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, by the same names and meanings.
 
@@ -164,7 +165,7 @@ _RLLIB_FILE = "ppo_test.yaml"
 
 def folder_of(args: Namespace) -> Path:
     """The folder of the experiment."""
-    return Path(args.experiment_dir, args.experiment_name)
+    return absolute(Path(args.experiment_dir, args.experiment_name))
 
 
 def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
@@ -185,8 +186,8 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
     done = _steps_done(folder_of(args))
     if args.inference and done is None:
         raise CommandError(
-            f"--inference: nothing was trained yet in {folder_of(args)}; name the experiment by --experiment_dir and "
-            "--experiment_name, or a saved model by --resume_model_path"
+            f"--inference: nothing was trained yet in {shown(folder_of(args))}; name the experiment by "
+            "--experiment_dir and --experiment_name, or a saved model by --resume_model_path"
         )
     overrides = _flags(args, passed)
     overrides["checkpoint_settings.run_id"] = args.experiment_name

@@ -34,6 +34,7 @@ from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
 from headrace.queues.platform import on_linux, open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute
+from headrace.surroundings import keep_surroundings
 
 NOTICE = struct.Struct("<IB")
 """A host has ended: its number, and its status."""
@@ -90,6 +91,7 @@ def run_host_process() -> int:
         return 1
     die_with(start_message["parent"])
     follow_path_of_main(start_message["path"])
+    keep_surroundings()
     lifeline = HostLifeline(open_socket(start_message["lifeline"]))
     if start_message["plan"]["role"] in ("learner", "follower"):
         import torch

@@ -7,7 +7,6 @@ for plainly; a wrong one costs a process that imports for nothing and is ended a
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -22,6 +21,7 @@ from headrace.pipeline.hosts.last_words import LastWords
 from headrace.pipeline.hosts.process_cleanup import host_mark
 from headrace.pipeline.hosts.sweeper import VARIABLE
 from headrace.process_tree import ProcessTree
+from headrace.surroundings import surroundings
 
 _NO_RUN = re.compile(
     r"(-h|--(help|version|validate|convert|to-demo|export-onnx|plot|tournament|view|serve|inference|env))\b"
@@ -142,7 +142,7 @@ def learner_imports(*own: str) -> list[str]:
 
 def child_environment() -> dict[str, str]:
     """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
-    environment = dict(os.environ)
+    environment = dict(surroundings().variables)
     let_child_find_us(environment)
     use_one_thread(environment)
     return environment

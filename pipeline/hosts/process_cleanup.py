@@ -14,6 +14,7 @@ from pathlib import Path
 from headrace.pipeline.common.process import start_python
 from headrace.pipeline.hosts import sweeper
 from headrace.process_tree import ProcessTree, end_children_with_this_process
+from headrace.surroundings import keep_variable, surroundings
 
 _numbers = itertools.count()
 
@@ -75,7 +76,7 @@ def watch_this_process() -> None:
     """Have ended what this process will leave behind: what it starts from now on, that is not there yet."""
     end_children_with_this_process()
     if sweeps():
-        os.environ[sweeper.VARIABLE] = mark_of(os.getpid())
+        keep_variable(sweeper.VARIABLE, mark_of(os.getpid()))
         _tell("")
 
 
@@ -103,7 +104,7 @@ def _write(line: str) -> None:
     if _running is None or _running.poll() is not None:
         _running = start_python(
             ["-I", "-S", str(Path(sweeper.__file__))],
-            {name: value for name, value in os.environ.items() if name != sweeper.VARIABLE},
+            {name: value for name, value in surroundings().variables.items() if name != sweeper.VARIABLE},
             _Sweeper,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -25,6 +25,7 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
+from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +186,7 @@ class Checkpointing:
         file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
         entry = ExportEntry(message.step, file, message.reward, time.time(), beside).within(self._folder.path)
         self._behaviors[message.behavior].add_export(entry)
-        log.info("Exported %s", entry.file_path)
+        log.info("Exported %s", shown(entry.file_path))
 
     def go_on(self) -> None:
         """Write the options with which a resumed run has gone on."""

@@ -28,6 +28,7 @@ from headrace.pipeline.run_folder.checkpoint import CheckpointError, holds_check
 from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
 from headrace.queues.errors import StreamError
 from headrace.stages.errors import StageError
+from headrace.surroundings import absolute
 
 
 def check_run(config: RunConfig) -> None:
@@ -97,7 +98,7 @@ def _check_resumed(config: RunConfig) -> None:
     settings = config.checkpoint_settings
     if not (settings.resume or settings.inference) or (settings.inference and plays_given_models(config)):
         return
-    folder = Path(settings.results_dir) / settings.run_id
+    folder = absolute(settings.results_dir) / settings.run_id
     if not settings.inference:
         _check_origin(folder)
     check_there_is_a_run(settings.results_dir, settings.run_id)

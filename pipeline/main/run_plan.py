@@ -136,7 +136,7 @@ class RunPlan:
             name=name,
             config=self.config.to_plain(),
             config_path=str(self.config.path) if self.config.path is not None else None,
-            run_folder=str(self.folder.path.resolve()),
+            run_folder=str(self.folder.path),
             run_id=self.folder.path.name,
             seed=self.seed,
             resume=self.resumed is not None and not self.playing,

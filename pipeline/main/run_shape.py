@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,6 +25,7 @@ from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.environments.factory import no_screen
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.pacing import rows_per_update
+from headrace.surroundings import absolute
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def _most_instances(config: RunConfig) -> int:
 def _kept(config: RunConfig) -> Mapping[str, Any]:
     """The configuration that a resumed run, or one that is played, has in its folder; empty without one."""
     settings = config.checkpoint_settings
-    path = Path(settings.results_dir) / settings.run_id / CONFIGURATION
+    path = absolute(settings.results_dir) / settings.run_id / CONFIGURATION
     if not (settings.resume or settings.inference):
         return {}
     try:

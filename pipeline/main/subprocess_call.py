@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from headrace.config.tables import plugin_modules
 from headrace.pipeline.common.process import let_child_find_us, start_python, use_one_thread
 from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.last_words import RAISED, LastWords
+from headrace.surroundings import surroundings
 
 _GRACE_S = 60.0
 """After the time limit, at which the child writes its stack and ends, and for its start and its imports before."""
@@ -74,7 +74,8 @@ def call_in_subprocess(
 
 def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
     """Run the child; its exit status, None if it took too long, and its words. What it has started ends with it."""
-    quiet = {**os.environ, "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}  # no window
+    no_window = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}
+    quiet = {**surroundings().variables, **no_window}
     let_child_find_us(quiet)
     use_one_thread(quiet)
     words = LastWords()

@@ -11,6 +11,7 @@ from pathlib import Path
 from headrace.pipeline.common.output import prepare_output
 from headrace.pipeline.common.process import follow_path_of_main, import_early
 from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
+from headrace.surroundings import keep_surroundings
 
 
 def main(last_words: str) -> None:
@@ -35,6 +36,7 @@ def _answer(descriptor: int) -> None:
 
     request = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
     follow_path_of_main(request["path"])
+    keep_surroundings()
     import_early(request["imports"])
     # Then it ends itself, also where nobody is left to end it.
     faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=descriptor)

@@ -20,6 +20,7 @@ from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
+from headrace.surroundings import absolute, shown
 
 
 class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
@@ -107,9 +108,9 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
     init_path = config.behavior_settings(behavior).init_path
     if init_path is not None and is_onnx(init_path):
         beside = None if config.source_folder is None else config.source_folder / init_path
-        path = beside if beside is not None and beside.is_file() else Path(init_path)
+        path = beside if beside is not None and beside.is_file() else absolute(init_path)
         if not path.is_file():
-            raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}")
+            raise RunError(f"behaviors.{behavior}.init_path: there is no file {shown(path)}")
         return path
     return newest_policy(run_folder, behavior)
 

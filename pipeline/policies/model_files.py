@@ -30,6 +30,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
+from headrace.surroundings import absolute, shown
 
 BEST, LAST = "best", "last"
 _SUFFIXES = (".pt", SUFFIX)
@@ -273,7 +274,7 @@ def _candidates(reference: str, folder: Path | None) -> list[tuple[str, Callable
             raise RunError(f"{reference}: @{choice} chooses in the folder of a run, and {path} is a file")
         return [(_behavior_of(path), lambda: path)]
     if not path.is_dir():
-        raise RunError(f"{reference}: there is no file and no folder {path}{_hint(path)}")
+        raise RunError(f"{reference}: there is no file and no folder {shown(path)}{_hint(path)}")
     if behaviors := behaviors_in(path):
         return [(behavior, partial(_chosen, path, behavior, choice)) for behavior in behaviors]
     name = path.resolve().name
@@ -298,7 +299,7 @@ def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
 
 def _beside(path: str, folder: Path | None) -> Path:
     beside = None if folder is None else folder / path
-    return beside if beside is not None and beside.exists() else Path(path)
+    return beside if beside is not None and beside.exists() else absolute(path)
 
 
 def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
@@ -334,8 +335,8 @@ def _unread(file: ModelFile, version: int, step: int = 0) -> PolicyUpdate:
 
 
 def _hint(path: Path) -> str:
-    usual = Path("results") / path
-    if usual.exists():
+    usual = Path("results") / shown(path)
+    if absolute(usual).exists():
         return f"; did you mean '{usual}'?"
     near = sorted(each.name for each in path.parent.glob("*")) if path.parent.is_dir() else []
     return suggest(path.name, near)

@@ -20,6 +20,7 @@ from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
+from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     except OSError as error:
         log.warning("%s could not be copied to %s: %s", source, target, error)
         return last
-    log.info("Copied %s to %s.", source, target)
+    log.info("Copied %s to %s.", shown(source), shown(target))
     return replace(last, file_path=str(target))
 
 
@@ -137,7 +138,7 @@ def _export_behavior(run_folder: Path, behavior: str, network_folder: Path | Non
         if written is None:
             whole = False
             continue
-        log.info("Exported %s", written)
+        log.info("Exported %s", shown(written))
         last = written
     if last is not None and last.stem != best.stem:
         copy_final_model(run_folder, behavior, ExportEntry(0, str(last), None, 0.0))

@@ -34,6 +34,7 @@ from headrace.stages.evaluation.scores import aligned
 from headrace.stages.evaluation.tournament import PairResult, Tournament, matrix, single_games
 from headrace.stages.ghost.policy_history import Record
 from headrace.stages.ghost.rating import SkillRating, fitted_ratings, skill
+from headrace.surroundings import absolute
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
 def found_below(player: str, results_dir: str) -> str:
     """Return what names a player; a run id is the folder of the run."""
     run, at, choice = player.rpartition("@") if "@" in player else (player, "", "")
-    below = Path(results_dir) / run
+    below = absolute(results_dir) / run
     return f"{below}{at}{choice}" if run and not Path(run).exists() and below.is_dir() else player
 
 

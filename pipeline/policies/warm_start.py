@@ -20,6 +20,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import design_of
 from headrace.stages.trainer.protocol import Trainer
+from headrace.surroundings import absolute, shown
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     """
     init_path = config.behavior_settings(behavior).init_path
     source = config.checkpoint_settings.initialize_from
-    results = Path(config.checkpoint_settings.results_dir)
+    results = absolute(config.checkpoint_settings.results_dir)
     folder = None if source is None else behavior_folder(results / source, behavior)
     if init_path is None:
         if folder is None:
@@ -49,18 +50,18 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
         return found[-1]
     if config.source_folder is not None and (config.source_folder / init_path).is_file():
         path = config.source_folder / init_path
-    elif folder is not None and Path(init_path).name == init_path and not Path(init_path).is_file():
+    elif folder is not None and Path(init_path).name == init_path and not absolute(init_path).is_file():
         path = folder / init_path
     else:
-        path = Path(init_path)
+        path = absolute(init_path)
     if path.suffix == ".onnx":
         raise RunError(
-            f"behaviors.{behavior}.init_path: {path} is a model for playing (--inference), which can't be trained "
-            "further; give the .pt file that was exported with it"
+            f"behaviors.{behavior}.init_path: {shown(path)} is a model for playing (--inference), which can't be "
+            "trained further; give the .pt file that was exported with it"
         )
     if not path.is_file():
         hint = "" if folder is not None else "; a bare file name needs initialize_from beside it"
-        raise RunError(f"behaviors.{behavior}.init_path: there is no file {path}{hint}")
+        raise RunError(f"behaviors.{behavior}.init_path: there is no file {shown(path)}{hint}")
     return path
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from headrace.config import RunConfig
@@ -58,6 +57,7 @@ from headrace.stages.loop import run_source
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.trainer.pacing import longest_piece
+from headrace.surroundings import absolute
 
 BRAINS = "brains"
 """Of the seed of their random numbers."""
@@ -174,7 +174,7 @@ class ActorHost(Host):
         if inference and settings.video is not None:
             from headrace.stages.exhibition.recorder import GameRecorder  # Pillow only where pictures are made
 
-            return GameRecorder(request, Path(settings.video), self.plan.run_id, settings.wanted).make
+            return GameRecorder(request, absolute(settings.video), self.plan.run_id, settings.wanted).make
         return partial(make_group, request)
 
     def report(self) -> None:

@@ -40,6 +40,7 @@ from headrace.pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused
 from headrace.pipeline.run_folder.names import CONFIGURATION, RESERVED, behavior_folder, check_length, check_run_id
 from headrace.pipeline.run_folder.training_status import TrainingStatus
 from headrace.queues.held_files import is_held, once_released
+from headrace.surroundings import absolute, shown
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class RunFolder:
                 and `resume` is set, or another process is running it.
         """
         check_run_id(run_id)
-        results = Path(results_dir)
+        results = absolute(results_dir)
         path = results / run_id
         check_length(path)
         if resume:
@@ -255,7 +256,8 @@ def unusable(path: Path, error: OSError) -> RunFolderError:
         if there is not None and not there.is_dir():
             reason = f"{there} is no folder"
     return RunFolderError(
-        f"{path} can't be written: {reason}. Make room there, let it be writable, or choose another --results-dir"
+        f"{shown(path)} can't be written: {reason}. Make room there, let it be writable, or choose another "
+        "--results-dir"
     )
 
 
@@ -276,7 +278,7 @@ def _make_new(path: Path, force: bool, files: FileOperations) -> None:
 def _already_there(path: Path) -> RunFolderError:
     check_unused(path)
     return RunFolderError(
-        f"{path} exists: a run with the id {path.name!r} was made before. Use --resume to resume it, "
+        f"{shown(path)} exists: a run with the id {path.name!r} was made before. Use --resume to resume it, "
         "--force to archive it and start over, or another --run-id"
     )
 
@@ -296,7 +298,7 @@ def check_there_is_a_run(results_dir: str | Path, run_id: str) -> None:
     Raises:
         RunFolderError: if there is none, with the names of those that there are, or the system refuses to look.
     """
-    results = Path(results_dir)
+    results = absolute(results_dir)
     try:
         if not (results / run_id).is_dir():
             raise RunFolderError(_nothing_to_resume(results, run_id))
@@ -308,7 +310,7 @@ def _nothing_to_resume(results: Path, run_id: str) -> str:
     found = [folder for folder in results.iterdir() if (folder / CONFIGURATION).is_file()] if results.is_dir() else []
     newest = sorted(found, key=lambda folder: (folder / CONFIGURATION).stat().st_mtime, reverse=True)
     names = [folder.name for folder in newest]
-    message = f"there is no run {run_id!r} in {results}{suggest(run_id, names)}"
+    message = f"there is no run {run_id!r} in {shown(results)}{suggest(run_id, names)}"
     if not names:
         return (
             f"{message}; it holds no runs at all. Leave out --resume or --inference to train one, or see --results-dir"
@@ -360,7 +362,7 @@ def find_run(name: str, results: str, option: str) -> Path:
     Raises:
         CommandError: if there is no such run.
     """
-    for folder in (Path(name), Path(results) / name):
+    for folder in (absolute(name), absolute(results) / name):
         if (folder / CONFIGURATION).is_file() or any(folder.glob("*/events.out.tfevents.*")):
             return folder
     raise CommandError(f"{option} {name}: no run; neither {name} nor {Path(results) / name} is the folder of one")

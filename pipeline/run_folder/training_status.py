@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from headrace.pipeline.common.process import version_of
 from headrace.pipeline.run_folder.checkpoint import checksum_of
+from headrace.surroundings import shown
 
 STATUS_FORMAT_VERSION = "0.3.0"
 _CHECKSUM = "checksum"
@@ -38,10 +39,10 @@ class ExportEntry:
         """Return ML-Agents' form, its spelling included."""
         return {
             "steps": self.steps,
-            "file_path": self.file_path,
+            "file_path": shown(self.file_path),
             "reward": self.reward if self.reward is not None and math.isfinite(self.reward) else None,
             "creation_time": self.creation_time,
-            "auxillary_file_paths": list(self.auxiliary_file_paths),
+            "auxillary_file_paths": [shown(each) for each in self.auxiliary_file_paths],
         }
 
     def within(self, run_folder: Path) -> ExportEntry:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from headrace.config import RunConfig
@@ -26,6 +25,7 @@ from headrace.stages.environments.rendering import PICTURES
 from headrace.stages.errors import StageError
 from headrace.stages.exhibition.film import FilmedGroup, ObservationPictures, Rendering
 from headrace.stages.games.scene import Drawn
+from headrace.surroundings import absolute
 
 
 def why_not_shown(config: RunConfig) -> str:
@@ -171,7 +171,7 @@ def for_one_film(config: RunConfig) -> RunConfig:
         raise StageError(refused)
     plain = _with_one_actor(config)
     if config.inference.video is not None:
-        plain["inference"]["video"] = str(Path(config.inference.video).absolute())
+        plain["inference"]["video"] = str(absolute(config.inference.video))
     return RunConfig.from_plain(plain, config.path)
 
 

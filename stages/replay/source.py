@@ -23,6 +23,7 @@ from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
 from headrace.queues.stream_reader import Frame, StreamReader
 from headrace.stages.errors import StageError
 from headrace.stages.stage import Source, StageContext
+from headrace.surroundings import absolute
 
 TRAINER_EDGE = "trainer"
 """The edge before a trainer: a recording of it has passed all other stages."""
@@ -220,11 +221,11 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
     """
     paths: dict[Path, Path] = {}
     for stream in streams:
-        place = Path(stream)
+        place = absolute(stream)
         if place.is_dir():
             found = sorted(map(str, place.glob("*.stream")))
         else:  # a name with brackets may be a file of that very name
-            found = [str(stream)] if place.exists() else sorted(glob.glob(str(stream), recursive=True))
+            found = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
         if not found:
             raise StageError(
                 f"replay: there is no stream {str(stream)!r}; expected a file, a folder of some, or a pattern such as "

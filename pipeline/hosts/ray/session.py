@@ -30,6 +30,7 @@ from headrace.pipeline.common.graph import decides_centrally
 from headrace.pipeline.hosts.prestart import child_environment
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.place import FOLDERS, ROOT
+from headrace.surroundings import surroundings
 
 LOOPBACK = "127.0.0.1"
 _LONGEST_FOLDER = 107 - 65 - 30
@@ -156,7 +157,7 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
 
 def _modules_in(config: RunConfig) -> list[str]:
     """The modules and packages beside the YAML and in the working directory that were imported, as paths."""
-    folders = [str(folder) for folder in {config.source_folder, os.getcwd()} if folder is not None]
+    folders = [str(folder) for folder in {config.source_folder, surroundings().folder} if folder is not None]
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -28,6 +28,7 @@ from headrace.pipeline.hosts.ray.calls import RaySource
 from headrace.queues.ends import Inlet, Outlet, post
 from headrace.queues.pull import PullInlet, PullOutlet
 from headrace.queues.push import PushInlet
+from headrace.surroundings import keep_surroundings
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +146,7 @@ class RayWorker:
         prepare_output()  # for what the user's code prints
         if path:
             follow_path_of_main(path)
+        keep_surroundings()
         watch_this_process()  # games that are started here end with it, whatever ends it
         self._plan = HostPlan(**plan)
         self._loop: asyncio.AbstractEventLoop | None = None

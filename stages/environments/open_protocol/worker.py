@@ -25,6 +25,7 @@ from headrace.stages.environments.programs.errors import MessageError, ProgramBr
 from headrace.stages.environments.programs.process import Launch, find_executable
 from headrace.stages.environments.programs.server import GameServer, TcpServer
 from headrace.stages.environments.programs.worker import GameWorker, Wording, WorkerSettings
+from headrace.surroundings import surroundings
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class GameProgram(Launch):
         try:
             found = str(find_executable(Path(self.path), "game"))
         except ProgramRefused:
-            of_system = shutil.which(self.path)
+            of_system = shutil.which(self.path, path=surroundings().variables.get("PATH"))
             if of_system is None:
                 raise
             found = of_system

@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.process_tree import ProcessTree, describe_status
 from headrace.stages.environments.programs.errors import ProgramRefused
+from headrace.surroundings import absolute, surroundings
 
 _STDERR = 2
 _PASSES = 3
@@ -172,14 +173,14 @@ def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Pa
     """
     looked_at = []
     for candidate in _candidates(path, platform):
-        if candidate.is_file():
-            return candidate.absolute()
+        if (found := absolute(candidate)).is_file():
+            return found
         looked_at.append(str(candidate))
     looked = ", ".join(dict.fromkeys(looked_at))
     why = _built_for_another(path, platform) or _is_a_folder(path, platform) or _has_backslashes(path, platform)
     raise ProgramRefused(
         f"no {engine} executable at {path}: none of {looked} is a file.{why} "
-        f"The path is taken from {Path.cwd()}; give it with --env or env_settings.env_path"
+        f"The path is taken from {surroundings().folder}; give it with --env or env_settings.env_path"
     )
 
 

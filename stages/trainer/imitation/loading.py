@@ -17,6 +17,7 @@ from headrace.stages.trainer.imitation.demonstrations import Demonstrations, che
 from headrace.stages.trainer.imitation.godot_demos import looks_recorded, read_godot_demos
 from headrace.stages.trainer.imitation.minari_sets import PREFIX, read_minari
 from headrace.stages.trainer.imitation.streams import read_stream, without_doubles
+from headrace.surroundings import absolute
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ def _read(
 
 
 def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
-    places = [Path(path)] if folder is None else [folder / path, Path(path)]
+    places = [absolute(path)] if folder is None else [folder / path, absolute(path)]
     for place in places:
         if place.is_file():
             return [_readable(place, path, behavior)]
@@ -138,7 +139,7 @@ def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
         found = [Path(name) for name in sorted(glob.glob(str(place), recursive=True))]
         if found:
             return _of_known_kinds([each for each in found if each.is_file()], path, behavior)
-    looked = " and ".join(dict.fromkeys(str(place.absolute().parent) for place in places))
+    looked = " and ".join(dict.fromkeys(str(place.parent) for place in places))
     raise StageError(f"{_where(path, behavior)}: there is no such file, folder or pattern of files; looked in {looked}")
 
 

@@ -1,0 +1,70 @@
+"""Where a run began holds until it ends, whatever is changed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.process_tree import ProcessTree
+from headrace.surroundings import absolute, keep_variable, kept_surroundings, shown, surroundings
+
+
+@pytest.fixture
+def began(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLOUR", "green")
+    with kept_surroundings():
+        yield tmp_path
+
+
+def test_a_relative_path_means_the_folder_in_which_the_run_began(began, monkeypatch):
+    (began / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert absolute("results/r") == began / "results" / "r"
+    assert absolute(began / "b.yaml") == began / "b.yaml"
+    assert shown(began / "results" / "r") == str(Path("results", "r"))
+    assert shown(began.parent / "r") == str(began.parent / "r")
+
+
+def test_a_run_within_another_has_its_surroundings(began, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    with kept_surroundings():
+        assert absolute("r") == began / "r"
+    assert absolute("r") == began / "r"
+
+
+def test_without_a_run_they_are_those_of_now(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert absolute("r") == tmp_path / "r"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows removes no folder that a process is in")
+def test_a_folder_that_has_been_removed_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert surroundings().folder == ""
+    assert absolute("r") == Path("r")
+
+
+def test_what_is_started_has_the_folder_and_the_variables_with_which_the_run_began(began, monkeypatch):
+    keep_variable("MARK", "7")
+    (began / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    for name in ("COLOUR", "MARK", "PATH"):
+        monkeypatch.delenv(name)
+    says = "import os; open('said', 'w').write(f'{os.environ[\"COLOUR\"]} {os.environ[\"MARK\"]} {\"PATH\" in os.environ}')"
+    assert ProcessTree([sys.executable, "-c", says], shows=True).wait() == 0
+    assert (began / "said").read_text() == "green 7 True"
+
+
+def test_a_folder_that_is_gone_keeps_nothing_from_being_started(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    with kept_surroundings():
+        monkeypatch.chdir(tmp_path)
+        gone.rmdir()
+        assert ProcessTree([sys.executable, "-c", "pass"], shows=True, env=os.environ).wait() == 0
