@@ -42,6 +42,7 @@ from headrace.stages.errors import StageError, describe_error
 from headrace.stages.exhibition.making import make_shown_group, why_not_shown
 from headrace.stages.ghost import swap_balance
 from headrace.stages.trainer.pacing import rows_per_update
+from headrace.surroundings import absolute
 
 TICKS = 200
 """Steps of each instance, if there is time: episodes that end are followed by others."""
@@ -132,7 +133,7 @@ class _Trial:
     async def run(self) -> list[Remark]:
         """Run it to its end; returns why it failed, or what it did not come to."""
         playing, settings = self._config.checkpoint_settings.inference, self._config.checkpoint_settings
-        played = RunFolder(Path(settings.results_dir) / settings.run_id)
+        played = RunFolder(absolute(settings.results_dir) / settings.run_id)
         folder = played if playing and played.path.is_dir() else RunFolder.create(self._folder, _RUN)
         with folder:
             checkpoint = choose_checkpoint(folder.checkpoints, playing=True) if playing else None
