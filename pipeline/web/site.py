@@ -25,6 +25,7 @@ from headrace.config.errors import dotted
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.config.validation import explain
 from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
+from headrace.stages.connections import Connections, Places
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
 
@@ -39,6 +40,8 @@ _WIDE = (
 )
 KEPT_S = 75.0
 """Seconds for which an idle connection is kept."""
+HEALTH = "/healthz"
+"""The path that is answered even when all connections are in use."""
 TRIED_PORTS = 20
 """From the usual port on, where the endpoint has none."""
 
@@ -60,7 +63,7 @@ class SiteOptions:
     most_body_bytes: int = 64 * 1024
     """The largest body of a request."""
     most_connections: int = 256
-    """At a time; more are closed at once."""
+    """At a time; from one address half as many."""
     origins: Collection[str] = ()
     """Further origins whose pages may call the site."""
     drops_abandoned: bool = False
@@ -85,7 +88,8 @@ class Site:
         self._ports: Sequence[int] = tried if port is None else (port,)
         self.port = 0
         self.wide = reaches_others(self._listen)
-        guards = [answer_errors, check_host(self._listen, options.names), check_origin(options.origins)]
+        guards = [self._keep_place, answer_errors, check_host(self._listen, options.names)]
+        guards.append(check_origin(options.origins))
         if options.token:
             guards.append(check_token(options.token, options.needs_token))
         self._app = web.Application(middlewares=guards, client_max_size=options.most_body_bytes)
@@ -101,7 +105,8 @@ class Site:
             handler_cancellation=options.drops_abandoned,
         )
         self._server: asyncio.Server | None = None
-        self._most_connections = options.most_connections
+        most = options.most_connections
+        self._connections = Connections(Places(most, max(1, most // 2)), self._handler)
 
     @property
     def url(self) -> str:
@@ -135,7 +140,7 @@ class Site:
             try:
                 self.port, hosts = find_port(self._listen, port)
                 loop = asyncio.get_running_loop()
-                self._server = await loop.create_server(self._accept, hosts, self.port)
+                self._server = await loop.create_server(self._connections, hosts, self.port)
                 if self.wide:
                     log.warning(_WIDE, self.port)
                 return
@@ -158,18 +163,20 @@ class Site:
         self.stop_listening()
         await self._runner.cleanup()
 
-    def _accept(self) -> asyncio.Protocol:
-        server = self._runner.server
-        if server is None or len(server.connections) >= self._most_connections:
-            return _Closed()
-        return server()
+    def _handler(self) -> asyncio.Protocol:
+        assert self._runner.server is not None, "it listens"
+        return self._runner.server()
 
-
-class _Closed(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+    @web.middleware
+    async def _keep_place(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a connection have its place while a request is answered; in the reserve only health is."""
+        with self._connections.answering(request.protocol) as reserved:
+            if not reserved:
+                return await handler(request)
+            all_taken = refusal(503, "all connections are in use; try again later")
+            answer = await handler(request) if request.path == HEALTH else all_taken
+            answer.force_close()
+            return answer
 
 
 # Answers to what can't be done: always JSON, `{"error": "…"}`, whatever the path and whoever refuses.

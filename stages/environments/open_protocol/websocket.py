@@ -12,12 +12,15 @@ from urllib.parse import urlsplit
 from aiohttp import WebSocketError, WSMsgType, web
 
 from headrace.config.listen import LOCALHOST
+from headrace.stages.connections import Connections, Places
 from headrace.stages.environments.open_protocol.messages import format_of
 from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.programs.server import ConnectionClosed, GameServer, TooLarge
 
 log = logging.getLogger(__name__)
 
+_CALLERS = 16
+"""Connections at a time, of which one is the game's."""
 _CLOSE_S = 1.0
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _TOO_BIG = 1009
@@ -34,6 +37,7 @@ class WebSocketServer(GameServer):
     def __init__(self, port: int, max_bytes: int) -> None:
         super().__init__(port, max_bytes)
         self._runner: web.AppRunner | None = None
+        self._connections = Connections(Places(_CALLERS, _CALLERS), self._handler)
         self._taken = False
         self._arrived: deque[bytes] = deque()
         self._changed = asyncio.Event()
@@ -92,11 +96,18 @@ class WebSocketServer(GameServer):
             self._ending = asyncio.ensure_future(self._runner.cleanup())
 
     def _protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
+        return self._connections
+
+    def _handler(self) -> asyncio.Protocol:
         assert self._runner is not None, "set up"
         assert self._runner.server is not None, "set up"
-        return self._runner.server
+        return self._runner.server()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        with self._connections.answering(request.protocol):
+            return await self._answer(request)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         origin = request.headers.get("Origin", "null")
         if origin != "null" and urlsplit(origin).hostname not in _LOCAL:
             log.warning("A page of %s calls port %d, and is turned away: only %s's may.", origin, self.port, LOCALHOST)

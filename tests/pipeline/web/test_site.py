@@ -7,7 +7,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import ClientSession, web
@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from headrace.pipeline.web import site as site_module
 from headrace.pipeline.web.guards import HEADERS, TOKEN_VARIABLE, make_token
 from headrace.pipeline.web.site import Site, SiteOptions, file_routes, read_json
+from headrace.stages import connections
 
 TOKEN = "right"
 JSON = {"Content-Type": "application/json"}
@@ -57,8 +58,8 @@ class Desk:
 
 
 @asynccontextmanager
-async def opened(desk: Desk, **options) -> AsyncIterator[tuple[Site, ClientSession]]:
-    site = Site(desk.routes(), SiteOptions(**{"endpoint": "127.0.0.1:0", "most_body_bytes": 1000, **options}))
+async def opened(desk: Desk, routes=(), **options) -> AsyncIterator[tuple[Site, ClientSession]]:
+    site = Site(routes or desk.routes(), SiteOptions(**{"endpoint": "127.0.0.1:0", "most_body_bytes": 1000, **options}))
     await site.start()
     try:
         async with ClientSession(site.url) as caller:
@@ -236,12 +237,96 @@ async def test_a_port_in_use_is_named_and_the_usual_one_has_others_beside_it():
             assert port < site.port < port + site_module.TRIED_PORTS
 
 
-async def test_a_connection_too_many_is_closed_at_once():
-    async with opened(Desk(), most_connections=1) as (site, caller):
+async def test_connections_that_say_nothing_make_room_for_those_that_ask():
+    async with opened(Desk(), most_connections=8) as (site, caller):
+        silent = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(20)]
         async with caller.get("/orders") as answer:
-            await answer.read()
+            assert answer.status == 200
+        closed = [reader.at_eof() or await ended(reader) for reader, _ in silent[:16]]
+        assert closed == [True] * 16
+        for _, writer in silent:
+            writer.close()
+
+
+async def ended(reader):
+    with suppress(ConnectionResetError):
+        return await reader.read() == b""
+    return True
+
+
+async def test_while_all_connections_are_in_use_only_health_is_answered():
+    desk, started, go_on = Desk(), asyncio.Semaphore(0), asyncio.Event()
+
+    async def wait(_: web.Request) -> web.Response:
+        started.release()
+        await go_on.wait()
+        return web.Response()
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response()
+
+    routes = [*desk.routes(), web.get("/wait", wait), web.get("/healthz", health)]
+    async with opened(desk, routes, most_connections=4) as (site, caller):
+        waiting = [asyncio.create_task(status_of(caller, "/wait")) for _ in range(2)]  # half of all, from one address
+        for _ in waiting:
+            await started.acquire()
+        silent = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(40)]
+        for _ in range(3):
+            assert await status_of(caller, "/healthz") == 200
+            assert await status_of(caller, "/orders") == 503
+        go_on.set()
+        assert await asyncio.gather(*waiting) == [200, 200]
+        assert await status_of(caller, "/orders") == 200
+        for _, writer in silent:
+            writer.close()
+
+
+async def status_of(caller, path):
+    async with caller.get(path) as answer:
+        return answer.status
+
+
+REQUEST = b"GET /orders HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("words", "answers"), [(b"", 0), (b"GET /orders HT", 0), (REQUEST, 0), (REQUEST + b"\r\n" + REQUEST, 1)]
+)
+async def test_a_header_that_does_not_come_ends_its_connection_within_seconds(words, answers):
+    clock = asyncio.get_running_loop().time
+    async with opened(Desk()) as (site, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-        assert await reader.read() == b""
+        writer.write(words[:-1])
+        await asyncio.sleep(connections.HEADER_S - 1)
+        writer.write(words[-1:])  # as if one came a second
+        seen = b""
+        with suppress(ConnectionResetError):
+            while more := await reader.read(2**16):
+                seen += more
+        assert seen.count(b"200 OK") == answers
+        assert clock() < 2 * connections.HEADER_S
+        writer.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_caller_that_does_not_read_its_answer_is_left():
+    left = asyncio.Event()
+
+    async def much(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(bytes(2**20))
+        finally:
+            left.set()
+
+    async with opened(Desk(), [web.get("/much", much)]) as (site, _):
+        _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await left.wait()
+        assert asyncio.get_running_loop().time() < 3 * connections.READ_S
         writer.close()
 
 

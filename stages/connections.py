@@ -1,0 +1,215 @@
+"""The connections of an HTTP server of ours: how many there may be, and for how long one may keep its place in silence.
+
+aiohttp's handler of a connection waits for a request, and for a reader of its answer, as long as they take. So each
+stands behind a `_Connection`, which passes on all that happens, and closes what holds its place without need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+HEADER_S = 5.0
+"""Seconds for the header of a request, from the connection or from its first byte on."""
+READ_S = 30.0
+"""Seconds in which a caller has to take a part of an answer that waits for it."""
+READ_BYTES = 32 * 1024
+"""The least that it has to take in that time, unless all of it is less."""
+RESERVE = 16
+"""Places beyond all others, for requests that are answered even when these are taken."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """How many connections there may be at a time."""
+
+    most: int
+    """In all."""
+    most_of_one: int
+    """From one address (of IPv6: one network)."""
+
+
+class Connections:
+    """All connections of a server.
+
+    A connection needs its place while a request is answered. Where all places are taken, or all of one address, the
+    connection among them that has been without a request for longest makes room for the next. Where none is, the next
+    gets one of the reserve's places, in which only some requests are answered, or else is closed at once.
+
+    Args:
+        places: bounds.
+        make: makes the handler of a connection.
+    """
+
+    def __init__(self, places: Places, make: Callable[[], asyncio.Protocol]) -> None:
+        self._places = places
+        self._make = make
+        self._by_handler: dict[asyncio.Protocol, _Connection] = {}
+        """In the order in which they came, or were last without a request."""
+
+    def __call__(self) -> asyncio.Protocol:
+        """Return what asyncio calls for a connection."""
+        return _Connection(self, self._make())
+
+    @contextmanager
+    def answering(self, handler: Any) -> Iterator[bool]:
+        """Keep a connection's place while a request is answered.
+
+        Args:
+            handler: of the connection, as `make` has made it.
+
+        Yields:
+            True if it has a place of the reserve.
+        """
+        connection = self._by_handler.get(handler)
+        if connection is None:  # it was lost before its request was read
+            yield False
+            return
+        connection.begin()
+        try:
+            yield connection.reserved
+        finally:
+            connection.end()
+            if self._by_handler.pop(handler, None) is not None:
+                self._by_handler[handler] = connection
+
+    def admit(self, connection: _Connection) -> bool:
+        """Give a new connection a place; False if there is none."""
+        taken = [each for each in self._by_handler.values() if not each.reserved]
+        own = [each for each in taken if each.address == connection.address]
+        full = own if len(own) >= self._places.most_of_one else taken if len(taken) >= self._places.most else []
+        if full and not _makes_room(full):
+            connection.reserved = True
+            reserved = [each for each in self._by_handler.values() if each.reserved]
+            if len(reserved) >= RESERVE and not _makes_room(reserved):
+                return False
+        self._by_handler[connection.handler] = connection
+        return True
+
+    def forget(self, connection: _Connection) -> None:
+        """A connection is lost."""
+        self._by_handler.pop(connection.handler, None)
+
+
+def _makes_room(connections: list[_Connection]) -> bool:
+    for each in connections:
+        if each.idle:
+            each.drop()
+            return True
+    return False
+
+
+class _Connection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        connections: all of them.
+        handler: is told of all that happens.
+
+    Attributes:
+        address: from which it comes.
+        reserved: True in a place of the reserve.
+    """
+
+    def __init__(self, connections: Connections, handler: asyncio.Protocol) -> None:
+        self.handler = handler
+        self.address = ""
+        self.reserved = False
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._requests = 0
+        self._late: asyncio.TimerHandle | None = None
+        self._slow: asyncio.TimerHandle | None = None
+
+    @property
+    def idle(self) -> bool:
+        """True while no request of it is answered, and no answer waits to be read."""
+        return not self._requests and self._slow is None
+
+    def begin(self) -> None:
+        """A request is there, and about to be answered."""
+        self._requests += 1
+        _stop(self._late)
+        self._late = None
+
+    def end(self) -> None:
+        """It is answered, but for what its caller has not read."""
+        self._requests -= 1
+
+    def drop(self) -> None:
+        """Close it at once; another may take its place."""
+        self._connections.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a place, and wait for the first request."""
+        assert isinstance(transport, asyncio.Transport)
+        self.address = _network(transport.get_extra_info("peername"))
+        if not self._connections.admit(self):
+            transport.abort()
+            return
+        self._transport = transport
+        self.handler.connection_made(transport)
+        self._await_header()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass it on: it may be the beginning of a request."""
+        if not self._requests and self._late is None:
+            self._await_header()
+        self.handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Pass it on."""
+        return self.handler.eof_received()
+
+    def pause_writing(self) -> None:
+        """Pass it on: the caller has to read before more is sent."""
+        self.handler.pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        """Pass it on: it has read."""
+        _stop(self._slow)
+        self._slow = None
+        self.handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the place."""
+        _stop(self._late)
+        _stop(self._slow)
+        self._connections.forget(self)
+        if self._transport is not None:
+            self._transport = None
+            self.handler.connection_lost(exc)
+
+    def _await_header(self) -> None:
+        self._late = self._loop.call_later(HEADER_S, self.drop)
+
+    def _await_reader(self, before: float = math.inf) -> None:
+        assert self._transport is not None, "something is written to it"
+        waiting = self._transport.get_write_buffer_size()
+        if waiting > before - READ_BYTES:
+            self.drop()
+        else:
+            self._slow = self._loop.call_later(READ_S, self._await_reader, waiting)
+
+
+def _stop(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+def _network(peer: Any) -> str:
+    """Return the address of a peer, and of IPv6 its network: whoever has one address of that has them all."""
+    try:
+        address = ip_address(peer[0].partition("%")[0])
+    except (TypeError, LookupError, ValueError):
+        return ""
+    return str(address) if address.version == 4 else str(int(address) >> 64)
