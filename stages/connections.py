@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
+
+if sys.platform != "win32":
+    import resource
 
 HEADER_S = 5.0
 """Seconds for the header of a request, from the connection or from its first byte on."""
@@ -22,6 +26,14 @@ READ_BYTES = 32 * 1024
 """The least that it has to take in that time, unless all of it is less."""
 RESERVE = 16
 """Places beyond all others, for requests that are answered even when these are taken."""
+
+
+def within_open_files(wanted: int) -> int:
+    """Return so many connections, or as many as leave two thirds of the files that this process may have open."""
+    if sys.platform == "win32":
+        return wanted
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if limit == resource.RLIM_INFINITY else min(wanted, limit // 3)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,10 @@ from headrace.pipeline.serving.action_request import (
 )
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.guards import has_token
+from headrace.pipeline.web.site import BODY_S
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.connections import HEADER_S, within_open_files
 from headrace.stages.listening import add_grpc_port, find_port
 from headrace.stages.proto_messages import ProtoMessages
 
@@ -49,10 +51,14 @@ OpenSessionResponse = _message("OpenSessionResponse")
 CloseSessionRequest = _message("CloseSessionRequest")
 CloseSessionResponse = _message("CloseSessionResponse")
 
-_SILENCE_MS = 20_000
-"""Time after which a connection without a word of HTTP/2 is closed."""
-_PENDING = {"grpc.server.max_pending_requests": 4096, "grpc.server.max_pending_requests_hard_limit": 4096}
-"""Calls that have arrived and are not read yet, which is done one by one; gRPC ends further ones as CANCELLED."""
+_OPTIONS = {
+    "grpc.server_handshake_timeout_ms": int(1000 * HEADER_S),  # for the first words of HTTP/2
+    "grpc.max_connection_idle_ms": 30_000,  # without a call; clients connect again by themselves
+    "grpc.max_concurrent_streams": 100,  # of one connection
+    "grpc.server.max_pending_requests": 4096,  # that have arrived and are not read yet; further ones are CANCELLED
+    "grpc.server.max_pending_requests_hard_limit": 4096,
+    "grpc.so_reuseport": 0,  # otherwise two servers on one port would share its calls at random
+}
 _QUIET_S = 0.1
 """Without a call for so long, all that had arrived are read."""
 
@@ -124,10 +130,8 @@ class GrpcServer:
     def _make_server(self) -> grpc.aio.Server:
         options = (
             ("grpc.max_receive_message_length", self._most_bytes),
-            ("grpc.max_allowed_incoming_connections", self._most_calls),
-            ("grpc.server_handshake_timeout_ms", _SILENCE_MS),
-            *_PENDING.items(),
-            ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its calls at random
+            ("grpc.max_allowed_incoming_connections", within_open_files(self._most_calls)),
+            *_OPTIONS.items(),
         )
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
         methods = {
@@ -137,28 +141,41 @@ class GrpcServer:
             "CloseSession": (CloseSessionRequest, self._close),
         }
         # Without deserializers: a message that is none is the caller's mistake, and gRPC would call it the server's.
+        # As a stream of one message, which is read here: gRPC itself would wait for it for ever.
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(self._answering(kind, method))
+            name: grpc.stream_unary_rpc_method_handler(self._answering(kind, method))
             for name, (kind, method) in methods.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         return server
 
-    def _answering(self, kind: Any, method: Method) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+    def _answering(self, kind: Any, method: Method) -> Callable[[Any, _Context], Awaitable[bytes]]:
         """Return the handler of a method: it checks the token, reads the message and answers refusals."""
 
-        async def answer(body: bytes, context: _Context) -> bytes:
+        async def answer(_: Any, context: _Context) -> bytes:
             self._news.set()
             if self._token and not self._is_authorized(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
             try:
-                response = await method(_parsed(kind, body))
+                response = await method(_parsed(kind, await self._message(context)))
             except RequestRefused as refused:
                 await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
             found: bytes = response.SerializeToString()
             return found
 
         return answer
+
+    async def _message(self, context: _Context) -> bytes:
+        try:
+            async with asyncio.timeout(BODY_S):
+                message: Any = await context.read()
+        except TimeoutError:
+            raise RequestRefused(ErrorKind.MALFORMED, f"the message has not arrived within {BODY_S:g} s") from None
+        if message is not grpc.aio.EOF:
+            return bytes(message)
+        if context.peer():
+            raise RequestRefused(ErrorKind.MALFORMED, "there is no message")
+        raise RequestRefused(ErrorKind.OVERLOADED, f"the message is larger than {self._most_bytes:,} bytes")
 
     def _is_authorized(self, context: _Context) -> bool:
         found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]

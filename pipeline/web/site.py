@@ -25,7 +25,7 @@ from headrace.config.errors import dotted
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.config.validation import explain
 from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
-from headrace.stages.connections import Connections, Places
+from headrace.stages.connections import Connections, Places, within_open_files
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
 
@@ -105,7 +105,7 @@ class Site:
             handler_cancellation=options.drops_abandoned,
         )
         self._server: asyncio.Server | None = None
-        most = options.most_connections
+        most = within_open_files(options.most_connections)
         self._connections = Connections(Places(most, max(1, most // 2)), self._handler)
 
     @property

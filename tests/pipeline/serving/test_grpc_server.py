@@ -189,6 +189,27 @@ async def test_calls_that_have_arrived_when_it_ends_are_told_so_however_many_wai
         assert codes - {"RESOURCE_EXHAUSTED"} == {"OK", "UNAVAILABLE"}
 
 
+@pytest.mark.parametrize("method", ["Act", "ListModels", "OpenSession", "CloseSession"])
+async def test_a_message_that_does_not_come_ends_its_call_and_leaves_room_for_others(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(grpc_server, "BODY_S", 0.1)
+    write_model(tmp_path)
+    never = asyncio.Event()
+
+    async def nothing():
+        await never.wait()
+        yield b""
+
+    async with serving(tmp_path) as service:
+        server = GrpcServer(service, "127.0.0.1", "", 1000, 1)  # one call at a time
+        await server.start((0,))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            call: Any = channel.stream_unary(f"/{grpc_server.SERVICE}/{method}")(nothing())
+            assert await refusal(call) == ("INVALID_ARGUMENT", "the message has not arrived within 0.1 s")
+            stub: Any = Stub(channel)
+            assert (await stub.Act(asking())).agents == 1
+        await server.stop(0.0)
+
+
 async def test_a_port_in_use_is_named(tmp_path):
     write_model(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
