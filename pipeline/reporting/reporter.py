@@ -108,7 +108,7 @@ class Reporter:
         self._collector.merge(statistics)
         for counts in queues:
             key = f"{counts['name']} ({host})"
-            self._queues.setdefault(key, _QueueWatch(key)).update(counts, self._clock())
+            self._queues.setdefault(key, _QueueWatch(key, counts)).update(counts)
 
     def record_report(self, report: TrainerReport) -> None:
         """Record a trainer's progress, and write the summary that is due with it.
@@ -240,6 +240,8 @@ class _StageRates:
 class _BehaviorWatch:
     """Watches one behaviour's progress and speed."""
 
+    BURST_S = 0.1
+
     def __init__(self, name: str, max_steps: int, summary_freq: int, step: int, now_s: float, learns: bool) -> None:
         self.learns = learns
         self.summary_freq = summary_freq
@@ -250,13 +252,15 @@ class _BehaviorWatch:
         self.next_summary = step + self.summary_freq - step % self.summary_freq
         self.summarized = step
         self.progress = replace(self.progress, steps=step)
-        self._mark = (now_s, step)
+        self._before = self._mark = (now_s, step)
 
     def record(self, report: TrainerReport, now_s: float) -> None:
-        speed, (since, at) = self.progress.steps_per_s, self._mark
-        if now_s - since >= 1.0:
-            speed = (report.step - at) / (now_s - since)
-            self._mark = (now_s, report.step)
+        if now_s - self._mark[0] >= 1.0:
+            self._before, self._mark = self._mark, (now_s, report.step)
+        elif now_s - self._mark[0] < self.BURST_S:  # of the same time: main was held, and all has come at once
+            self._mark = (self._mark[0], report.step)
+        (since, at), (until, step) = self._before, self._mark
+        speed = (step - at) / (until - since) if until > since else self.progress.steps_per_s
         self.progress = replace(
             self.progress,
             steps=report.step,
@@ -279,24 +283,31 @@ class _BehaviorWatch:
 
 
 class _QueueWatch:
-    """Watches one end of a queue: its depth, and the share of time that producers and consumers waited."""
+    """Watches one end of a queue: its depth, and the share of time that producers and consumers waited.
 
-    def __init__(self, name: str) -> None:
+    Times are those of the host that counts: messages of many seconds may reach main at once.
+    """
+
+    SHORTEST_S = 0.5
+    """A host counts once a second, and also when a summary is due: over less time a rate would be an accident."""
+
+    def __init__(self, name: str, counts: Mapping[str, Any]) -> None:
         self._name = name
-        self._counts: Mapping[str, Any] = {}
-        self._counted_s = 0.0
+        self._counts = self._since = counts
         self._shares = (0.0, 0.0)
         self._rate = 0.0
 
-    def update(self, counts: Mapping[str, Any], now_s: float) -> None:
-        before, span = self._counts, now_s - self._counted_s
-        if before and span > 0:
+    def update(self, counts: Mapping[str, Any]) -> None:
+        before, self._counts = self._since, counts
+        span = counts["at"] - before["at"]
+        if span >= self.SHORTEST_S:
             self._rate = max(0.0, *(counts[side] - before[side] for side in ("items_in", "items_out"))) / span
             self._shares = (
                 min(1.0, (counts["put_wait_s"] - before["put_wait_s"]) / span),
                 min(1.0, (counts["get_wait_s"] - before["get_wait_s"]) / span),
             )
-        self._counts, self._counted_s = counts, now_s
+        if not 0 <= span < self.SHORTEST_S:  # behind it: by the clock of another machine, where its host came anew
+            self._since = counts
 
     def report(self, collector: StatisticsCollector) -> None:
         collector.add(PIPELINE, f"Queue Depth/{self._name}", float(self._counts["size"]), "last")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -135,5 +136,5 @@ async def _beside(host: str, work: Coroutine[Any, Any, None], *background: Corou
 
 
 def plain_statistics(statistics: QueueStatistics) -> dict[str, Any]:
-    """A queue's counts as plain data."""
-    return {name: getattr(statistics, name) for name in QueueStatistics.__slots__}
+    """A queue's counts as plain data, with the time at which they were so (`at`, in seconds by this host's clock)."""
+    return {name: getattr(statistics, name) for name in QueueStatistics.__slots__} | {"at": time.monotonic()}

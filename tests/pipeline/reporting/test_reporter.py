@@ -34,9 +34,9 @@ class Run:
     """A reporter of one behaviour with a summary every 100 steps."""
 
     def __init__(self, step=0, max_steps=1000, training=True):
-        self.collector, self.writer = StatisticsCollector(), Points()
+        self.collector, self.writer, self.now = StatisticsCollector(), Points(), 0.0
         self.reporter = Reporter(
-            self.collector, [self.writer], Progress(enabled=False), training=training, clock=lambda: 0.0
+            self.collector, [self.writer], Progress(enabled=False), training=training, clock=lambda: self.now
         )
         self.reporter.add_behavior("Ball", max_steps, 100, step, {})
 
@@ -111,3 +111,36 @@ def test_policies_that_are_only_played_have_no_last_summary():
     run.reach(150, 1.0)
     run.reporter.finish()
     assert [step for step, _ in run.writer.points] == [100]
+
+
+def counts(at, items=0, put_wait=0.0, get_wait=0.0):
+    """What an end of a queue has counted by a time of its host's clock."""
+    fixed = {"name": "learn/Ball", "size": 0, "maxlen": 4, "high_water": 1}
+    return {**fixed, "at": at, "items_in": items, "items_out": items, "put_wait_s": put_wait, "get_wait_s": get_wait}
+
+
+def flow(*reports):
+    """Rate, and the shares of producers and consumers that waited, after reports that reach main at once."""
+    run = Run()
+    for report in reports:
+        run.reporter.add_statistics({}, [report], "actor-0")
+    (queue,) = run.reporter.snapshot().queues
+    return queue.items_per_s, queue.producers_wait, queue.consumers_wait
+
+
+def test_rates_and_waits_of_a_queue_are_those_by_its_hosts_clock_however_its_reports_come():
+    assert flow(counts(7.0)) == (0.0, 0.0, 0.0)
+    seconds = [counts(100 + second, 2 * second, 0.25 * second, 0.5 * second) for second in range(5)]
+    assert flow(*seconds) == (2.0, 0.25, 0.5)
+    assert flow(*seconds, counts(104.001, 9, 1.001)) == (2.0, 0.25, 0.5)  # a summary was due
+    assert flow(*seconds, counts(104.25, 9, 1.1), counts(105.0, 14, 1.5, 2.0)) == (6.0, 0.5, 0.0)
+    assert flow(*seconds, counts(3.0), counts(4.0, 7)) == (7.0, 0.0, 0.0)  # another actor, on another machine
+
+
+def test_the_speed_of_a_behaviour_is_right_although_main_was_held():
+    run = Run(max_steps=10**6)
+    for now, steps in ((1.0, [10]), (17.0, [20, 90, 170]), (18.0, [180])):
+        run.now = now
+        for step in steps:
+            run.reach(step, 1.0)
+    assert run.reporter.snapshot().behaviors[0].steps_per_s == 10.0
