@@ -208,6 +208,7 @@ _OF_BEHAVIORS = {
     "reward": "Mean return of the last 100 training episodes",
     "elo": "Rating of the newest policy",
     "lag": "Updates by which acting policies were behind",
+    "policy_wait": "Share of the time in which actors stood still until the next policy",
 }
 _OF_QUEUES = {
     "depth": "Items that wait",

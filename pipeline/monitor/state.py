@@ -231,6 +231,7 @@ def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapsh
                 "reward": each.mean_reward,
                 "elo": state.elo,
                 "lag": each.policy_lag,
+                "policy_wait": 0.0,
                 "updates": each.updates,
                 "seconds_left": each.seconds_left,
                 "next_checkpoint": state.next_checkpoint,

@@ -54,6 +54,7 @@ class RunInFolder:
                     "reward": newest.get(REWARD),
                     "elo": newest.get(ELO),
                     "lag": newest.get("Policy/Lag"),
+                    "policy_wait": None,
                     "updates": None,
                     "seconds_left": None,
                 }

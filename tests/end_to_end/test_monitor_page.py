@@ -53,6 +53,19 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
     until(browser, "document.querySelectorAll('.chart canvas').length > 3", "charts")
     load = "import('./dom.js').then((dom) => arguments[0](dom.labels([0.004996, 0.004998, 0.005])))"
     assert browser.execute_async_script(load) == ["0.004996", "0.004998", "0.005"]  # not three times 0.005
+    load = "import('./dom.js').then((dom) => arguments[0](dom.labels([3.67131e20, 3.67132e20, 1e9, 2.5e8, 0])))"
+    assert browser.execute_async_script(load) == ["3.67131e20", "3.67132e20", "1e9", "250M", "0"]
+    load = (
+        "import('./dom.js').then((dom) => arguments[0](['striker_number_0', 'Ball'].map((name) => dom.clip(name, 9))))"
+    )
+    assert browser.execute_async_script(load) == ["stri…er_0", "Ball"]
+    state = {**page.state(), "behaviors": [{**page.state()["behaviors"][0], "policy_wait": 0.83}]}
+    load = (
+        "Promise.all([import('./graph.js'), import('./tables.js')]).then(([graph, tables]) => arguments[1]("
+        "[graph.drawGraph(arguments[0]).querySelector('.host[data-level=bad]').textContent,"
+        " tables.behaviorTable(arguments[0]).querySelector('[data-waits]').textContent]))"
+    )
+    assert browser.execute_async_script(load, state) == ["learner-Volleyprocesstraineractors wait 83 %", "83 %"]
     before = until(browser, VALUE, "a curve's newest value")
     until(browser, f"{VALUE} !== {before!r}", "a curve that grows")
     until(browser, "document.querySelector('#log .log').children.length > 0", "the log")
@@ -68,6 +81,17 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
     assert page.command.wait() == 0, page.command.output
     gone = ("stream", "ERR_CONNECTION_REFUSED")  # with the run
     assert [line for line in complaints(browser) if not any(word in line for word in gone)] == []
+
+
+@pytest.mark.slow
+def test_the_wait_for_a_slow_learners_policy_is_seen_at_the_learner(start, browser):
+    slow = {"buffer_size": 8192, "batch_size": 1024, "num_epoch": 100}
+    page = Page(
+        start(volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__hyperparameters=slow), "--monitor=0")
+    )
+    browser.get(page.address)
+    until(browser, "document.querySelector('.host[data-host=learner-Volley][data-level=bad]') !== null", "the wait")
+    assert page.state()["behaviors"][0]["policy_wait"] >= 0.5
 
 
 @pytest.mark.slow

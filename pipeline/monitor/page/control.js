@@ -1,6 +1,6 @@
 // Controls of a live run: shown where the run allows them.
 import { ask } from "./api.js";
-import { fill, h } from "./dom.js";
+import { clip, fill, h } from "./dom.js";
 
 /** The buttons and values by which a run is steered. */
 export class Controls {
@@ -66,6 +66,6 @@ export class Controls {
       }
       this.drawn = "";
     };
-    return h("form.values", { submit }, several ? h("b", {}, behavior) : null, ...inputs.map((input) => h("label", {}, h("span.mono", {}, input.name), input)), h("button", {}, "Set"));
+    return h("form.values", { submit }, several ? h("b", { title: behavior }, clip(behavior, 32)) : null, ...inputs.map((input) => h("label", {}, h("span.mono", {}, input.name), input)), h("button", {}, "Set"));
   }
 }

@@ -1,5 +1,5 @@
 // Curves: one small chart for each statistic, drawn when it comes into view.
-import { colour, fill, h, labels, short, widthOf } from "./dom.js";
+import { clip, colour, fill, h, labels, short, widthOf } from "./dom.js";
 
 const ORDER = ["Environment", "Evaluation", "Self-play", "Losses", "Policy", "action", "Pipeline", "Steps per Second", "Queue Depth", "Producer Wait", "Consumer Wait"];
 const MOST = 3000; // points of a curve that are kept here before all is read again, downsampled
@@ -78,7 +78,7 @@ export class Curves {
     this.seen.disconnect();
     for (const chart of this.charts.values()) chart.show(false);
     this.charts.clear();
-    fill(this.tabs, ...Object.keys(this.all).map((category) => h("button", { type: "button", "aria-pressed": String(category === this.category), click: () => { this.category = category; this.build(); } }, category)));
+    fill(this.tabs, ...Object.keys(this.all).map((category) => h("button", { type: "button", "aria-pressed": String(category === this.category), title: category, click: () => { this.category = category; this.build(); } }, clip(category, 32))));
     const named = this.all[this.category] ?? {};
     const names = Object.keys(named).filter((name) => name.toLowerCase().includes(this.filter));
     const rank = (name) => (ORDER.indexOf(groupOf(name)) + ORDER.length + 1) % (ORDER.length + 1);

@@ -26,10 +26,17 @@ export function fill(parent, ...children) {
   parent.replaceChildren(...children.filter((child) => child !== null));
 }
 
+/** A text without its middle if it is too long: many names differ at their ends alone. @param {string} text @param {number} most */
+export function clip(text, most) {
+  const letters = [...text], end = Math.floor((most - 1) / 2);
+  return letters.length > most ? `${letters.slice(0, most - 1 - end).join("")}…${letters.slice(-end).join("")}` : text;
+}
+
 /** A number in few characters. @param {number|null|undefined} value @param {number} [digits] */
 export function short(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
+  if (size >= 1e9) return value.toExponential(digits - 1).replace(/\.?0*e\+/, "e");
   if (size >= 1e6) return `${trim((value / 1e6).toFixed(digits - 1))}M`;
   if (size >= 1e4) return `${trim((value / 1e3).toFixed(digits - 2))}k`;
   if (size !== 0 && size < 1e-3) return value.toExponential(digits - 2);
@@ -51,6 +58,9 @@ const trim = (text) => (text.includes(".") && !text.includes("e") ? text.replace
 
 /** @param {number|null|undefined} value */
 export const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+
+/** @param {number|null|undefined} share */
+export const percent = (share) => (share === null || share === undefined ? "–" : `${Math.round(100 * share)} %`);
 
 /** @param {number|null|undefined} seconds */
 export function duration(seconds) {

@@ -1,5 +1,5 @@
 // The pipeline as it is wired: hosts in columns, queues between them with what they hold.
-import { h, short } from "./dom.js";
+import { clip, h, percent, short } from "./dom.js";
 
 const BOX = 172, GAP = 208, ROW = 22, HEAD = 26, PAD = 8, QUEUE = { width: 132, height: 36 }, STEP = QUEUE.height + 8;
 const COLUMN = { actor: 0, replay: 0, main: 1, learner: 2, follower: 2, inference: 2, replay_shard: 3, evaluation: 0 };
@@ -13,9 +13,11 @@ const WORDS = { agent_processor: "agent processor", policy_publisher: "policy pu
  */
 export function pressure(edge) {
   if (edge.newest) return "";
-  if (edge.put_wait >= 0.5) return "bad";
-  return edge.put_wait >= 0.1 || edge.depth >= edge.capacity ? "warn" : "";
+  return levelOf(edge.put_wait) || (edge.depth >= edge.capacity ? "warn" : "");
 }
+
+/** @param {number|null|undefined} waits Share of the time. */
+const levelOf = (waits) => ((waits ?? 0) >= 0.5 ? "bad" : (waits ?? 0) >= 0.1 ? "warn" : "");
 
 /**
  * Draw the graph.
@@ -33,7 +35,8 @@ export function drawGraph(state) {
   const lowest = Math.max(...[...places.values()].map((box) => box.y + box.height), ...[...centres.values()].map((at) => at.y + QUEUE.height / 2));
   const svg = h("svg:svg", { width: right + 2, height: lowest + 6, viewBox: `0 0 ${right + 2} ${lowest + 6}`, role: "img", "aria-label": "The pipeline" });
   for (const edge of edges) svg.append(drawFlow(edge, places, centres.get(edge), spans.includes(edge)));
-  for (const box of places.values()) svg.append(drawBox(box));
+  const waits = new Map(state.behaviors.map((each) => [each.learner, each.policy_wait]));
+  for (const box of places.values()) svg.append(drawBox(box, waits.get(box.host.name)));
   for (const edge of edges) svg.append(drawQueue(edge, centres.get(edge), several));
   return svg;
 }
@@ -129,9 +132,11 @@ function drawFlow(edge, places, centre, over) {
   return h("svg:path", { class: `flow ${edge.newest ? "newest" : ""} ${level}`, d: path + tip });
 }
 
-function drawBox({ host, x, y, height }) {
+/** @param {any} box @param {number|undefined} waits Share of the time in which actors stand still until its next policy. */
+function drawBox({ host, x, y, height }, waits) {
   const kind = host.ended ? "ended" : host.kind === "main" ? "" : host.kind;
-  const group = h("svg:g", { class: "host", "data-host": host.name });
+  const level = levelOf(waits);
+  const group = h("svg:g", { class: `host ${level}`, "data-host": host.name, "data-level": level || "free" });
   group.append(
     h("svg:rect", { class: `box ${host.ended ? "ended" : ""}`, x, y, width: BOX, height, rx: 7 }),
     h("svg:text", { class: "title", x: x + 10, y: y + 17 }, clip(host.count ? `${host.name.split(" … ")[0].replace(/-0$/, "")} × ${host.count}` : host.name, Math.floor(24 - 0.9 * kind.length))),
@@ -142,6 +147,7 @@ function drawBox({ host, x, y, height }) {
     group.append(
       h("svg:rect", { class: "stage", x: x + 6, y: top, width: BOX - 12, height: ROW - 3, rx: 4 }),
       h("svg:text", { class: "stage-name", "data-stage": stage, x: x + 13, y: top + 13.5 }, clip(WORDS[stage] ?? stage, 26)),
+      level && stage === "trainer" ? h("svg:text", { class: "numbers", x: x + BOX - 13, y: top + 13.5, "text-anchor": "end" }, `actors wait ${percent(waits)}`) : "",
     );
   });
   return group;
@@ -151,9 +157,9 @@ function drawQueue(edge, { x, y }, several) {
   const left = x - QUEUE.width / 2, top = y - QUEUE.height / 2, level = pressure(edge);
   const group = h("svg:g", { class: `edge ${level}`, "data-queue": edge.queue, "data-level": level || "free" });
   const name = several ? `${edge.kind} ${edge.behavior}` : edge.kind;
-  const waits = level ? `waits ${Math.round(100 * edge.put_wait)} %` : `${short(edge.rate)}/s`;
+  const waits = level ? `waits ${percent(edge.put_wait)}` : `${short(edge.rate)}/s`;
   group.append(
-    h("svg:title", {}, `${edge.queue}\n${edge.depth} of ${edge.capacity} wait, at most ${edge.high_water} so far\nproducers wait ${Math.round(100 * edge.put_wait)} % of the time, consumers ${Math.round(100 * edge.get_wait)} %\n${short(edge.rate)} items per second`),
+    h("svg:title", {}, `${edge.queue}\n${edge.depth} of ${edge.capacity} wait, at most ${edge.high_water} so far\nproducers wait ${percent(edge.put_wait)} of the time, consumers ${percent(edge.get_wait)}\n${short(edge.rate)} items per second`),
     h("svg:rect", { class: "queue", x: left, y: top, width: QUEUE.width, height: QUEUE.height, rx: 6 }),
     h("svg:text", { class: "label", x: left + 8, y: top + 14 }, clip(name, 21)),
     h("svg:text", { class: "numbers", x: left + QUEUE.width - 8, y: top + 28.5, "text-anchor": "end" }, waits),
@@ -168,5 +174,3 @@ function drawQueue(edge, { x, y }, several) {
   }
   return group;
 }
-
-const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

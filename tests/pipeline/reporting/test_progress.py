@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from headrace.pipeline.reporting.console import ConsoleHandler
@@ -142,6 +143,29 @@ def test_a_finished_behavior_needs_no_more_time():
 def test_names_are_shown_as_they_are():
     lines = rendered(ProgressSnapshot(0.0, (BehaviorProgress("[bold]x[/bold]", 0, 10, 1.0),)))
     assert lines[2].startswith("[bold]x[/bold]")
+
+
+def test_long_names_give_way_to_the_numbers_and_keep_their_ends():
+    long = "a_very_long_behaviour_name_for_the_left_wing_striker_number_"
+    behaviors = tuple(
+        BehaviorProgress(name, 120_000, 4_000_000, 1234.0, 12.345)
+        for name in (f"{long}0", f"{long}1", "球" * 60, "Goalie")
+    )
+    queue = QueueProgress(f"trajectories/{long}0 (actor-0)", 2, 4, 4, 0.5, 0.0)
+    for width in (60, 80, 100):
+        lines = render(ProgressSnapshot(1.0, behaviors, (queue,)), False, (queue,), width).plain.splitlines()
+        assert [line for line in lines if cell_len(line) > max(width, 76)] == []
+        first, second, wide, short = lines[2:6]
+        assert (first.split()[0][-2:], second.split()[0][-2:]) == ("_0", "_1")
+        assert "12.345" in first
+        assert "12.345" in wide
+        assert "…" in wide
+        assert short.startswith("Goalie ")
+
+
+def test_huge_numbers_have_an_exponent():
+    (line,) = rendered(ProgressSnapshot(1.0, (BehaviorProgress("Ball", 1, 2, 0.0, -3.67131e20),)))[2:]
+    assert "-3.67e+20" in line
 
 
 def test_the_table_is_refreshed_at_most_four_times_a_second():
