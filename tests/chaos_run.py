@@ -88,7 +88,9 @@ def observe(cell: Cell, folder: Path, kind: str = "process") -> Outcome:
             _wake(command)
         status = _wait(command)
         seconds = time.monotonic() - began
-        checkpoint = newest_checkpoint(command.run_folder / "checkpoints")
+        folders = [command.run_folder, *(command.results / name for name in ("run-rescued", "moved"))]
+        found = [newest for folder in folders if (newest := newest_checkpoint(folder / "checkpoints")) is not None]
+        checkpoint = max(found, key=lambda each: each.number, default=None)
         happened = folder / "happened"
         return Outcome(
             status,

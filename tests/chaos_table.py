@@ -15,7 +15,9 @@ DIES = {"os._exit(0)": 0, "os._exit(3)": 3, "kill -9": -9}
 """With the status that the process then has."""
 HANGS = ("SIGSTOP", "hang in Python", "hang in C")
 OUTPUTS = ("NaN output", "wrong output")
-FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS)
+REPLACED = "folder replaced"
+"""The run's folder is moved, and another one made in its place."""
+FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS, REPLACED)
 KINDS = (EXITS, DIES, HANGS, ("await for ever",), OUTPUTS)
 """Those that the run has to see by itself, by the way in which it does."""
 IN_MAIN = ("MainStage", "publisher", "writer")
@@ -52,6 +54,8 @@ def nonsense(cell: Cell) -> str | None:
         return "it has no start of its own"
     if place in ("publisher", "writer") and moment == "checkpoint":
         return "nothing comes to it while the trainer saves"
+    if fault == REPLACED and place not in ("environment", "MainStage", "trainer"):
+        return "it is the same wherever it happens"
     if fault == "await for ever" and place not in ("ActorStage", "MainStage"):
         return "nothing there is awaited"
     if fault == "await for ever" and moment == "checkpoint":
@@ -80,6 +84,8 @@ def statuses(cell: Cell, kind: str = "process") -> set[int]:
     place, moment, fault = cell.place, cell.moment, cell.fault
     if fault == "slow":
         return {0}
+    if fault == REPLACED:
+        return {1}
     if place in IN_MAIN and fault in DIES:
         return {DIES[fault]}
     if place in IN_MAIN and fault == "SIGSTOP":

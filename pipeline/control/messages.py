@@ -288,6 +288,13 @@ class SaveNow:
 
 
 @dataclass(frozen=True, slots=True)
+class FolderMoved:
+    """Write into this folder from now on: the run's was removed, or somebody else has it."""
+
+    run_folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Stop producing; what is under way is drained."""
 
@@ -366,6 +373,7 @@ ControlMessage = (
     | LearnerReplaced
     | BeginCheckpoint
     | SaveNow
+    | FolderMoved
     | Stop
     | Hold
     | SetHyperparameter

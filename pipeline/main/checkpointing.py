@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.pipeline.common.graph import MAIN, learner_name, saved_shards
-from headrace.pipeline.control.messages import BeginCheckpoint, Exported, PartFailed, PartSaved, SaveNow, Stop
+from headrace.pipeline.control.messages import (
+    BeginCheckpoint,
+    Exported,
+    FolderMoved,
+    HostFailed,
+    PartFailed,
+    PartSaved,
+    SaveNow,
+    Stop,
+)
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.behavior_start import BehaviorStarter
@@ -46,11 +55,13 @@ class Checkpointing:
     Attributes:
         ended: called when a checkpoint has ended: None if it is whole, else why it could not be written.
         written: called when it is whole, after that.
+        folder_lost: called when the run's folder is not its own any more.
     """
 
     def __init__(self, run: SavedRun) -> None:
         self.ended: Callable[[str | None], object] = lambda problem: None
         self.written: Callable[[], object] = lambda: None
+        self.folder_lost: Callable[[HostFailed], object] = lambda failure: None
         self._run = run
         self._plan = plan = run.plan
         self._folder = plan.folder
@@ -85,8 +96,36 @@ class Checkpointing:
         """True while a checkpoint is under way."""
         return self._assembler.busy
 
+    def look(self) -> bool:
+        """See to it that the run's folder is its own; if it isn't, the run ends, and writes beside it what it knows.
+
+        Returns:
+            True if that was so.
+        """
+        why = "" if self._plan.playing else self._folder.lost()
+        if not why:
+            return False
+        self._run.reporter.leave()
+        was_busy = self.busy
+        try:
+            self._folder.rescue()
+        except OSError as error:
+            why = f"{why}. What it has learned since its last checkpoint is lost, as {error}"
+        self._assembler.move(self.folder)
+        self._run.stages.folder.move(self._folder.path)
+        for state in self._behaviors.values():
+            state.exports = []
+        for host in self._run.running.all():
+            host.control.send(FolderMoved(str(self._folder.path.resolve())))
+        self.folder_lost(HostFailed(f"{why}.", "", MAIN))
+        if was_busy and not self.busy:  # the run had failed already
+            self.save_now()
+        return True
+
     def begin(self, then_stop: bool = False) -> None:
         """Let the sources put a barrier into their streams, and stop behind it if asked to."""
+        if self.look():
+            return
         if self._plan.deterministic:
             self._run.flow.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
         if self._run.starter.self_play is not None:
@@ -122,6 +161,8 @@ class Checkpointing:
         A checkpoint under way goes on: what it has by its barriers stays. Without one, a new one begins. What it lacks
         of stages in actor hosts is left out.
         """
+        if self._folder.waits:
+            return
         number = self._assembler.pending
         if number is None:
             number = self._announce(self._expected())
@@ -231,6 +272,8 @@ class Checkpointing:
         return self._assembler.begin(expected, time.monotonic())
 
     def _commit(self) -> None:
+        if self.look():
+            return
         number = self._assembler.pending
         assert number is not None, "a checkpoint is whole"
         self.write_status(final=False)  # before the manifest: a kill in between leaves a list ahead of it, not behind
@@ -299,6 +342,8 @@ class Checkpointing:
             log.error("%s is gone: %s, not seen again yet, would start at step 0.", path, names)
 
     def _failed(self, number: int, reason: str) -> None:
+        if self.look():
+            return
         before = "the one before it stays" if self.newest >= 0 else "and there is none before it"
         log.error("Checkpoint %d could not be written, %s: %s", number, before, reason)
         self._ended(reason)

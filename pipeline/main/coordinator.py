@@ -132,6 +132,7 @@ class Coordinator:
         self.parts.tell(lambda part: part.close())
         if self.shutdown.failure is None:
             self.checkpointing.close()
+        self.checkpointing.look()
         if not self.plan.playing and not self.plan.folder.waits:
             self.reporter.finish()
             self.checkpointing.write_status(final=True)
@@ -173,7 +174,12 @@ class Coordinator:
     def _go_on(self) -> None:
         """Write into a resumed run's folder from now on, if all that is known of the run has been restored."""
         states = self.behaviors.values()
-        if self.plan.folder.waits and states and all(each.was_ready or not each.settings.learns for each in states):
+        if (
+            self.plan.folder.waits
+            and not self.shutdown.failure
+            and states
+            and all(each.was_ready or not each.settings.learns for each in states)
+        ):
             self.checkpointing.go_on()
             self.reporter.go_on()
 
@@ -187,6 +193,7 @@ class Coordinator:
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.behaviors
         state = behaviors[report.behavior]
+        self.checkpointing.look()
         checkpoint_due = state.receive_report(report)
         self.early_end.check_rating(state)
         state.path.on_report(report)
@@ -214,6 +221,7 @@ class Coordinator:
         while True:
             await asyncio.sleep(EVERY_S)
             now = time.monotonic()
+            self.checkpointing.look()
             if not self.shutdown.begun:  # then its limits hold
                 self.checkpointing.check_time(now)
                 self.early_end.check_time(now)

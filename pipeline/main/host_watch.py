@@ -171,6 +171,8 @@ class HostWatch:
     async def _replace(self, host: HostHandle, how: str) -> bool:
         """A host has died. Start an actor or a learner again, if it may be; any other host's death ends the run."""
         name = host.plan.name
+        if self._run.checkpointing.look():
+            return False
         slot = self._run.launcher.slot_of(host)
         if not self.may_replace(host):  # also a replay: a recording begun anew would be learned from twice
             self._run.shutdown.fail(HostFailed(f"the process of {name} {how}.", "", name))

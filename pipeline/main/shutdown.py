@@ -47,7 +47,7 @@ class Shutdown:
         self._playing, self._folder = run.plan.playing, run.plan.folder
         self._behaviors, self._running, self._broadcaster = run.behaviors, run.running, run.broadcaster
         self._checkpointing = run.checkpointing
-        self._checkpointing.ended = self.checkpoint_ended
+        self._checkpointing.ended, self._checkpointing.folder_lost = self.checkpoint_ended, self.fail
         self._sources = frozenset(actor_names(run.plan.config))
         """Names of all that the run has, or will have once they have been started."""
         self._grace_s = grace_s = run.plan.config.pipeline.supervision.grace_s

@@ -181,6 +181,11 @@ class Reporter:
         for writer in self._writers:
             writer.close()
 
+    def leave(self) -> None:
+        """Write no more: the writers' folder is lost."""
+        self.close()
+        self._writers = []
+
     def _rewind_writers(self, category: str, step: int) -> None:
         for writer in self._writers:
             rewind = getattr(writer, "rewind", None)  # users' writers need none

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import (
     EpochEnded,
     Exported,
+    FolderMoved,
     FollowerLost,
     LearnerReady,
     LearnNoMore,
@@ -158,6 +160,9 @@ class LearnerHost(TrainerHost):
                     self._outlet.set_result(await self.open_outlet(message))
                 case OpenEdge():
                     self._inlet.set_result(await self.open_inlet(message))
+                case FolderMoved():
+                    self.stages.folder.move(Path(message.run_folder))
+                    self._exported = None
                 case SaveNow() if self._stage is not None:
                     self._save(TRAINER, message.number, self._stage.state_dict())
                 case SaveNow():  # there is no trainer yet
@@ -184,11 +189,12 @@ class LearnerHost(TrainerHost):
         if self.stages.has_saved(stage, number):
             return
         trainer = self._stage.trainer
-        # Report and export go first, so that main knows of both when the checkpoint is whole.
-        self._stage.report_now()
-        self._export()
         try:
-            folder = unfinished_folder(self.plan.folder / "checkpoints", number)
+            self.stages.folder.check()
+            # Report and export go first, so that main knows of both when the checkpoint is whole.
+            self._stage.report_now()
+            self._export()
+            folder = unfinished_folder(self.stages.folder.path / "checkpoints", number)
             folder.mkdir(parents=True, exist_ok=True)
             trainer.save_bulk(folder)
             if self._shards is not None:
@@ -206,9 +212,10 @@ class LearnerHost(TrainerHost):
             return
         learner, policy = trainer.warm_state(), trainer.policy()
         path = None
-        with self._files.writing(behavior_folder(plan.folder, plan.behavior), "no policies are exported"):
+        run_folder = self.stages.folder.path
+        with self._files.writing(behavior_folder(run_folder, plan.behavior), "no policies are exported"):
             path = export_policy(
-                plan.folder,
+                run_folder,
                 policy,
                 self._spec,
                 self._settings,

@@ -16,6 +16,7 @@ from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.messages import ControlMessage, CreditsReturned, PartFailed
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, write_part
+from headrace.pipeline.run_folder.lock import HeldFolder
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import ItemSink, ItemSource
 from headrace.queues.messages import Message
@@ -42,6 +43,9 @@ class StageHost:
         statistics: receives what the stages report.
         checkpoint: the checkpoint that they go on from, if any.
         send: receives what main has to know.
+
+    Attributes:
+        folder: where the parts are written.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class StageHost:
         self.timings = Timings()
         self.checkpoint = checkpoint
         self._host = host
-        self._run_folder = run_folder
+        self.folder = HeldFolder(run_folder)
         self._seed = seed
         self._replica = () if replica is None else (replica,)
         self._send = send
@@ -83,7 +87,7 @@ class StageHost:
             name=stage,
             replica=sum(self._replica),
             seed=derive_seed(self._seed, stage, *self._replica),
-            run_folder=self._run_folder,
+            run_folder=self.folder.path,
             statistics=self.statistics,
             log=logging.getLogger(f"headrace.stages.{stage}"),
             activity=activity,
@@ -124,7 +128,8 @@ class StageHost:
             return
         name = self.part_name(stage)
         try:
-            self._send(write_part(self._run_folder / "checkpoints", number, name, state))
+            self.folder.check()
+            self._send(write_part(self.folder.path / "checkpoints", number, name, state))
         except OSError as error:
             self._send(PartFailed(number, name, str(error)))
         self._saved[name] = number

@@ -69,6 +69,10 @@ class CheckpointAssembler:
         """Names of the parts that the checkpoint under way still lacks."""
         return sorted(self._pending.expected - self._pending.parts.keys()) if self._pending else []
 
+    def move(self, folder: Path) -> None:
+        """Make checkpoints in another folder from now on, which has none; the one under way is given up."""
+        self._folder, self._pending, self.newest = folder, None, -1
+
     def begin(self, expected: Iterable[str], now_s: float) -> int:
         """Announce the next checkpoint, in place of one that is under way; returns its number."""
         self._pending = _Pending(self._next, frozenset(expected), now_s)

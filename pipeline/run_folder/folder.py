@@ -20,10 +20,12 @@ was archived.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,8 +66,13 @@ class RunFolder:
     _resumed: bool = False
     _behaviors: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
     """Folders of behaviours, by their names in lower case and by behaviour."""
-    _configuration: str | None = None
-    """The text of `configuration.yaml`, as long as it is not written."""
+    _configuration: str = ""
+    """The text of `configuration.yaml`."""
+    waits: bool = False
+    """True as long as it is not known that a resumed run can go on: until then nothing of it is written over. And where
+    nothing can be written any more, as the folder is lost."""
+    rescued: bool = False
+    """True once the folder that was locked first is lost, and this is another one."""
 
     @classmethod
     def create(
@@ -103,33 +110,58 @@ class RunFolder:
             check_there_is_a_run(results, run_id)
         elif not _never_began(path):
             _make_new(path, force, files)
-        folder = cls(path, files, RunLock(path, files), resume, _configuration=configuration)
+        folder = cls(path, files, RunLock(path, files), resume, _configuration=configuration, waits=True)
         try:
             folder._lay_out()
             if not waits:
                 folder.go_on()
+            elif (path / CONFIGURATION).is_dir():  # it can't be written later, either
+                raise IsADirectoryError(errno.EISDIR, f"{CONFIGURATION} is a folder")
         except BaseException:
             folder.close()
             raise
         return folder
 
-    @property
-    def waits(self) -> bool:
-        """True as long as it is not known that a resumed run can go on: until then nothing of it is written over."""
-        return self._configuration is not None
-
     def go_on(self) -> None:
-        """Write `configuration.yaml`, once: the run is a new one, or has gone on from its checkpoint.
+        """Write `configuration.yaml`: the run is a new one, or has gone on from its checkpoint.
 
         Raises:
             OSError: if the disk refuses.
         """
-        if self._configuration is None:
-            return
+        self.waits = False
         data, path = self._configuration.encode(), self.path / CONFIGURATION
-        self._configuration = None
         if not path.is_file() or path.read_bytes() != data:
             write_atomic(path, data, files=self.files)
+
+    def lost(self) -> str:
+        """Return why this is not the folder any more that was locked, in words; empty if it is."""
+        return "" if self._lock is None else self._lock.folder.lost()
+
+    def rescue(self) -> None:
+        """Go on in a new folder, `<run-id>-rescued`: beside the lost one; if that can't be, among temporary files.
+
+        Raises:
+            OSError: if the disk refuses; then nothing can be written any more.
+        """
+        lost, self.waits = self.path, True
+        for parent in (lost.parent, Path(tempfile.gettempdir())):
+            path = free_name(parent / f"{lost.name}-rescued")
+            try:
+                self.files.make_folder(path)
+                lock = RunLock(path, self.files)
+            except (OSError, RunFolderError) as error:
+                problem = error
+                continue
+            self.close()
+            self.path, self._lock, self._behaviors, self.rescued = path, lock, {}, True
+            plain = yaml.safe_load(self._configuration) or {}
+            plain.setdefault("checkpoint_settings", {})["run_id"] = path.name
+            self._configuration = yaml.safe_dump(plain, sort_keys=False)
+            self._lay_out()
+            self.go_on()
+            return
+        self.close()
+        raise OSError(f"{lost.parent} takes no other folder: {problem}")
 
     @property
     def run_id(self) -> str:

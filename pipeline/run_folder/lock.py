@@ -2,6 +2,9 @@
 
 The operating system holds it, and lets go of it when the process ends, however it ends. The file `.lock` names the
 process for people and messages; nothing depends on it.
+
+The lock is the file's, and a folder may lose that file: whoever writes there looks whether it is still the one that was
+locked (`HeldFolder`).
 """
 
 from __future__ import annotations
@@ -24,6 +27,57 @@ _SCANNED_S = 0.5 if sys.platform == "win32" else 0
 """Seconds for which a virus scanner may look at the file."""
 
 
+class HeldFolder:
+    """A run's folder as a process that writes there sees it, from the moment at which the folder is locked.
+
+    Args:
+        path: `results/<run-id>`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.move(path)
+
+    def move(self, path: Path) -> None:
+        """Write elsewhere from now on."""
+        self.path = path
+        self._lock = _identity(path)
+
+    def lost(self) -> str:
+        """Return why it is not the folder any more that was locked, in words; empty if it is, or can't be looked at."""
+        found = _identity(self.path)
+        if self._lock in (None, found) or found == ():
+            return ""
+        if found is not None:
+            why = "another one is in its place"
+            if (holder := _holder(self.path)) != f"process {os.getpid()}":
+                why += f", in use by {holder}"
+        elif self.path.is_dir():
+            why = f"its {GUARD} was removed, or another folder is in its place"
+        else:
+            why = "it was removed or moved"
+        return f"{self.path} is no longer the folder that this run has locked: {why}"
+
+    def check(self) -> None:
+        """Check that it is the folder that was locked.
+
+        Raises:
+            OSError: if it isn't.
+        """
+        if why := self.lost():
+            raise OSError(why)
+
+
+def _identity(run_folder: Path) -> tuple[int, ...] | None:
+    """Return what tells a lock's file from all others; None if it is gone, () if the system does not say."""
+    try:
+        state = (run_folder / GUARD).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return ()
+    return state.st_dev, state.st_ino
+
+
 class RunLock:
     """The lock of a run that this process is running.
 
@@ -39,6 +93,7 @@ class RunLock:
         self._files = files
         self._path = run_folder / LOCK
         self._guard = hold(run_folder)
+        self.folder = HeldFolder(run_folder)
         try:
             files.write_file(self._path, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         except BaseException:
@@ -49,6 +104,7 @@ class RunLock:
         """Give the lock up."""
         try:
             with suppress(OSError):  # a name that stays behind harms nobody
+                self.folder.check()
                 self._files.remove(self._path)
         finally:
             self._guard.release()

@@ -32,7 +32,7 @@ SAVING = Path("saving")
 """Is there while the trainer saves its part of a checkpoint."""
 HAPPENED = Path("happened")
 """Is there once the fault has happened; says the number of the newest checkpoint then, and the trainer's step."""
-ONCE = MOMENT == "mid-run" or FAULT in ("slow", "SIGSTOP")
+ONCE = MOMENT == "mid-run" or FAULT in ("slow", "SIGSTOP", "folder replaced")
 """The fault happens once, and not again in a replacement; other faults come again each time."""
 SLOW_S = 3.0
 OF_RAY = ("raylet", "gcs_server")
@@ -113,6 +113,10 @@ def commit(fault: str) -> str:
             time.sleep(10**6)
         case "slow":
             time.sleep(SLOW_S)
+        case "folder replaced":
+            run_folder = CHECKPOINTS.parent
+            run_folder.rename(run_folder.with_name("moved"))
+            run_folder.mkdir()
         case _:
             return fault
     return ""

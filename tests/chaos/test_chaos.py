@@ -12,6 +12,7 @@ from chaos_table import (
     MOMENTS,
     OF_RAY,
     PLACES,
+    REPLACED,
     Cell,
     cells,
     diagonal,
@@ -78,7 +79,8 @@ def check(kind: str, cell: Cell, found: Outcome) -> None:
 
 def assert_told(cell: Cell, found: Outcome) -> None:
     """It is said who is to blame, once, and as people read it."""
-    blamed = r"not finite|\bnan\b" if cell.fault == "NaN output" else BLAMED[cell.place]
+    others = {"NaN output": r"not finite|\bnan\b", REPLACED: "no longer the folder that this run has locked"}
+    blamed = others.get(cell.fault, BLAMED[cell.place])
     if cell.place != "game":  # whose own words are its own
         assert "Traceback (most" not in found.output  # the word alone may come from a stack that a warning shows
     if found.status == 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,19 +139,6 @@ def test_a_folder_that_can_not_be_written_is_named_before_anything_starts(tmp_pa
         (tmp_path / "results").touch()
     with pytest.raises(RunFolderError, match=r"results/run can't be written: .*another --results-dir"):
         run_here(cartpole(**INLINE), tmp_path / "results", "run", resume=resume)
-
-
-@pytest.mark.slow
-def test_a_run_folder_that_is_removed_in_mid_run_is_begun_anew(start):
-    command = start(cartpole(behaviors__CartPole__max_steps=20000))
-    command.until_checkpoint(0)
-    command.run_folder.rename(command.run_folder.with_name("elsewhere"))
-    shutil.rmtree(command.run_folder.with_name("elsewhere"))
-    assert command.wait() == 0, command.output
-    assert "was removed while it was written" in command.output
-    assert "Traceback" not in command.output
-    assert read_whole_checkpoint(command.run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 20000
-    command.assert_left_nothing()
 
 
 def test_a_limit_too_small_for_shared_memory_is_named_and_the_run_ends(tmp_path):

@@ -125,6 +125,7 @@ class EvaluationHost(Host):
         """Write a policy; a disk that refuses costs the file."""
         settings, source_folder = self.config.behavior_settings(spec.name), self.config.source_folder
         try:
+            self.stages.folder.check()
             path = export_policy(self.plan.folder, policy, spec, settings, label=label, source_folder=source_folder)
             if label == "best":
                 self._onnx.write(path, design_of(spec, settings, source_folder), policy)

@@ -11,7 +11,7 @@ from headrace.config import SACHyperparameters
 from headrace.pipeline.common.graph import REPLAY_SHARD, TRAINER, learner_name, part_name, saved_shards
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.channel import ControlEnd
-from headrace.pipeline.control.messages import OpenEdge, PartFailed
+from headrace.pipeline.control.messages import FolderMoved, OpenEdge, PartFailed
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
@@ -52,7 +52,9 @@ class ReplayShardHost(Host):
 
     async def _listen(self) -> None:
         async for message in self.control.receive():
-            if isinstance(message, OpenEdge):
+            if isinstance(message, FolderMoved):
+                self.stages.folder.move(Path(message.run_folder))
+            elif isinstance(message, OpenEdge):
                 if message.name.startswith("samples/"):
                     self._outlet.set_result(await self.open_outlet(message))
                 else:
@@ -105,7 +107,8 @@ class ReplayShardHost(Host):
             return
         if self._hyperparameters.save_replay_buffer:
             try:
-                folder = unfinished_folder(self.plan.folder / "checkpoints", number)
+                self.stages.folder.check()
+                folder = unfinished_folder(self.stages.folder.path / "checkpoints", number)
                 folder.mkdir(parents=True, exist_ok=True)
                 write_replay(self._shard.memory, self._file(folder, self.plan.replica), self._shard.rows)
             except OSError as error:

@@ -12,6 +12,7 @@ from stream_samples import trajectories
 from headrace.pipeline.control.messages import CreditsReturned, PartFailed, PartSaved
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import PlacedStage, StageHost, chain
+from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import Barrier
 from headrace.stages.loop import StageFailure
@@ -105,3 +106,20 @@ def test_a_part_of_a_checkpoint_is_written_once(tmp_path):
     assert [message.number for message in sent] == [3, 4]
     assert host.has_saved("trainer", 4)
     assert not host.has_saved("trainer", 5)
+
+
+def test_a_part_is_not_written_into_a_folder_that_is_not_the_run_s_any_more(tmp_path):
+    run_folder = tmp_path / "run"
+    RunFolder.create(tmp_path, "run").close()
+    sent: list[Any] = []
+    host = host_in(run_folder, sent)
+    host.save_part("trainer", 1, {})
+    run_folder.rename(tmp_path / "elsewhere")
+    RunFolder.create(tmp_path, "run").close()
+    host.save_part("trainer", 2, {})
+    assert (type(sent[1]), sent[1].number) == (PartFailed, 2)
+    assert "another one is in its place" in sent[1].reason
+    assert not any((run_folder / "checkpoints").iterdir())
+    host.folder.move(tmp_path / "elsewhere")
+    host.save_part("trainer", 3, {})
+    assert (tmp_path / "elsewhere" / "checkpoints" / "000003.unfinished").is_dir()

@@ -1,0 +1,115 @@
+"""A run whose folder is removed, moved or taken over ends by name, and goes on from a folder beside it."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from run_configs import INLINE, cartpole, changed, cooperating, sac, unrolling, volley
+from runs import Command, run_here
+
+from headrace.pipeline.common.errors import RunFailed
+from headrace.pipeline.run import RunOptions
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+
+ENDLESS = 100_000
+PLAIN = cartpole(behaviors__CartPole__max_steps=ENDLESS, behaviors__CartPole__checkpoint_interval=500, **INLINE)
+
+
+def remove(folder):
+    shutil.rmtree(folder)
+
+
+def move(folder):
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def move_all_results(folder):
+    folder.parent.rename(folder.parent.with_name("elsewhere"))
+
+
+def replace(folder):
+    shutil.copytree(folder, folder.with_name("copy"))
+    shutil.rmtree(folder)
+    folder.with_name("copy").rename(folder)
+
+
+def lose(plain, results, way, at=1):
+    """Run until the folder is lost at a checkpoint; the message, and the step that the run had by then."""
+    steps = {}
+
+    def written(checkpoint):
+        steps.update(checkpoint.steps)
+        if checkpoint.number == at:
+            way(results / "run")
+
+    with pytest.raises(RunFailed) as failed:
+        run_here(plain, results, "run", RunOptions(on_checkpoint=written))
+    return str(failed.value), steps
+
+
+def assert_goes_on(plain, results, behavior, steps):
+    kept = newest_checkpoint(results / "run-rescued" / "checkpoints")
+    assert kept is not None
+    assert kept.steps[behavior] >= steps[behavior]
+    assert (results / "run-rescued" / behavior / f"{behavior}-{kept.steps[behavior]}.pt").is_file()
+    more = changed(plain, {f"behaviors__{behavior}__max_steps": kept.steps[behavior] + 200})
+    assert run_here(more, results, "run-rescued", resume=True).behaviors[behavior].step >= kept.steps[behavior] + 200
+
+
+@pytest.mark.parametrize(
+    "way", [remove, *(pytest.param(each, marks=pytest.mark.slow) for each in (move, move_all_results, replace))]
+)
+def test_it_ends_by_name_and_is_resumed_from_the_folder_beside_it(tmp_path, way):
+    results = tmp_path / "results"
+    said, steps = lose(PLAIN, results, way)
+    assert f"{results / 'run'} is no longer the folder that this run has locked" in said
+    assert f"What the run knew by then is in {results / 'run-rescued'}." in said
+    assert "--run-id run-rescued --resume" in said
+    assert (results / "run").exists() == (way is replace)
+    assert_goes_on(PLAIN, results, "CartPole", steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plain", "behavior"),
+    [(sac(**INLINE), "Pendulum"), (volley(**INLINE), "Volley"), (unrolling(**INLINE), ""), (cooperating(**INLINE), "")],
+)
+def test_it_keeps_what_any_trainer_has(tmp_path, plain, behavior):
+    behavior = behavior or next(iter(plain["behaviors"]))
+    endless = changed(plain, {f"behaviors__{behavior}__max_steps": ENDLESS})
+    said, steps = lose(endless, tmp_path, remove)
+    assert "it was removed or moved" in said
+    assert_goes_on(endless, tmp_path, behavior, steps)
+
+
+@pytest.mark.slow
+def test_another_run_may_have_its_place(tmp_path):
+    plain = cartpole(behaviors__CartPole__max_steps=10**8, behaviors__CartPole__checkpoint_interval=2000)
+    first = Command(tmp_path, plain)
+    try:
+        first.until(lambda: bool(newest_checkpoint(first.run_folder / "checkpoints")), "a checkpoint")
+        remove(first.run_folder)
+        second = Command(tmp_path, plain, "--force")
+        try:
+            assert first.wait() == 1
+            assert "it was removed or moved" in first.output or "another one is in its place" in first.output
+            assert newest_checkpoint(tmp_path / "results" / "run-rescued" / "checkpoints") is not None
+            second.until(lambda: bool(newest_checkpoint(second.run_folder / "checkpoints")), "a checkpoint")
+            second.interrupt()
+            assert second.wait() == 0
+        finally:
+            second.end()
+    finally:
+        first.end()
+
+
+@pytest.mark.slow
+def test_behind_the_last_checkpoint_it_is_a_failure_too(tmp_path):
+    plain = changed(PLAIN, {"behaviors__CartPole__max_steps": 1200})
+    said, steps = lose(plain, tmp_path, move, at=2)
+    assert "it was removed or moved" in said
+    assert "No trainer could save its state any more" in said
+    kept = newest_checkpoint(tmp_path / "elsewhere" / "checkpoints")
+    assert kept is not None
+    assert kept.steps == steps

@@ -1,0 +1,156 @@
+"""Specifications of a run's folder that is lost while the run writes there: it is noticed, and nobody else's is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+import yaml
+
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, HeldFolder
+
+NOT_WINDOWS = pytest.mark.skipif(os.name == "nt", reason="Windows removes no folder in which a file is open")
+pytestmark = NOT_WINDOWS
+
+
+@pytest.fixture
+def held(tmp_path):
+    with RunFolder.create(tmp_path / "results", "run", configuration="seed: 3\n") as folder:
+        yield folder
+
+
+def remove(path):
+    shutil.rmtree(path)
+
+
+def move(path):
+    path.rename(path.with_name("elsewhere"))
+
+
+def move_the_parent(path):
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+def replace_by_a_file(path):
+    shutil.rmtree(path)
+    path.write_text("a file")
+
+
+def replace_by_a_copy(path):
+    shutil.copytree(path, path.with_name("copy"))
+    shutil.rmtree(path)
+    path.with_name("copy").rename(path)
+
+
+def replace_by_an_empty_one(path):
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+def remove_the_lock(path):
+    (path / GUARD).unlink()
+
+
+def let_another_take_it(path):
+    (path / GUARD).unlink()
+    RunFolder.create(path.parent, "run", resume=True).close()
+
+
+WAYS = {
+    remove: "it was removed or moved",
+    move: "it was removed or moved",
+    move_the_parent: "it was removed or moved",
+    replace_by_a_file: "it was removed or moved",
+    replace_by_a_copy: "another one is in its place",
+    replace_by_an_empty_one: "another folder is in its place",
+    remove_the_lock: r".lock.guard was removed",
+    let_another_take_it: "another one is in its place, in use by another process",
+}
+
+
+@pytest.mark.parametrize(("way", "why"), WAYS.items(), ids=[way.__name__ for way in WAYS])
+def test_a_folder_that_is_lost_is_noticed_and_one_that_is_not_is_not(held, way, why):
+    as_seen_by_a_host = HeldFolder(held.path)
+    assert held.lost() == ""
+    as_seen_by_a_host.check()
+    way(held.path)
+    assert held.lost().startswith(f"{held.path} is no longer the folder that this run has locked: ")
+    assert why in held.lost()
+    with pytest.raises(OSError, match="is no longer the folder"):
+        as_seen_by_a_host.check()
+
+
+def test_a_link_that_leads_elsewhere_is_noticed(tmp_path):
+    for name in ("first", "second"):
+        RunFolder.create(tmp_path, name).close()
+    link = tmp_path / "link"
+    link.symlink_to("first")
+    with RunFolder.create(tmp_path, "link", resume=True) as folder:
+        link.unlink()
+        link.symlink_to("second")
+        assert "another one is in its place" in folder.lost()
+
+
+def test_a_folder_that_comes_back_is_the_one_that_it_was(held):
+    move(held.path)
+    held.path.with_name("elsewhere").rename(held.path)
+    assert held.lost() == ""
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() == 0, reason="root may look everywhere")
+def test_one_that_can_not_be_looked_at_does_not_count_as_lost(held):
+    held.path.parent.chmod(0)
+    try:
+        assert held.lost() == ""
+    finally:
+        held.path.parent.chmod(0o755)
+
+
+def test_the_name_of_another_process_is_left_to_it(held):
+    remove_the_lock(held.path)
+    with RunFolder.create(held.path.parent, "run", resume=True) as other:
+        before = (other.path / LOCK).read_bytes()
+        held.close()
+        assert (other.path / LOCK).read_bytes() == before
+
+
+def test_the_run_goes_on_beside_it_under_a_lock(held):
+    lost = held.path
+    remove(lost)
+    held.rescue()
+    assert (held.path, held.rescued, held.lost()) == (lost.with_name("run-rescued"), True, "")
+    assert yaml.safe_load((held.path / "configuration.yaml").read_text()) == {
+        "seed": 3,
+        "checkpoint_settings": {"run_id": "run-rescued"},
+    }
+    assert not lost.exists()
+    with pytest.raises(RunFolderError, match=f"in use by process {os.getpid()}"):
+        RunFolder.create(lost.parent, "run-rescued", resume=True)
+    assert json.loads((held.path / LOCK).read_bytes())["pid"] == os.getpid()
+
+
+def test_a_second_one_has_another_name(held):
+    held.path.with_name("run-rescued").mkdir()
+    remove(held.path)
+    held.rescue()
+    assert held.path.name == "run-rescued-2"
+
+
+def test_where_there_is_no_place_beside_it_temporary_files_have_it(held, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    replace_by_a_file(held.path.parent)
+    held.rescue()
+    assert held.path == tmp_path / "tmp" / "run-rescued"
+
+
+def test_where_no_folder_can_be_made_nothing_is_written_any_more(held, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(held.path.parent))
+    replace_by_a_file(held.path.parent)
+    with pytest.raises(OSError, match="takes no other folder"):
+        held.rescue()
+    assert held.waits
+    assert held.lost() == ""
