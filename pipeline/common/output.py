@@ -42,23 +42,41 @@ def prepare_output(platform: str = sys.platform) -> None:
 
 
 def speaking(main: Callable[P, int]) -> Callable[P, int]:
-    """Prepare the streams and keep the surroundings for a command; its status is 0 if standard output has no reader."""
+    """Prepare streams and surroundings for a command's function, whose status stays its own where nobody reads its output any more.
+
+    It is 0 if the function was interrupted by that, and 1 if standard output can't be written for another reason.
+    """
 
     @wraps(main)
     def command(*args: P.args, **kwargs: P.kwargs) -> int:
         prepare_output()
+        status, failed = 0, None
         try:
             with kept_surroundings():
                 status = main(*args, **kwargs)
-            sys.stdout.flush()
         except OSError as error:
-            if not _has_no_reader(error):
-                raise
+            failed = error
+        trouble = _trouble_of_output("" if failed is None else "\n")
+        if failed is not None and trouble is None:
+            raise failed
+        if trouble is not None:
             close_output()
-            return 0
+            if not _has_no_reader(trouble):
+                complain(f"[ERROR] standard output can't be written: {trouble.strerror}")
+                return status or 1
         return status
 
     return command
+
+
+def _trouble_of_output(text: str) -> OSError | None:
+    """Write the rest of standard output and a text; return the error that this meets."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
 
 
 def complain(text: object) -> None:

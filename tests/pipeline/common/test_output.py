@@ -109,17 +109,47 @@ def test_closed_streams_take_everything_and_their_descriptors_stay_theirs(tmp_pa
     assert (status, (tmp_path / "said").read_text(encoding="utf-8")) == (0, "True True")
 
 
-def test_a_reader_that_has_gone_ends_a_command_in_order_and_no_complaint_is_an_error(monkeypatch):
-    class Broken(io.StringIO):
-        def flush(self):
-            raise BrokenPipeError
+class Broken(io.StringIO):
+    """A stream to a pipe without a reader, or to a full disk."""
 
-    monkeypatch.setattr(sys, "stdout", Broken())
-    monkeypatch.setattr(sys, "stderr", Broken())
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self._error = error
+
+    def flush(self) -> None:
+        raise self._error
+
+
+def interrupted() -> int:
+    sys.stdout.flush()
+    return 3
+
+
+@pytest.mark.parametrize(
+    ("main", "error", "status"),
+    [
+        (lambda: 3, BrokenPipeError(), 3),
+        (lambda: 0, BrokenPipeError(), 0),
+        (interrupted, BrokenPipeError(), 0),
+        (lambda: 0, OSError(28, "No space left on device"), 1),
+        (interrupted, OSError(28, "No space left on device"), 1),
+    ],
+)
+def test_a_command_s_status_is_its_own_where_nobody_reads_its_output(monkeypatch, main, error, status):
+    monkeypatch.setattr(sys, "stdout", Broken(error))
+    monkeypatch.setattr(sys, "stderr", Broken(error))
     complain("nobody hears this")
-
-    assert speaking(lambda: 3)() == 0
+    assert speaking(main)() == status
     monkeypatch.undo()
+
+
+def test_a_broken_pipe_that_is_not_the_output_s_is_no_success(monkeypatch):
+    def fail() -> int:
+        raise BrokenPipeError("a server hung up")
+
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with pytest.raises(BrokenPipeError, match="hung up"):
+        speaking(fail)()
 
 
 def test_errors_of_a_command_that_are_not_its_output_s_are_raised():
@@ -160,11 +190,12 @@ class PreparedError(Exception):
     """Ends a process's function where its output is prepared."""
 
 
-@pytest.mark.parametrize(("entry", "arguments"), [(child, ("",)), (subprocess_entry, ("",))])
+@pytest.mark.parametrize(("entry", "arguments"), [(child, ("", "")), (subprocess_entry, ("", ""))])
 def test_a_process_that_runs_the_user_s_code_prepares_its_output_first(monkeypatch, entry, arguments):
     def prepare():
         raise PreparedError
 
+    monkeypatch.setattr(entry, "hold_lifeline", lambda _: None)
     monkeypatch.setattr(entry, "prepare_output", prepare)
     with pytest.raises(PreparedError):
         entry.main(*arguments)
