@@ -1,4 +1,4 @@
-"""Where this Headrace lies. Of all modules this is the lowest: it imports none of the others."""
+"""Where this Headrace lies, and on what system. Of all modules this is the lowest: it imports none of the others."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ CODE = (
     *(os.path.join(folder, part, "") for folder in FOLDERS for part in PARTS),
 )
 """How the names of our files begin."""
+
+
+def on_linux() -> bool:
+    """True where Linux's own means may be used: there, unless `HEADRACE_PLATFORM=plain` switches them off."""
+    return sys.platform == "linux" and os.environ.get("HEADRACE_PLATFORM") != "plain"

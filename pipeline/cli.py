@@ -2,6 +2,7 @@
 
 Importing what reads the configuration takes a sixth of the time to the first update, and importing torch half of it, so
 a learner's process is started before anything else where the command plainly starts one (`pipeline/hosts/prestart.py`).
+All that takes time to import is imported below, where Ctrl-C ends it in order.
 """
 
 from __future__ import annotations
@@ -9,14 +10,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from headrace.pipeline.common.output import speaking
-from headrace.pipeline.common.process import uncollected
-from headrace.pipeline.hosts.prestart import prestarted_learner
+from headrace.ending import ended_at_once
 
 
-@speaking
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration."""
+    """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration.
+
+    Args:
+        arguments: of the command; None for those of this process, which then ends with the status.
+    """
+    with ended_at_once(for_good=arguments is None):
+        from headrace.pipeline.common.output import speaking
+
+        return speaking(_follow)(arguments)
+
+
+def gdrl() -> int:
+    """Run the command `gdrl` and return its exit status."""
+    with ended_at_once(for_good=True):
+        from headrace.pipeline.gdrl.command import main
+
+        return main()
+
+
+def _follow(arguments: Sequence[str] | None) -> int:
+    from headrace.pipeline.common.process import uncollected
+    from headrace.pipeline.hosts.prestart import prestarted_learner
+
     with prestarted_learner(sys.argv[1:] if arguments is None else arguments):
         with uncollected():
             from headrace.pipeline.actions import follow

@@ -25,7 +25,6 @@ from headrace.config.hyperparameters import Hyperparameters
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import acts
 from headrace.pipeline.common.seeds import choose_seed
-from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.references import key_of
@@ -67,16 +66,15 @@ class Remark:
     """The key of the YAML at fault, if one is."""
 
 
-def try_run(config: RunConfig, limit_s: float = 30.0) -> list[dict[str, Any]]:
+def try_run(config: RunConfig, limit_s: float = 30.0, folder_of_all: str | None = None) -> list[dict[str, Any]]:
     """Try a run; returns remarks as plain data.
 
     Args:
         config: the run's.
         limit_s: seconds after which it ends, whoever has not learned yet.
+        folder_of_all: where its folder is made; None for the system's temporary folder.
     """
-    if config.environment_kind.apart:
-        watch_this_process()  # who ends the games, should this process be killed
-    with tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="headrace-trial-", dir=folder_of_all, ignore_cleanup_errors=True) as folder:
         small, rows = _smaller(config, folder)
         with _warnings() as remarks:
             try:

@@ -24,6 +24,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.place import on_linux
+
 log = logging.getLogger(__name__)
 
 _FAST_FOLDER = "/dev/shm"
@@ -32,11 +34,6 @@ _warned = False
 
 Ticket = int | str | bytes
 """Plain data with which a child opens a socket or a segment."""
-
-
-def on_linux() -> bool:
-    """True where Linux's own means may be used: there, unless `HEADRACE_PLATFORM=plain` switches them off."""
-    return sys.platform == "linux" and os.environ.get("HEADRACE_PLATFORM") != "plain"
 
 
 def poison_returned_slabs() -> bool:

@@ -21,6 +21,7 @@ from run_configs import INLINE, TROUBLED_ENV, Plain, cartpole
 from run_folders import streams
 
 from headrace.config import RunConfig
+from headrace.pipeline.common.signals import SAME_S
 from headrace.pipeline.run import RunOptions, RunResult, run
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
 
@@ -132,6 +133,12 @@ class Command:
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
         """Send main a signal."""
+        self._interrupted_s = time.monotonic()
+        self.process.send_signal(number)
+
+    def interrupt_again(self, number: int = signal.SIGINT) -> None:
+        """Send main a signal that is another one: not within a second of the first."""
+        self.until(lambda: time.monotonic() - self._interrupted_s > SAME_S, "the second in which both are one")
         self.process.send_signal(number)
 
     def end_after(self, words: str) -> str:

@@ -1,4 +1,4 @@
-"""Signals of the command line: the first ends the run in order, the second ends it at once."""
+"""Signals of the command line: the first ends the run in order, a Ctrl-C that follows ends it at once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from headrace.config.pipeline import MainSilence
+from headrace.ending import AT_ONCE
 from headrace.pipeline.command.parser import program
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.signals import requests_received
@@ -23,8 +24,6 @@ HELD_S = 1.0
 """Seconds after which an event loop that does not take a signal is held."""
 AT_ONCE_S = 20.0
 """Seconds in which the run ends after a second signal; then the process does."""
-STATUS = 130
-"""Exit status after a second signal."""
 
 
 @contextmanager
@@ -87,13 +86,15 @@ class _Receiver:
         held = not taken.wait(HELD_S) and not self.over.is_set()
         if first:
             if held:
-                log.warning("The run can't end yet: %s\nA second signal ends it at once.", self._watch.describe())
+                log.warning(
+                    "The run can't end yet: %s\nA second Ctrl-C (SIGINT) ends it at once.", self._watch.describe()
+                )
             return
         if held:
             log.warning("Interrupting %s", self._watch.describe())
             self._watch.interrupt(KeyboardInterrupt())
         if not self.over.wait(AT_ONCE_S):
-            end_process("ended at once; what was not checkpointed is lost", STATUS)
+            end_process("ended at once; what was not checkpointed is lost", AT_ONCE)
 
 
 def end_process(words: str, status: int) -> None:

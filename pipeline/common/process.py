@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.place import ROOT
+from headrace.place import ROOT, on_linux
 from headrace.process_tree import ProcessTree
 
 
@@ -184,8 +184,6 @@ def read_usage(pid: int) -> ProcessUsage | None:
 
 
 def _reads_proc() -> bool:
-    from headrace.queues.platform import on_linux  # not above: it imports NumPy, and variables have to be set before
-
     return on_linux()
 
 

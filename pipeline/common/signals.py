@@ -5,39 +5,46 @@ They have an effect whatever the event loop is doing, and in whatever kind of ev
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
+from headrace.ending import taken_requests
 from headrace.pipeline.common.process import default_in_forks
 
 if sys.platform == "win32":
     from headrace.win32 import on_console_end, requests_heard
 
-    REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
+    _OF_PERSONS = (signal.SIGINT, signal.SIGBREAK)
 else:
-    REQUESTS = (signal.SIGINT, signal.SIGTERM)
-"""Signals with which people, service managers and terminals ask a process to end."""
+    _OF_PERSONS = (signal.SIGINT,)
+"""Requests that mean more when they are repeated. A scheduler may repeat SIGTERM, and a terminal that closes tells
+several processes, which pass it on."""
+SAME_S = 1.0
+"""Seconds in which a further request is the one before: `timeout` and terminals tell a process and its group."""
 
 
 @contextmanager
 def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[None]:
-    """Call `answer`, in a thread, for each request to end; to be entered in the main thread.
+    """Call `answer` for the first request to end and for each Ctrl-C that is another; to be entered in the main thread.
 
     Args:
-        answer: is not called again before it has returned; what arrives meanwhile waits.
+        answer: is called in a thread of its own each time, and may take its time.
         name: under which other processes pass on to this one that the console closes, on Windows.
     """
-    default_in_forks(REQUESTS)
+    numbers = taken_requests()
+    default_in_forks(numbers)
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    previous = {number: signal.signal(number, lambda *_: None) for number in REQUESTS}
+    previous = {number: signal.signal(number, lambda *_: None) for number in numbers}
     woken = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_receive, args=(ours, answer), name="signals", daemon=True)
+    thread = threading.Thread(target=_receive, args=(ours, numbers, answer), name="signals", daemon=True)
     thread.start()
     try:
         with _console_heard(theirs, name):
@@ -51,12 +58,16 @@ def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[
         ours.close()
 
 
-def _receive(sock: socket.socket, answer: Callable[[], object]) -> None:
+def _receive(sock: socket.socket, numbers: Sequence[int], answer: Callable[[], object]) -> None:
     """Receive signals by their numbers, until the other end is closed."""
-    while numbers := sock.recv(64):
-        for number in numbers:
-            if number in REQUESTS:
-                answer()
+    counted_s = -math.inf
+    while received := sock.recv(64):
+        for number in received:
+            passed_s = time.monotonic() - counted_s
+            again = number in _OF_PERSONS and passed_s >= SAME_S
+            if number in numbers and (again or passed_s == math.inf):
+                counted_s = time.monotonic()
+                threading.Thread(target=answer, name="request to end", daemon=True).start()
 
 
 @contextmanager

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from headrace.pipeline.gdrl.command import main
+from headrace.pipeline.cli import gdrl
 
-sys.exit(main())
+sys.exit(gdrl())

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from functools import partial
 
+from headrace.ending import taken_requests
 from headrace.pipeline.common.output import prepare_output
-from headrace.pipeline.common.process import default_in_forks, import_early, uncollected
-from headrace.pipeline.common.signals import REQUESTS
-from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
-from headrace.pipeline.hosts.sweeper import VARIABLE
+from headrace.pipeline.hosts.held import hold_lifeline
 
 if sys.platform == "win32":
     from headrace.win32 import on_console_end, request
@@ -20,21 +17,31 @@ if sys.platform == "win32":
 
 def leave_signals_to_main() -> None:
     """Let requests to end have no effect: main decides when and how."""
-    for number in REQUESTS:  # service managers send these to every process of a service
+    from headrace.pipeline.common.process import default_in_forks
+    from headrace.pipeline.hosts.sweeper import VARIABLE
+
+    numbers = taken_requests()
+    for number in numbers:  # service managers send these to every process of a service
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the games that environments start would inherit
         if sys.platform != "win32":
             signal.siginterrupt(number, False)  # calls into C go on as if nothing had come
-    default_in_forks(REQUESTS)
+    default_in_forks(numbers)
     if sys.platform == "win32":
         # A console that closes tells its processes one after the other, the next when one has ended: main may be last.
         main_mark = os.environ.get(VARIABLE, "").partition("/")[0]
         on_console_end(partial(request, main_mark), lambda: None)
 
 
-def main(last_words: str, *modules: str) -> int:
+def main(line: str, last_words: str, *modules: str) -> int:
     """Import modules that the host will need and serve; the exit status."""
+    lifeline = hold_lifeline(line)
     prepare_output()  # for what the user's code prints
     leave_signals_to_main()
+    import traceback
+
+    from headrace.pipeline.common.process import import_early, uncollected
+    from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
+
     descriptor = open_last_words(last_words)
     try:
         with uncollected():
@@ -43,7 +50,7 @@ def main(last_words: str, *modules: str) -> int:
 
             import_early(modules)
         let_loops_wait()
-        return run_host_process()
+        return run_host_process(lifeline)
     except BaseException:  # main shows it; nobody here made a request to exit
         write_last_words(descriptor, traceback.format_exc())
         return 1

@@ -26,6 +26,7 @@ from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.hosts.failures import crashed, how_it_ended
 from headrace.pipeline.hosts.last_words import RAISED
+from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
 from headrace.pipeline.hosts.process_cleanup import new_mark, sweeps, watch_host
 from headrace.queues.platform import Segment, hand_over
@@ -51,6 +52,7 @@ class ChildProcess:
         self.failure: HostFailed | None = None
         """What it raised outside of its hosts; known once it has ended."""
         self._words, self._said = started.words, ""
+        self.lifeline = MainLifeline(started.lifeline, self.pid)
         watch_host(self._process.pid, started.mark)
         self._ended: asyncio.Future[int] | None = None
 
@@ -144,6 +146,7 @@ class ChildProcess:
     def dismiss(self) -> int:
         """End it, as nobody needs it; returns its exit status, negative for a signal."""
         self._start_socket.close()
+        self.lifeline.close()
         self._words.take()
         self.kill()
         return self._process.wait()

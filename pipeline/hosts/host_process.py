@@ -28,10 +28,11 @@ from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import ControlEnd, SocketControl
 from headrace.pipeline.control.messages import LogLine
 from headrace.pipeline.hosts.failures import describe_failure
-from headrace.pipeline.hosts.lifeline import HostLifeline, die_with
+from headrace.pipeline.hosts.held import HostLifeline
 from headrace.pipeline.hosts.links import ProcessEdges
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
-from headrace.queues.platform import on_linux, open_socket, take_over
+from headrace.place import on_linux
+from headrace.queues.platform import open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute
 from headrace.surroundings import keep_surroundings
@@ -71,8 +72,10 @@ class StartChannel:
         """
         data, own = take_over(self._sock)
         start_message: dict[str, Any] = msgpack.unpackb(data, raw=False, strict_map_key=False)
-        whole = {name for name in ("orders", "reports", "lifeline") if name in start_message}
-        for tickets, names in ((start_message, whole), *((t, LINK) for t in start_message["links"].values())):
+        for tickets, names in (
+            (start_message, ("orders", "reports")),
+            *((t, LINK) for t in start_message["links"].values()),
+        ):
             tickets.update((name, own.get(tickets[name], tickets[name])) for name in names)
         return start_message
 
@@ -82,17 +85,16 @@ class StartChannel:
             self._sock.sendall(NOTICE.pack(number, status))
 
 
-def run_host_process() -> int:
+def run_host_process(lifeline: HostLifeline) -> int:
     """Wait for what this process is to be, and serve; its exit status."""
     try:
         channel = StartChannel()
         start_message = channel.receive()
     except EOFError:  # main has died, or needs no such host
         return 1
-    die_with(start_message["parent"])
+    lifeline.let_users_code_run()
     follow_path_of_main(start_message["path"])
     keep_surroundings()
-    lifeline = HostLifeline(open_socket(start_message["lifeline"]))
     if start_message["plan"]["role"] in ("learner", "follower"):
         import torch
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.place import on_linux
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.links import LinkEnd, make_link
-from headrace.queues.platform import on_linux
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
 from headrace.queues.slabs import LinkSpec

@@ -16,12 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.pipeline.common.process import let_child_find_us, start_python, usable_cores, use_one_thread
+from headrace.pipeline.common.process import usable_cores
+from headrace.pipeline.hosts.birth import child_environment, start_child
 from headrace.pipeline.hosts.last_words import LastWords
 from headrace.pipeline.hosts.process_cleanup import host_mark
-from headrace.pipeline.hosts.sweeper import VARIABLE
 from headrace.process_tree import ProcessTree
-from headrace.surroundings import surroundings
 
 _NO_RUN = re.compile(
     r"(-h|--(help|version|validate|convert|to-demo|export-onnx|plot|tournament|view|serve|inference|env))\b"
@@ -40,9 +39,11 @@ class PrestartedProcess:
     """A process that has started and waits to be told which host it is."""
 
     process: ProcessTree
+    mark: str
+    lifeline: socket.socket
+    """Main's end; it ends when this closes, whatever it is doing."""
     socket: socket.socket
     """Where it waits for its start message; it ends when this closes."""
-    mark: str
     words: LastWords
 
     def dismiss(self) -> None:
@@ -50,6 +51,7 @@ class PrestartedProcess:
         with suppress(ProcessLookupError):  # it was quicker
             self.process.kill()
         self.socket.close()
+        self.lifeline.close()
         self.process.wait()
         self.words.take()
 
@@ -68,23 +70,13 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
     """
     (ours, theirs), words = socket.socketpair(), LastWords()
     with theirs:
-        process = start_python(
-            [
-                "-P",  # the working directory does not come first, where a `random.py` of the user's may lie
-                "-m",
-                "headrace.pipeline.hosts.child",
-                name,  # for people: so that a list of processes says which one it is
-                words.argument,
-                *modules,
-            ],
-            {**child_environment(), VARIABLE: mark},
-            stdin=subprocess.PIPE if sys.platform == "win32" else theirs.fileno(),
-            **words.options,
-        )
+        stdin = subprocess.PIPE if sys.platform == "win32" else theirs.fileno()
+        module = "headrace.pipeline.hosts.child"
+        process, lifeline, ticket = start_child(module, name, words, modules, child_environment(), mark, stdin=stdin)
         if sys.platform == "win32" and process.stdin is not None:
             with suppress(OSError), process.stdin:  # it has died, which shows by its end
-                process.stdin.write(theirs.share(process.pid))
-    return PrestartedProcess(process, ours, mark, words)
+                process.stdin.write(ticket + theirs.share(process.pid))
+    return PrestartedProcess(process, mark, lifeline, ours, words)
 
 
 @contextmanager
@@ -138,11 +130,3 @@ def learner_imports(*own: str) -> list[str]:
         own: the module of its trainer, if that is ours.
     """
     return ["torch", "headrace.pipeline.roles.learner", *own]
-
-
-def child_environment() -> dict[str, str]:
-    """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
-    environment = dict(surroundings().variables)
-    let_child_find_us(environment)
-    use_one_thread(environment)
-    return environment

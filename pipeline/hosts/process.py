@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 import sys
 from collections import Counter
@@ -279,7 +278,6 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
         process = shared or take_child(plan.name)
         start_message: dict[str, Any] = {
             "plan": plan.to_plain(),
-            "parent": os.getpid(),
             "path": sys.path,
             "orders": write_ticket(their_orders, process.pid),
             "reports": write_ticket(their_reports, process.pid),
@@ -300,13 +298,8 @@ async def _start_in(
     if isinstance(process, SharedProcess):
         shared_host = await process.take_in(start_message, things)
         return shared_host, shared_host
-    lifeline, their_lifeline = connected_pair()
-    with ExitStack() as ours, their_lifeline:
-        ours.enter_context(lifeline)
-        start_message["lifeline"] = write_ticket(their_lifeline, process.pid)
-        await process.be(start_message, [*things, their_lifeline])
-        ours.pop_all()
-    return MainLifeline(lifeline, process.pid), process
+    await process.be(start_message, things)
+    return process.lifeline, process
 
 
 def describe_limit() -> str:

@@ -12,7 +12,7 @@ from headrace.pipeline.control.messages import HostFailed
 from headrace.pipeline.hosts.child_process import ChildProcess
 from headrace.pipeline.hosts.host_process import NOTICE
 from headrace.pipeline.hosts.lifeline import MainLifeline
-from headrace.queues.platform import Segment, connected_pair, write_ticket
+from headrace.queues.platform import Segment
 
 LAST_WORDS_S = 1.0
 """Seconds in which the sockets of a dead process end, unless what it has forked holds them."""
@@ -33,7 +33,7 @@ class SharedProcess:
         self._ends: dict[int, asyncio.Future[int]] = {}
         """By number of the host: its status."""
         self._taking_in = asyncio.Lock()
-        self._lifeline: MainLifeline | None = None
+        self._begun = False
         self._over = False
 
     @property
@@ -59,7 +59,7 @@ class SharedProcess:
         self._ends[number] = asyncio.get_running_loop().create_future()
         try:
             async with self._taking_in:
-                if self._lifeline is None:
+                if not self._begun:
                     await self._begin({**start_message, "number": number}, things)
                 else:
                     await self._child.be({**start_message, "number": number}, things, more=True)
@@ -67,22 +67,14 @@ class SharedProcess:
             del self._ends[number]
             self._over = True  # who else is in it hears of its end
             raise
-        return SharedProcessHost(self, self._lifeline, self._ends[number])
+        return SharedProcessHost(self, self._child.lifeline, self._ends[number])
 
     async def _begin(self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]) -> None:
-        ours, theirs = connected_pair()
-        lifeline = MainLifeline(ours, self.pid)
-        try:
-            with theirs:
-                start_message["lifeline"] = write_ticket(theirs, self.pid)
-                await self._child.be(start_message, [*things, theirs], more=True)
-        except BaseException:
-            lifeline.close()
-            raise
-        self._lifeline = lifeline
-        self._tasks.create_task(self._hear(lifeline))
+        await self._child.be(start_message, things, more=True)
+        self._begun = True
+        self._tasks.create_task(self._hear())
 
-    async def _hear(self, lifeline: MainLifeline) -> None:
+    async def _hear(self) -> None:
         """Hear of hosts' ends until the process has ended; whoever is still in it then has ended with it."""
         notices = self._tasks.create_task(self._take_notices())
         try:
@@ -94,7 +86,7 @@ class SharedProcess:
         finally:
             self._over = True
             notices.cancel()
-            lifeline.close()
+            self._child.lifeline.close()
             self._child.leave()
 
     async def _take_notices(self) -> None:
@@ -118,8 +110,7 @@ class SharedProcess:
 class SharedProcessHost:
     """A host's part in the process: its process and its lifeline, as far as they are its own."""
 
-    def __init__(self, process: SharedProcess, lifeline: MainLifeline | None, end: asyncio.Future[int]) -> None:
-        assert lifeline is not None, "the process has one since its first host was started"
+    def __init__(self, process: SharedProcess, lifeline: MainLifeline, end: asyncio.Future[int]) -> None:
         self._process = process
         self._lifeline = lifeline
         self.ended = end

@@ -1,12 +1,13 @@
 """The sweeper: a small program beside main that ends what a dead process has left behind.
 
-It runs as a script, with the standard library alone. Main writes a line `pid mark` for each process to be watched; the
-first line is main's own. The descendants of a process carry its mark in their environment (`HEADRACE_HOST`), and most
-are in its session. A program that writes its title over its environment, as Ray's do, has no mark any more: it is known
-by its process group and by what it holds open in a folder that a line `folder path` names. When a watched process has
-ended, in whatever way, those that are left are asked to end (SIGTERM) and after `GRACE_S` killed. The folders are
-removed at the end. The sweeper can do this even
-after `kill -9` of main. Linux only: it needs pidfd and /proc.
+It runs as a script with main's mark, which begins with main's process id, and with the standard library alone. Main
+writes a line `pid mark` for each process to be watched; the first line is main's own. The descendants of a process
+carry its mark in their environment (`HEADRACE_HOST`), and most are in its session. A program that writes its title over
+its environment, as Ray's do, has no mark any more: it is known by its process group and by what it holds open in a
+folder that a line `folder path` names. When a watched process has ended, in whatever way, those that are left are asked
+to end (SIGTERM) and after `GRACE_S` killed; hosts are killed with main. The folders are removed at the end. The sweeper
+can do this even after `kill -9` of main. If it is killed, main starts it again, and where main is gone too, a host does
+(`process_cleanup`). Linux only: it needs pidfd and /proc.
 """
 
 from __future__ import annotations
@@ -149,11 +150,20 @@ class Watch:
         self._sweeps.append(Sweep(pid, mark, group, self._folders if pid == self._main else ()))
         if pid == self._main:  # what it has forked may hold the other end of the pipe
             self._listen_no_more()
+            for host in self._watched:  # which heed no request
+                with suppress(OSError):
+                    signal.pidfd_send_signal(host, signal.SIGKILL)
 
     def _listen_no_more(self) -> None:
         if self._listening:
             self._listening = False
             self._poll.unregister(self._lines)
+
+
+def is_there(mark: str) -> bool:
+    """Return True if a sweeper runs for the process with this mark."""
+    words = f"{os.path.basename(__file__)}\0{mark}\0".encode()
+    return any(_read(f"/proc/{pid}/cmdline").endswith(words) for pid in _pids())
 
 
 def _pids() -> list[int]:
@@ -189,4 +199,4 @@ def _read(path: str) -> bytes:
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # service managers send these to every process
         signal.signal(number, signal.SIG_IGN)
-    Watch(sys.stdin.fileno(), os.getppid()).run()
+    Watch(sys.stdin.fileno(), int(sys.argv[1].partition("-")[0])).run()

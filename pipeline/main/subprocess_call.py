@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,11 @@ import msgpack
 
 from headrace.config import RunConfig
 from headrace.config.tables import plugin_modules
-from headrace.pipeline.common.process import let_child_find_us, start_python, use_one_thread
+from headrace.ending import cleaned_up_by
+from headrace.pipeline.hosts.birth import child_environment, start_child
 from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.last_words import RAISED, LastWords
-from headrace.surroundings import surroundings
+from headrace.pipeline.hosts.process_cleanup import new_mark, remove_folder_at_end, watch_host
 
 _GRACE_S = 60.0
 """After the time limit, at which the child writes its stack and ends, and for its start and its imports before."""
@@ -38,7 +42,12 @@ class NoAnswer:
 
 
 def call_in_subprocess(
-    function: str, config: RunConfig, timeout_s: float, *arguments: Any, imports: Sequence[str] = ()
+    function: str,
+    config: RunConfig,
+    timeout_s: float,
+    *arguments: Any,
+    imports: Sequence[str] = (),
+    with_folder: bool = False,
 ) -> Any:
     """Call a function with a configuration and further arguments; returns what it returns, or `NoAnswer`.
 
@@ -48,8 +57,9 @@ def call_in_subprocess(
         timeout_s: seconds that it may take.
         arguments: the others.
         imports: modules that are imported before that time begins.
+        with_folder: True for a last argument, a folder for what it writes, which is removed whatever happens.
     """
-    with tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True) as folder:
+    with _folder() as folder:
         path = config.path
         request = {
             "path": sys.path,
@@ -59,7 +69,7 @@ def call_in_subprocess(
             "config": config.to_plain(),
             "config_path": None if path is None else str(path),
             "function": function,
-            "arguments": arguments,
+            "arguments": [*arguments, folder] if with_folder else arguments,
             "imports": imports,
         }
         status, words = _run(msgpack.packb(request), timeout_s + _GRACE_S)
@@ -72,29 +82,40 @@ def call_in_subprocess(
     return NoAnswer(None if words.startswith(_TOO_LONG) else status, words)
 
 
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Make a folder that is removed when it is left, and at the end of this process."""
+    with tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True) as folder:
+        remove_folder_at_end(folder)
+        with cleaned_up_by(partial(shutil.rmtree, folder, ignore_errors=True)):
+            yield folder
+
+
 def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
     """Run the child; its exit status, None if it took too long, and its words. What it has started ends with it."""
     no_window = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}
-    quiet = {**surroundings().variables, **no_window}
-    let_child_find_us(quiet)
-    use_one_thread(quiet)
-    words = LastWords()
-    child = start_python(
-        ["-P", "-m", "headrace.pipeline.main.subprocess_entry", words.argument],
-        quiet,
+    words, mark = LastWords(), new_mark("trial")
+    child, lifeline, ticket = start_child(
+        "headrace.pipeline.main.subprocess_entry",
+        "trial",
+        words,
+        [],
+        child_environment() | no_window,
+        mark,
         shows=False,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,  # whatever an environment prints is not ours
         stderr=subprocess.DEVNULL,
-        **words.options,
     )
+    watch_host(child.pid, mark)
     in_time = True
-    try:
-        child.communicate(request, timeout_s)
-    except subprocess.TimeoutExpired:
-        in_time = False
-    finally:
-        child.kill_all()
-        child.wait()
-        said = words.take()
+    with lifeline, cleaned_up_by(child.kill_all):
+        try:
+            child.communicate(ticket + request, timeout_s)
+        except subprocess.TimeoutExpired:
+            in_time = False
+        finally:
+            child.kill_all()
+            child.wait()
+            said = words.take()
     return child.returncode if in_time else None, said

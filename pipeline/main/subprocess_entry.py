@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import sys
-import traceback
-from pathlib import Path
 
 from headrace.pipeline.common.output import prepare_output
-from headrace.pipeline.common.process import follow_path_of_main, import_early
-from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
-from headrace.surroundings import keep_surroundings
+from headrace.pipeline.hosts.child import leave_signals_to_main
+from headrace.pipeline.hosts.held import HostLifeline, hold_lifeline
 
 
-def main(last_words: str) -> None:
+def main(line: str, last_words: str) -> None:
     """Answer the request, and end the process at once, with whatever threads that has left."""
+    lifeline = hold_lifeline(line)
     prepare_output()  # for what the user's code prints
+    leave_signals_to_main()
+    import traceback
+
+    from headrace.pipeline.hosts.last_words import open_last_words, write_last_words
+
     descriptor = open_last_words(last_words)
     try:
-        _answer(descriptor)
+        _answer(descriptor, lifeline)
     except BaseException:
         write_last_words(descriptor, traceback.format_exc())
         os._exit(1)
     os._exit(0)
 
 
-def _answer(descriptor: int) -> None:
-    import msgpack  # here, so that an import that fails is told
+def _answer(descriptor: int, lifeline: HostLifeline) -> None:
+    import faulthandler  # and others: here, so that an import that fails is told
+    from pathlib import Path
+
+    import msgpack
 
     from headrace.config import RunConfig
     from headrace.config.environment_kinds import load_entry
     from headrace.config.tables import import_plugins
+    from headrace.pipeline.common.process import follow_path_of_main, import_early
     from headrace.stages.errors import describe_error
+    from headrace.surroundings import keep_surroundings
 
     request = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
     follow_path_of_main(request["path"])
     keep_surroundings()
     import_early(request["imports"])
+    lifeline.let_users_code_run()
     # Then it ends itself, also where nobody is left to end it.
     faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=descriptor)
     path = Path(request["config_path"]) if request["config_path"] else None
@@ -55,4 +63,4 @@ def _answer(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[2:])

@@ -52,7 +52,7 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
         return [], [f"not tried: {why_not}, and so no network and no update either"]
     timeout_s = config.env_settings.timeout_wait * (_FOR_PROGRAMS if config.environment_kind.apart else 1)
     imports = ["torch", *(module for each in learners_of(config) for module in modules_of_learner(config, each))]
-    answer = call_in_subprocess(_CHILD, config, timeout_s, timeout_s / 2, imports=imports)
+    answer = call_in_subprocess(_CHILD, config, timeout_s, timeout_s / 2, imports=imports, with_folder=True)
     if isinstance(answer, NoAnswer):
         answer = [without_answer(answer, timeout_s, config)]
     left_out = [f"not tried: {', '.join(names)}"] if (names := [*_left_out(config)]) else []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.config.listen import LAST_PORT, endpoint_of, reaches_others
+from headrace.ending import AT_ONCE
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.serving.grpc_server import GrpcServer
@@ -25,8 +25,6 @@ MOST_BODY_BYTES = 8 * 1024 * 1024
 MOST_CONNECTIONS = 1024
 DRAIN_S = 10.0
 """Seconds in which requests under way are answered when the server ends; twice the patience of each."""
-SAME_S = 0.3
-"""Seconds in which a second signal is the first one again: `timeout` and terminals tell a process and its group."""
 READ_S = 2.0
 """Further seconds for gRPC's calls that have arrived and are not read yet: they are told that the server ends."""
 
@@ -48,12 +46,12 @@ class ServingOptions:
 
 
 def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callable[[str, int], None]) -> None:
-    """Serve models until the first SIGINT or SIGTERM; then what is under way is answered.
+    """Serve models until the first request to end; then what is under way is answered.
 
     Args:
         options: what is served.
         tell: called with the addresses.
-        at_once: ends the process with a message and a status, at a second signal or if requests can't be answered.
+        at_once: ends the process with a message and a status, at a second Ctrl-C or if requests can't be answered.
 
     Raises:
         CommandError: if a model can't be read, or it can't listen.
@@ -69,13 +67,10 @@ async def _serve(
     at_once: Callable[[str, int], None],
 ) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    first = math.inf
 
     def receive() -> None:
-        nonlocal first
-        first = min(first, loop.time())
-        if loop.time() - first > SAME_S:
-            at_once("ended at once; requests under way were not answered", 130)
+        if stop.is_set():
+            at_once("ended at once; requests under way were not answered", AT_ONCE)
         stop.set()
 
     with requests_received(lambda: loop.call_soon_threadsafe(receive)):

@@ -85,7 +85,7 @@ def test_a_second_signal_leaves_no_game_of_an_environment_that_hangs(start, tmp_
     command.until((tmp_path / "hangs").exists, "an environment that hangs")
     command.interrupt()
     command.until(lambda: "Learning was interrupted" in command.output, "the first signal's answer")
-    command.interrupt()
+    command.interrupt_again()
     assert command.wait() == 130, command.output
     assert "ended at once" in command.output
     assert "Traceback" not in command.output

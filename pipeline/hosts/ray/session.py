@@ -27,7 +27,7 @@ from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import decides_centrally
-from headrace.pipeline.hosts.prestart import child_environment
+from headrace.pipeline.hosts.birth import child_environment
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.place import FOLDERS, ROOT
 from headrace.surroundings import surroundings

@@ -6,10 +6,13 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from headrace.pipeline.common.signals import REQUESTS, requests_received
+from headrace.ending import REQUESTS
+from headrace.pipeline.common import signals
+from headrace.pipeline.common.signals import requests_received
 
 CONSOLE = """
 import ctypes, queue, sys, threading
@@ -28,15 +31,43 @@ print("in order")
 """
 
 
-def test_each_signal_is_received_and_handlers_are_as_before_afterwards():
-    before = {number: signal.getsignal(number) for number in REQUESTS}
+def answers_to(*numbers: signal.Signals) -> int:
+    """How many requests count of signals that come at once, one after the other."""
     told: queue.Queue[str] = queue.Queue()
     with requests_received(lambda: told.put("told")):
-        for number in REQUESTS:
+        for number in numbers:
             signal.raise_signal(number)
-            assert told.get(timeout=30) == "told"
-    assert told.empty()
-    assert {number: signal.getsignal(number) for number in REQUESTS} == before
+    for thread in threading.enumerate():
+        if thread.name == "request to end":
+            thread.join()
+    return told.qsize()
+
+
+@pytest.mark.parametrize("number", REQUESTS)
+def test_each_signal_is_received_and_handlers_are_as_before_afterwards(number):
+    before = {each: signal.getsignal(each) for each in REQUESTS}
+    assert answers_to(number) == 1
+    assert {each: signal.getsignal(each) for each in REQUESTS} == before
+
+
+def test_what_comes_within_a_second_is_one_request():
+    assert answers_to(*REQUESTS, *REQUESTS, signal.SIGINT) == 1
+
+
+def test_a_later_ctrl_c_is_another_request_and_what_schedulers_repeat_is_none(monkeypatch):
+    monkeypatch.setattr(signals, "SAME_S", 0.0)
+    assert answers_to(signal.SIGTERM, signal.SIGINT, signal.SIGINT) == 3
+    assert answers_to(signal.SIGINT, signal.SIGTERM, signal.SIGTERM) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_a_terminal_s_end_stays_ignored_as_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert answers_to(signal.SIGHUP) == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.windows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import subprocess
@@ -10,9 +11,7 @@ import sys
 import msgpack
 import pytest
 
-MESSAGE = msgpack.packb(
-    {"plan": {"name": "actor-0", "role": "actor"}, "orders": 0, "reports": 0, "lifeline": 0, "links": {}}
-)
+MESSAGE = msgpack.packb({"plan": {"name": "actor-0", "role": "actor"}, "orders": 0, "reports": 0, "links": {}})
 START = struct.pack("<II", 0, len(MESSAGE)) + MESSAGE
 
 
@@ -22,14 +21,18 @@ START = struct.pack("<II", 0, len(MESSAGE)) + MESSAGE
     "received", [b"", START[:1], START[:8], START[:-1]], ids=["nothing", "a byte", "no message", "all but a byte"]
 )
 def test_a_host_whose_main_dies_before_it_has_said_what_to_do_ends_without_a_word(received):
-    ours, theirs = socket.socketpair()
-    with theirs:
+    (ours, theirs), (lifeline, their_lifeline) = socket.socketpair(), socket.socketpair()
+    with theirs, their_lifeline:
         child = subprocess.Popen(
-            [sys.executable, "-m", "headrace.pipeline.hosts.child", "actor-0", ""],
+            [
+                *(sys.executable, "-m", "headrace.pipeline.hosts.child"),
+                *("actor-0", f"{os.getpid()}:{their_lifeline.fileno()}", ""),
+            ],
+            pass_fds=[their_lifeline.fileno()],
             stdin=theirs.fileno(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-    with ours:
+    with lifeline, ours:
         ours.sendall(received)
     assert (*child.communicate(), child.returncode) == (b"", b"", 1)

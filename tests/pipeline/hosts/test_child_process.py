@@ -120,11 +120,13 @@ def test_a_child_that_dies_before_its_start_message_shows_by_its_exit_status():
         return await child.wait()
 
     assert asyncio.run(live()) == -9
+    child.lifeline.close()
 
 
 async def failure_of(child, start_message):
     await child.be(start_message, [])
     assert await child.wait() == 1
+    child.lifeline.close()
     return child.failure
 
 
@@ -132,10 +134,10 @@ async def failure_of(child, start_message):
 @pytest.mark.parametrize(
     ("start_message", "error"),
     [
-        ({"links": {}}, "KeyError: 'parent'"),
-        ({"links": {}, "parent": os.getpid(), "path": sys.path, "lifeline": 999}, "Bad file descriptor"),
+        ({"links": {}, "orders": 0, "reports": 0}, "KeyError: 'path'"),
+        ({"links": {}, "path": sys.path, "plan": {"role": "actor"}, "orders": 999, "reports": 0}, "TypeError"),
     ],
-    ids=["without what it needs", "with a ticket of another process"],
+    ids=["without what it needs", "with half a plan"],
 )
 def test_a_child_that_can_not_start_says_why(start_message, error):
     failure = asyncio.run(failure_of(ChildProcess("actor-0"), start_message))
@@ -155,6 +157,7 @@ def test_the_stack_of_a_child_that_crashes_in_c_is_shown(tmp_path, monkeypatch, 
         return await child.wait(), child.failure
 
     assert asyncio.run(live()) == (-signal.SIGSEGV, None)
+    child.lifeline.close()
     assert "The process of actor-0 has crashed:\nFatal Python error: Segmentation fault" in caplog.text
     assert "crashing.py" in caplog.text
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the hosts of th
 
 HOST = """
 import ctypes, socket, subprocess, sys
-from headrace.pipeline.hosts.lifeline import HostLifeline
+from headrace.pipeline.hosts.held import HostLifeline
 
 def computes():
     print("begins", flush=True)
@@ -32,7 +32,7 @@ def holds_the_lock():
         ctypes.PyDLL(None).sleep(1000)
 
 subprocess.Popen(["sleep", "1000"])
-HostLifeline(socket.socket(fileno=int(sys.argv[1])))
+HostLifeline(socket.socket(fileno=int(sys.argv[1]))).let_users_code_run()
 globals()[sys.argv[2]]()
 """
 
@@ -93,7 +93,7 @@ def test_a_host_in_a_call_that_holds_the_lock_says_so(start):
 def test_where_a_host_can_not_be_made_to_write_its_stack_what_it_does_in_such_a_call_is_said_to_be_unknown(
     start, monkeypatch
 ):
-    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "_DUMP", None)
+    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "DUMP", None)
     monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "ANSWER_S", 0.1)
     _, lifeline = start("holds_the_lock")
     answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())

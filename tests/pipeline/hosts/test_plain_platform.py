@@ -7,8 +7,8 @@ import os
 
 import pytest
 
+from headrace.pipeline.hosts.held import die_with
 from headrace.pipeline.hosts.host_process import keep_freed_memory
-from headrace.pipeline.hosts.lifeline import die_with
 from headrace.pipeline.hosts.process_cleanup import sweeps
 from headrace.queues.platform import create_segment
 

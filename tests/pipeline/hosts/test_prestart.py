@@ -40,7 +40,9 @@ def started(monkeypatch):
         ours, theirs = socket.socketpair()
         with theirs:
             waiting = ProcessTree(["cat"], shows=False, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
-            children[name] = PrestartedProcess(waiting, ours, mark, LastWords())
+            lifeline, its_end = socket.socketpair()
+            its_end.close()
+            children[name] = PrestartedProcess(waiting, mark, lifeline, ours, LastWords())
         return children[name]
 
     monkeypatch.setattr(prestart, "spawn", spawn)

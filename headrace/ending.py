@@ -1,0 +1,71 @@
+"""Requests to end, as long as a command has nothing to save: they end its process at once, with one line.
+
+An exception would not do: raised while Python holds an import's lock, in a `__del__` or in a callback of a weak
+reference, it is printed and swallowed, and the command goes on. To be imported before anything else: whoever presses
+Ctrl-C in the first second meets imports.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+if sys.platform == "win32":
+    REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
+else:
+    REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals with which people, service managers, schedulers and terminals ask a process to end."""
+AT_ONCE = 130
+"""Exit status of what was ended at once."""
+
+_cleanups: list[Callable[[], object]] = []
+_ending = False
+
+
+def taken_requests() -> tuple[signal.Signals, ...]:
+    """Return the requests that this process takes: all, but SIGHUP where that is ignored, as under `nohup`."""
+    return tuple(each for each in REQUESTS if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN)
+
+
+@contextmanager
+def ended_at_once(for_good: bool = False) -> Iterator[None]:
+    """Let requests end this process at once within, but where others take them; no effect outside of the main thread.
+
+    Args:
+        for_good: True if this process ends behind it: its status is known then, and no request changes it any more.
+    """
+    before: dict[signal.Signals, object] = {}
+    try:
+        with suppress(ValueError):  # another thread
+            for number in taken_requests():
+                before[number] = signal.signal(number, _end)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if for_good else handler)  # type: ignore[arg-type]
+
+
+@contextmanager
+def cleaned_up_by(cleanup: Callable[[], object]) -> Iterator[None]:
+    """Have a function called if the process is ended at once within."""
+    _cleanups.append(cleanup)
+    try:
+        yield
+    finally:
+        _cleanups.remove(cleanup)
+
+
+def _end(number: int, _: object) -> None:
+    global _ending
+    if not _ending:
+        _ending = True
+        for cleanup in reversed(_cleanups):
+            with suppress(Exception):
+                cleanup()
+        program = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+        with suppress(OSError):  # whatever `sys.stderr` is at now
+            os.write(2, f"[ERROR] {program}: ended at once, by {signal.Signals(number).name}\n".encode())
+    os._exit(AT_ONCE)

@@ -1,0 +1,68 @@
+"""How every child of ours is started: with a lifeline, a mark for the sweeper and a place for its last words."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.pipeline.common.process import let_child_find_us, start_python, use_one_thread
+from headrace.pipeline.hosts.held import LENGTH
+from headrace.pipeline.hosts.last_words import LastWords
+from headrace.pipeline.hosts.sweeper import VARIABLE
+from headrace.process_tree import ProcessTree
+from headrace.surroundings import surroundings
+
+
+def start_child(
+    module: str,
+    name: str,
+    words: LastWords,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    mark: str,
+    **options: Any,
+) -> tuple[ProcessTree, socket.socket, bytes]:
+    """Start a module of ours in a child, which ends when its lifeline closes.
+
+    Args:
+        module: takes hold of its lifeline before anything else (`held`); its arguments are the name, those of the
+            lifeline and of its last words, and the others.
+        name: what the child will be, for people who see it in a list of processes.
+        words: main's end of its last words.
+        arguments: the others.
+        environment: the child's.
+        mark: by which the sweeper knows what it has started.
+        options: as for `start_python`.
+
+    Returns:
+        The child, main's end of its lifeline, and what has to come first on its standard input.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            options = {**words.options, **options}
+            if sys.platform != "win32":
+                options["pass_fds"] = [*options.get("pass_fds", ()), theirs.fileno()]
+            # The working directory does not come first on the path: a `random.py` of the user's may lie there.
+            line = ["-P", "-m", module, name, f"{os.getpid()}:{theirs.fileno()}", words.argument, *arguments]
+            child = start_python(line, {**environment, VARIABLE: mark}, **options)
+            ticket = b""
+            if sys.platform == "win32":
+                ticket = theirs.share(child.pid)
+                ticket = struct.pack(LENGTH, len(ticket)) + ticket
+    except BaseException:
+        ours.close()
+        raise
+    return child, ours, ticket
+
+
+def child_environment() -> dict[str, str]:
+    """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
+    environment = dict(surroundings().variables)
+    let_child_find_us(environment)
+    use_one_thread(environment)
+    return environment

@@ -1,0 +1,60 @@
+"""As long as a command has nothing to save, a request ends its process at once, and nothing swallows it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from headrace.ending import REQUESTS, ended_at_once
+
+pytestmark = pytest.mark.windows_too
+
+SWALLOWING = """
+import signal, sys
+from headrace.ending import cleaned_up_by, ended_at_once
+
+class Swallows:
+    def __del__(self):  # where Python prints exceptions and goes on
+        signal.raise_signal(int(sys.argv[1]))
+
+sys.argv[0] = "run-pipeline"
+with ended_at_once(), cleaned_up_by(lambda: print("cleaned up", flush=True)):
+    Swallows()
+    print("went on", flush=True)
+"""
+KNOWN = """
+import signal, sys
+from headrace.ending import ended_at_once
+with ended_at_once(for_good=True):
+    pass
+signal.raise_signal(signal.SIGINT)
+sys.exit(3)
+"""
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("number", REQUESTS)
+def test_a_request_ends_the_process_with_one_line_where_an_exception_would_be_swallowed(number):
+    done = run(SWALLOWING, str(int(number)))
+    assert (done.returncode, done.stdout) == (130, "cleaned up\n")
+    assert done.stderr == f"[ERROR] run-pipeline: ended at once, by {number.name}\n"
+
+
+def test_once_the_status_is_known_a_request_changes_nothing():
+    done = run(KNOWN)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+def test_handlers_are_as_before_afterwards():
+    before = [signal.getsignal(each) for each in REQUESTS]
+    with ended_at_once():
+        assert [signal.getsignal(each) for each in REQUESTS] != before
+    assert [signal.getsignal(each) for each in REQUESTS] == before

@@ -1,0 +1,123 @@
+"""A child ends with main from its first moment on, with all that it has started, also where the sweeper was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.pipeline.hosts import prestart
+from headrace.pipeline.hosts.process_cleanup import host_mark, mark_of, new_mark
+from headrace.pipeline.hosts.sweeper import is_there
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a job ends children there")
+
+NEVER_ENDS = """
+import ctypes, pathlib
+pathlib.Path(__file__).with_suffix(".begun").touch()
+ctypes.{library}(None).sleep(1000)  # PyDLL: no thread of Python runs meanwhile
+"""
+HOST = """
+import subprocess, sys, time
+from headrace.pipeline.hosts.held import hold_lifeline
+hold_lifeline(sys.argv[2]).let_users_code_run()
+print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
+time.sleep(600)
+"""
+MAIN = """
+import os, signal, subprocess, sys, psutil
+from headrace.pipeline.hosts.birth import child_environment, start_child
+from headrace.pipeline.hosts.last_words import LastWords
+from headrace.pipeline.hosts.process_cleanup import new_mark, watch_host
+mark = new_mark("host")
+host, *_ = start_child("a_host", "host", LastWords(), [], child_environment(), mark, stdout=subprocess.PIPE)
+watch_host(host.pid, mark)
+print(host.pid, host.stdout.readline().decode(), flush=True)
+for child in psutil.Process().children():
+    if child.pid != host.pid:
+        child.kill()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def until(condition, what):
+    """Wait for what another process does."""
+    ended = subprocess.Popen(["sleep", "60"])
+    try:
+        while not condition():
+            assert ended.poll() is None, what
+            os.sched_yield()
+    finally:
+        ended.kill()
+        ended.wait()
+
+
+def gone(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.lengthy
+def test_a_child_that_imports_ends_as_soon_as_its_lifeline_does(tmp_path, monkeypatch):
+    (tmp_path / "never_ends.py").write_text(NEVER_ENDS.format(library="CDLL"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    child = prestart.spawn("nobody", ["never_ends"], host_mark("nobody"))
+    try:
+        until((tmp_path / "never_ends.begun").exists, "the import")
+        child.lifeline.close()
+        assert child.process.wait(60) == 1
+    finally:
+        child.dismiss()
+
+
+@pytest.mark.lengthy
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread alone sees to it")
+def test_a_child_that_holds_pythons_lock_in_an_import_ends_with_main(tmp_path):
+    (tmp_path / "never_ends.py").write_text(NEVER_ENDS.format(library="PyDLL"))
+    code = (
+        "import os, sys; from headrace.pipeline.hosts import prestart\n"
+        "child = prestart.spawn('nobody', ['never_ends'], 'mark'); print(child.process.pid, flush=True)\n"
+        "sys.stdin.read(); os._exit(0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    line = [sys.executable, "-c", code]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as main:
+        pid = int(main.stdout.readline())
+        until((tmp_path / "never_ends.begun").exists, "the import")
+        main.kill()
+    until(lambda: gone(pid), "the end of the child")
+
+
+@pytest.mark.lengthy
+@pytest.mark.skipif(sys.platform != "linux", reason="there is a sweeper on Linux alone")
+def test_a_game_in_a_session_of_its_own_ends_where_the_sweeper_is_killed_just_before_main(tmp_path):
+    (tmp_path / "a_host.py").write_text(HOST)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    main = subprocess.run([sys.executable, "-c", MAIN], stdout=subprocess.PIPE, env=environment, check=False)
+    assert main.returncode == -signal.SIGKILL
+    host, game = map(int, main.stdout.split())
+    until(lambda: gone(host) and gone(game), "the end of host and game")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is a sweeper on Linux alone")
+def test_a_sweeper_that_is_killed_is_started_again_at_once():
+    new_mark("nobody")
+    (first,) = sweepers()
+    first.kill()
+    until(lambda: sweepers() and sweepers() != [first], "another sweeper")
+    assert is_there(mark_of(os.getpid()))
+    assert not is_there("another mark")
+
+
+def sweepers() -> list[psutil.Process]:
+    """Those of this process."""
+    words = [Path("sweeper.py").name, mark_of(os.getpid())]
+    return [
+        each
+        for each in psutil.Process().children()
+        if each.status() != psutil.STATUS_ZOMBIE and [Path(word).name for word in each.cmdline()[-2:]] == words
+    ]
