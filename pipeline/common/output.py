@@ -44,7 +44,8 @@ def prepare_output(platform: str = sys.platform) -> None:
 def speaking(main: Callable[P, int]) -> Callable[P, int]:
     """Prepare streams and surroundings for a command's function.
 
-    Its status stays its own where nobody reads its output any more. It is 0 if the function was interrupted by that, and 1 if standard output can't be written for another reason.
+    Its status stays its own where nobody reads its output any more. It is 0 if the function was interrupted by that,
+    and 1 if standard output can't be written for another reason.
     """
 
     @wraps(main)
