@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.forks import confine_forks
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -40,9 +42,10 @@ def surroundings() -> Surroundings:
 
 
 def keep_surroundings() -> None:
-    """Keep those of now for as long as this process lives, unless some are kept."""
+    """Keep those of now for as long as this process lives, unless some are kept; code of users may run from now on."""
     global _kept
     _kept = surroundings()
+    confine_forks()
 
 
 def keep_variable(name: str, value: str) -> None:

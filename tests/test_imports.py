@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (*PARTS, "headrace")
 """Folders, each of which may import those before it; all but the last are packages below `headrace`."""
 
-LOWEST = {"ending", "place", "process_tree", "surroundings", "win32"}
+LOWEST = {"ending", "forks", "place", "process_tree", "surroundings", "win32"}
 """Modules below all layers, which import none of them: processes that have imported nothing else yet need them."""
 
 CAN_RUN_CODE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "_pickle", "shelve"}

@@ -53,6 +53,7 @@ def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[
         signal.set_wakeup_fd(woken)
         for number, handler in previous.items():
             signal.signal(number, handler)
+        theirs.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold it open
         theirs.close()
         thread.join()
         ours.close()

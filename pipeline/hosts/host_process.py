@@ -23,6 +23,7 @@ from typing import Any
 
 import msgpack
 
+from headrace.pipeline.common.output import complain
 from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import ControlEnd, SocketControl
@@ -163,11 +164,16 @@ class ControlLogHandler(logging.Handler):
     def __init__(self, control: ControlEnd) -> None:
         super().__init__()
         self._control = control
+        self._pid = os.getpid()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a record."""
+        """Send a record; a fork of this process, which must not speak for it, writes to standard error."""
         try:
-            (_CHANNEL.get() or self._control).send(LogLine(record.levelno, record.name, self.format(record)))
+            text = self.format(record)
+            if os.getpid() != self._pid:
+                complain(f"[{record.levelname}] {text}")
+                return
+            (_CHANNEL.get() or self._control).send(LogLine(record.levelno, record.name, text))
         except Exception:
             self.handleError(record)
 

@@ -41,12 +41,14 @@ class Sweep:
         mark: its mark.
         group: its process group; -1 if it is not known.
         folders: what holds something open there, and is of its group, is its own too.
+        line: the pipe that it has written to, which only its forks can hold open as well.
     """
 
-    def __init__(self, pid: int, mark: str, group: int = -1, folders: Sequence[str] = ()) -> None:
+    def __init__(self, pid: int, mark: str, group: int = -1, folders: Sequence[str] = (), line: str = "") -> None:
         self._pid = pid
         self._group = group
         self._folders = tuple(f"{folder}/" for folder in folders)
+        self._line = line
         self._entry = f"{VARIABLE}={mark}".encode()
         self._leads_session = "/" in mark  # as hosts do; main's session is the user's
         self._since = time.monotonic()
@@ -88,9 +90,9 @@ class Sweep:
         state, group, session = _state_group_session(pid)
         if self._leads_session and session == self._pid and state != "Z":
             return True
-        return (
-            bool(self._folders) and group == self._group and any(each.startswith(self._folders) for each in _open(pid))
-        )
+        folders = self._folders if group == self._group else ()
+        known = bool(folders or self._line)
+        return known and any(each == self._line or each.startswith(folders) for each in _open(pid))
 
 
 class Watch:
@@ -147,8 +149,10 @@ class Watch:
         pid, mark, group = self._watched.pop(process)
         self._poll.unregister(process)
         os.close(process)
-        self._sweeps.append(Sweep(pid, mark, group, self._folders if pid == self._main else ()))
-        if pid == self._main:  # what it has forked may hold the other end of the pipe
+        is_main = pid == self._main
+        line = os.readlink(f"/proc/self/fd/{self._lines}") if is_main else ""
+        self._sweeps.append(Sweep(pid, mark, group, self._folders if is_main else (), line))
+        if is_main:  # what it has forked may hold the other end of the pipe
             self._listen_no_more()
             for host in self._watched:  # which heed no request
                 with suppress(OSError):

@@ -1,0 +1,85 @@
+"""Forks of this process by code of users: a child runs that code, and ends where it would come back to ours.
+
+It has copies of everything, of the event loop and of sockets to other processes too, which are the parent's to use: on
+its way through our code it would write checkpoints and speak for the parent. Below all packages, as `place` is.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+from headrace.place import CODE
+
+_LIBRARY = os.path.dirname(threading.__file__)
+_THREADS = (threading.__file__, os.path.join(_LIBRARY, "concurrent", ""))
+_LOOPS = os.path.join(_LIBRARY, "asyncio", "")  # which is not imported: the command's first steps do without
+_NEVER_RETURNS = os.path.join("multiprocessing", "popen_fork.py")
+
+
+@functools.cache
+def confine_forks() -> None:
+    """Let each fork that code of users makes from now on end where that code ends."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_confine)
+
+
+def _confine() -> None:
+    """In a child: end it as soon as the innermost of our functions that had called users' code goes on."""
+    forking = sys._getframe(1)
+    calls = list(_calls(forking))
+    ours = any(_lies_in(call, CODE) for call in calls)
+    ends = (*CODE, *_THREADS, *((_LOOPS,) if ours else ()))
+    inside = list(itertools.takewhile(lambda call: not _lies_in(call, ends), calls))
+    if len(inside) == len(calls) or any(call.f_code.co_filename.endswith(_NEVER_RETURNS) for call in inside):
+        return
+    boundary = calls[len(inside)]
+    where = f"{forking.f_code.co_filename}:{forking.f_lineno}"
+    boundary.f_trace_opcodes = True  # also where our function goes on in the same line
+    boundary.f_trace = functools.partial(_end, where)
+    sys.settrace(lambda *_: None)  # functions that are called from now on are not traced
+
+
+def _calls(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _lies_in(call: FrameType, folders: tuple[str, ...]) -> bool:
+    return call.f_code.co_filename.startswith(folders)
+
+
+def _end(where: str, frame: FrameType, event: str, arg: Any) -> None:
+    """End this process as Python would at the end of its script, without what would be run at the exit."""
+    sys.settrace(None)
+    status = 1
+    with suppress(Exception):
+        status = _raised(where, *arg) if event == "exception" else _came_back(where)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    os._exit(status)
+
+
+def _raised(where: str, kind: type[BaseException], error: BaseException, trace: TracebackType) -> int:
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return error.code or 0
+    sys.stderr.write(f"[ERROR] Process {os.getpid()}, forked at {where}, has raised:\n")
+    traceback.print_exception(kind, error, trace)
+    return 1
+
+
+def _came_back(where: str) -> int:
+    sys.stderr.write(
+        f"[WARNING] Process {os.getpid()}, forked at {where}, returned from the code that forked it, and was ended: "
+        "let it end by os._exit().\n"
+    )
+    return 0
