@@ -136,6 +136,14 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportFailed:
+    """A learner could not write its newest policy, or the `.onnx` file of it."""
+
+    behavior: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StatisticsReport:
     """Statistics drained from a host's collector, and the counts of its queues."""
 
@@ -358,6 +366,7 @@ ControlMessage = (
     | SourceEnded
     | PolicyKept
     | Exported
+    | ExportFailed
     | Preparing
     | StatisticsReport
     | EpochEnded

@@ -165,6 +165,8 @@ class BehaviorState:
     """Why its trainer is done before max_steps; empty if it is not."""
     next_checkpoint: int = 0
     exports: list[ExportEntry] = field(default_factory=list)
+    not_exported: str = ""
+    """Why its newest policy, or the model of it, could not be written; empty if it could."""
 
     @property
     def elo(self) -> float | None:
@@ -182,7 +184,7 @@ class BehaviorState:
     def add_export(self, entry: ExportEntry) -> None:
         """A policy was exported; a resumed run's first one may replace the file of the same step."""
         others = [e for e in self.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
-        self.exports = [*others, entry]
+        self.exports, self.not_exported = [*others, entry], ""
 
     def start_at(self, step: int) -> None:
         """The trainer goes on from this step."""

@@ -16,6 +16,7 @@ from headrace.pipeline.common.graph import MAIN, learner_name, saved_shards
 from headrace.pipeline.control.messages import (
     BeginCheckpoint,
     Exported,
+    ExportFailed,
     FolderMoved,
     HostFailed,
     PartFailed,
@@ -55,13 +56,13 @@ class Checkpointing:
     Attributes:
         ended: called when a checkpoint has ended: None if it is whole, else why it could not be written.
         written: called when it is whole, after that.
-        folder_lost: called when the run's folder is not its own any more.
+        failed: called when the run's folder is not its own any more, or a final policy could not be written.
     """
 
     def __init__(self, run: SavedRun) -> None:
         self.ended: Callable[[str | None], object] = lambda problem: None
         self.written: Callable[[], object] = lambda: None
-        self.folder_lost: Callable[[HostFailed], object] = lambda failure: None
+        self.failed: Callable[[HostFailed], object] = lambda failure: None
         self._run = run
         self._plan = plan = run.plan
         self._folder = plan.folder
@@ -117,7 +118,7 @@ class Checkpointing:
             state.exports = []
         for host in self._run.running.all():
             host.control.send(FolderMoved(str(self._folder.path.resolve())))
-        self.folder_lost(HostFailed(f"{why}.", "", MAIN))
+        self.failed(HostFailed(f"{why}.", "", MAIN))
         if was_busy and not self.busy:  # the run had failed already
             self.save_now()
         return True
@@ -222,8 +223,11 @@ class Checkpointing:
             )
             self._failed(number, f"its hosts have ended, and {lacking}")
 
-    def exported(self, message: Exported) -> None:
-        """A trainer has exported its policy."""
+    def exported(self, message: Exported | ExportFailed) -> None:
+        """A trainer has exported its policy, or could not."""
+        if isinstance(message, ExportFailed):
+            self._behaviors[message.behavior].not_exported = message.reason
+            return
         file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
         entry = ExportEntry(message.step, file, message.reward, time.time(), beside).within(self._folder.path)
         self._behaviors[message.behavior].add_export(entry)
@@ -250,7 +254,19 @@ class Checkpointing:
     def _last(self, name: str, state: BehaviorState) -> ExportEntry | None:
         if not state.exports:
             return None
-        return copy_final_model(self._folder.path, name, state.exports[-1], self._folder.files)
+        last = state.exports[-1]
+        try:
+            return copy_final_model(self._folder.path, name, last, self._folder.files)
+        except OSError as error:
+            state.not_exported = f"{name}.onnx: {error.strerror or error}"
+            return last
+
+    def check_exports(self) -> None:
+        """Let the run fail if a behaviour's last policy could not be written, whatever older ones there are."""
+        lost = [f"{name} ({state.not_exported})" for name, state in self._behaviors.items() if state.not_exported]
+        if lost:
+            text = f"the final policy could not be written of {', '.join(lost)}. Make room for it, and resume the run"
+            self.failed(HostFailed(f"{text}, which writes it again.", "", MAIN))
 
     def _expected(self) -> set[str]:
         return self._plan.expected_parts(self._behaviors)

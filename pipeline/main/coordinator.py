@@ -136,6 +136,7 @@ class Coordinator:
         if not self.plan.playing and not self.plan.folder.waits:
             self.reporter.finish()
             self.checkpointing.write_status(final=True)
+            self.checkpointing.check_exports()
 
     # Messages of hosts. ----------------------------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class Coordinator:
             case control.LearnerReady():
                 self._hosts.learners.ready(host, message)
                 self._go_on()
-            case control.Exported():
+            case control.Exported() | control.ExportFailed():
                 self.checkpointing.exported(message)
             case control.LogLine():
                 self._on_log_line(host, message)

@@ -47,7 +47,7 @@ class Shutdown:
         self._playing, self._folder = run.plan.playing, run.plan.folder
         self._behaviors, self._running, self._broadcaster = run.behaviors, run.running, run.broadcaster
         self._checkpointing = run.checkpointing
-        self._checkpointing.ended, self._checkpointing.folder_lost = self.checkpoint_ended, self.fail
+        self._checkpointing.ended, self._checkpointing.failed = self.checkpoint_ended, self.fail
         self._sources = frozenset(actor_names(run.plan.config))
         """Names of all that the run has, or will have once they have been started."""
         self._grace_s = grace_s = run.plan.config.pipeline.supervision.grace_s
@@ -93,6 +93,8 @@ class Shutdown:
             log.debug("a further failure: %s", failure.message)
             return
         self.failure = failure
+        if self.begun and not self._running.unended:
+            return
         does = "ends" if self._playing else "saves what it can"
         log.error("%s has failed. The run %s, and says at its end what was wrong.", failure.stage, does)
         log.debug("%s", failure.traceback)

@@ -36,9 +36,13 @@ class OnnxExporter:
         log: receives warnings.
         check: compare all of them.
         files: file operations.
+
+    Attributes:
+        refused: why the disk did not take the last one; empty if it did.
     """
 
     def __init__(self, log: logging.Logger = log, check: bool = False, files: FileOperations = REAL) -> None:
+        self.refused = ""
         self._log = log
         self._checks_all = check
         self._files = files
@@ -47,7 +51,7 @@ class OnnxExporter:
 
     def write(self, exported: Path, design: PolicyDesign, policy: PolicyUpdate) -> Path | None:
         """Write a policy beside its `.pt` file; None, and a warning, if that can't be done."""
-        path = exported.with_suffix(SUFFIX)
+        path, self.refused = exported.with_suffix(SUFFIX), ""
         try:
             from headrace.stages.policy.onnx.model import onnx_model, remark
 
@@ -58,6 +62,8 @@ class OnnxExporter:
             self._remarked = True
         except Exception as error:  # no training ends, and no checkpoint is lost, for want of an .onnx file
             self._warn(path, error)
+            if isinstance(error, OSError):
+                self.refused = error.strerror or str(error)
             with suppress(OSError):
                 self._files.remove(path)  # an older policy's, of the same step
             return None
@@ -90,16 +96,15 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     """Copy a behaviour's last `.onnx` file to `results/<run-id>/<Behavior>.onnx`.
 
     Returns:
-        The entry for `final_checkpoint`: that of the copy; without an `.onnx` file, or if the disk refuses, `last`.
+        The entry for `final_checkpoint`: that of the copy; without an `.onnx` file `last`.
+
+    Raises:
+        OSError: if the disk refuses.
     """
     source, target = Path(last.file_path), run_folder / f"{behavior_folder(run_folder, behavior).name}{SUFFIX}"
     if source.suffix != SUFFIX:
         return last
-    try:
-        write_atomic(target, source.read_bytes(), files=files)
-    except OSError as error:
-        log.warning("%s could not be copied to %s: %s", source, target, error)
-        return last
+    write_atomic(target, source.read_bytes(), files=files)
     log.info("Copied %s to %s.", shown(source), shown(target))
     return replace(last, file_path=str(target))
 
@@ -141,5 +146,9 @@ def _export_behavior(run_folder: Path, behavior: str, network_folder: Path | Non
         log.info("Exported %s", shown(written))
         last = written
     if last is not None and last.stem != best.stem:
-        copy_final_model(run_folder, behavior, ExportEntry(0, str(last), None, 0.0))
+        try:
+            copy_final_model(run_folder, behavior, ExportEntry(0, str(last), None, 0.0))
+        except OSError as error:
+            log.warning("%s could not be copied to %s: %s", last, run_folder, error)
+            whole = False
     return whole

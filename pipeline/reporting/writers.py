@@ -115,7 +115,7 @@ class GuardedWriter:
                 raise
             log.error("Statistics writer %s raised in close: %s", self._name, describe_error(error))
 
-    def _guard(self, lost: str) -> AbstractContextManager[None]:
+    def _guard(self, lost: str) -> AbstractContextManager[object]:
         return nullcontext() if self._files is None else self._files.writing(self._name, lost)
 
     def _call(self, method: str, call: Callable[[], None]) -> None:

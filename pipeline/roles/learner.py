@@ -17,6 +17,7 @@ from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import (
     EpochEnded,
     Exported,
+    ExportFailed,
     FolderMoved,
     FollowerLost,
     LearnerReady,
@@ -213,7 +214,8 @@ class LearnerHost(TrainerHost):
         learner, policy = trainer.warm_state(), trainer.policy()
         path = None
         run_folder = self.stages.folder.path
-        with self._files.writing(behavior_folder(run_folder, plan.behavior), "no policies are exported"):
+        folder = behavior_folder(run_folder, plan.behavior)
+        with self._files.writing(folder, "no policies are exported") as refused:
             path = export_policy(
                 run_folder,
                 policy,
@@ -222,7 +224,8 @@ class LearnerHost(TrainerHost):
                 learner=learner,
                 source_folder=self.config.source_folder,
             )
-        if path is None:  # the checkpoint is what counts
+        if path is None:  # the checkpoint is what counts, and main, if it is the last policy
+            self.control.send(ExportFailed(plan.behavior, f"{folder}: {refused[0]}"))
             return
         self._exported = newest
         onnx = self._onnx.write(path, self._design(), policy)
@@ -231,6 +234,8 @@ class LearnerHost(TrainerHost):
                 plan.behavior, trainer.step, str(path), self._stage.recent_return, None if onnx is None else str(onnx)
             )
         )
+        if self._onnx.refused:
+            self.control.send(ExportFailed(plan.behavior, f"{path.with_suffix('.onnx')}: {self._onnx.refused}"))
 
     def _report(self, report: TrainerReport) -> None:
         """Pass on the trainer's report; where a summary becomes due with it, the statistics go before it."""

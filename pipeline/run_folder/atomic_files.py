@@ -214,20 +214,22 @@ class FileGuard:
         self._failed_s: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def writing(self, file: object, lost: str) -> Iterator[None]:
-        """Guard the statements that write a file; those after one that fails are skipped.
+    def writing(self, file: object, lost: str) -> Iterator[list[str]]:
+        """Guard the statements that write a file; those after one that fails are skipped, and the list gets the reason.
 
         Args:
             file: its path, or what it is called.
             lost: what is lost as long as it can't be written; completes "Until the disk takes it again, …".
         """
         name, now_s = str(file), self._clock()
+        reasons: list[str] = []
         try:
-            yield
+            yield reasons
         except OSError as error:
+            reasons.append(f"{error.strerror or error}")
             if name not in self._failed_s:
                 text = "%s can't be written: %s. Training goes on. Until the disk takes it again, %s."
-                self._log.warning(text, name, error.strerror or error, lost)
+                self._log.warning(text, name, reasons[0], lost)
             self._failed_s[name] = now_s
         else:
             if now_s - self._failed_s.get(name, now_s) >= QUIET_S:

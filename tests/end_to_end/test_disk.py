@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,39 @@ def test_a_run_whose_last_checkpoint_can_not_be_written_fails_and_says_where_to_
     assert checkpoint is not None
     assert checkpoint.number == 0
     read_whole_checkpoint(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        (r"\.CartPole-3\d+\.pt", "/CartPole: No space left"),
+        pytest.param(r"\.checkpoint\.pt", "/CartPole: No space left", marks=pytest.mark.slow),
+        pytest.param(r"\.CartPole-3\d+\.onnx", r"CartPole-3\d+\.onnx: No space left", marks=pytest.mark.slow),
+        pytest.param(r"\.CartPole\.onnx", r"CartPole\.onnx: No space left", marks=pytest.mark.slow),
+    ],
+)
+def test_a_final_policy_that_can_not_be_written_is_a_failure_although_older_ones_are_there(
+    tmp_path, monkeypatch, refuse, file, named
+):
+    plain, folder = cartpole(**INLINE), tmp_path / "run" / "CartPole"
+    with monkeypatch.context(), pytest.raises(RunFailed) as failed:
+        refuse(lambda done, path: done == "open" and re.match(file, path.name) and any(folder.glob("*-2*.pt")))
+        run_here(plain, tmp_path, "run")
+    assert re.search(rf"the final policy could not be written of CartPole \(.*{named}.*\)", str(failed.value))
+    assert "--run-id run --resume" in str(failed.value)
+    checkpoint = newest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.steps["CartPole"] >= 3000
+    monkeypatch.undo()
+    result = run_here(plain, tmp_path, "run", resume=True)
+    assert result.behaviors["CartPole"].export == folder / f"CartPole-{checkpoint.steps['CartPole']}.pt"
+    assert (tmp_path / "run" / "CartPole.onnx").is_file()
+
+
+def test_a_policy_that_can_not_be_written_in_between_is_no_failure(tmp_path, refuse):
+    refused = refuse(lambda done, path: done == "open" and path.name.startswith(".CartPole-1"))
+    assert run_here(cartpole(**INLINE), tmp_path, "run").checkpoint >= 2
+    assert refused
 
 
 @pytest.mark.slow

@@ -124,12 +124,12 @@ def test_the_last_model_is_copied_to_the_runs_folder(tmp_path, caplog):
     assert caplog.messages == [f"Copied {source} to {target}."]
 
 
-def test_without_a_model_the_last_checkpoint_is_the_policy(tmp_path, caplog):
+def test_without_a_model_the_last_checkpoint_is_the_policy(tmp_path):
     entry = ExportEntry(700, str(tmp_path / "Test" / "Test-700.pt"), None, 0.0)
     assert copy_final_model(tmp_path, "Test", entry) == entry
     lost = ExportEntry(700, str(tmp_path / "Test" / "Test-700.onnx"), None, 0.0)
-    assert copy_final_model(tmp_path, "Test", lost) == lost
-    assert "could not be copied" in warnings_of(caplog)[0]
+    with pytest.raises(FileNotFoundError):
+        copy_final_model(tmp_path, "Test", lost)
 
 
 # Making them anew. ---------------------------------------------------------------------------------------------------
