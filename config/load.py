@@ -242,7 +242,7 @@ def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mis
             continue
         path = tuple(int(part) if part.isdecimal() and place > 0 else part for place, part in enumerate(parts))
         try:
-            document = read_text(text, _set(argument))
+            document = read_text(text, _set(argument), path)
             wrong = document.mistakes
             overrides.append(Override(_set(argument), path, document.data))
         except ConfigError as error:

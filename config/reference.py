@@ -31,7 +31,8 @@ How it is read:
   module or class which is named can be found is seen to by `--validate`, and as a run starts.
 - `1e-4`, `5e6`, `1.0e8` and `1_000` are numbers, also in quotes. A whole number may be written `1e4`.
 - Only `true` and `false` are true and false; `on`, `off`, `yes` and `no` are text.
-- Anchors (`&name`), aliases (`*name`) and merges (`<<: *name`) work.
+- Anchors (`&name`), aliases (`*name`) and merges (`<<: *name`) work; what they share may stand under keys of your own
+  at the top that begin with `x-`. Names (`run_id`, `initialize_from`, `environment.id`) keep their form: `007`, `1e3`.
 - `--set path.to.key=value` changes one value; the value is read as YAML. List items go by index:
   `--set pipeline.stages.0.host=main`.
 - `default_settings` is merged, key by key, under every behaviour before defaults are filled in.

@@ -19,6 +19,9 @@ from headrace.config.trainers import DEFAULT_TRAINER, declared_kind
 from headrace.config.validation import MERGED, check
 from headrace.surroundings import absolute
 
+SHARED = "x-"
+"""Keys at the top that begin so are for anchors."""
+
 
 class RunConfig(Sections):
     """The configuration of a run. Attributes are called as the keys of the YAML."""
@@ -121,6 +124,12 @@ class RunConfig(Sections):
             if written is None or isinstance(written, dict):
                 data = {**data, name: {**defaults, **(written or {})}}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_shared(cls, data: Any) -> Any:
+        """Leave out `x-…`, under which stands what other places of the file share by anchors."""
+        return {key: data[key] for key in data if not key.startswith(SHARED)} if isinstance(data, dict) else data
 
     @model_validator(mode="before")
     @classmethod

@@ -233,6 +233,8 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     """Explain an unknown key: an older one, another trainer's, one that belongs elsewhere, or a slip."""
     key, models = str(path[-1]), models_at(top, path[:-1], data)
     known = sorted({name for model in models for name in fields_of(model)})
+    if key.partition(":")[0] in known:
+        return "unknown key; write a blank after ':'"
     if key in _MOVED:
         return f"unknown key, from an older format of ML-Agents; its place now is {_MOVED[key]}"
     if key in _OF_PEERS and key not in known:
@@ -337,6 +339,8 @@ def _mend(kind: str, value: Any) -> str:
         return "; put it in quotes"
     if kind in ("model_type", "dict_type") and value is None:
         return "; give it content, or leave the key out"
+    if kind in ("model_type", "dict_type") and isinstance(value, str) and ":" in value:
+        return "; write a blank after ':'"
     return ""
 
 

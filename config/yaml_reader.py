@@ -34,6 +34,8 @@ MAX_KEY = 1000
 MAX_DEPTH = 50
 """Most maps and lists around a value."""
 
+_NAMES = {("checkpoint_settings", "run_id"), ("checkpoint_settings", "initialize_from"), ("environment", "id")}
+"""Keys that hold names, which are as they are written where they look like numbers: run `007`, `2024_01_05`, `1e3`."""
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
 _PLAIN = "plain"
@@ -102,10 +104,10 @@ class _Value:
 class Document:
     """One YAML text: its plain data, and the line of each value."""
 
-    def __init__(self, name: str, root: yaml.Node | None, *, last_counts: bool = False) -> None:
+    def __init__(self, name: str, root: yaml.Node | None, at: KeyPath = (), *, last_counts: bool = False) -> None:
         reader = _Reader(name, last_counts=last_counts)
         self._root = root
-        self._top = None if root is None else reader.value(root, (), _line(root))
+        self._top = None if root is None else reader.value(root, at, _line(root))
         self.name = name
         """The file as the user named it."""
         self.data = None if self._top is None else self._top.plain()
@@ -170,21 +172,21 @@ def read_file(path: Path) -> Document:
     return read_text(text, name)
 
 
-def read_text(text: str, name: str) -> Document:
+def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
     """Read YAML from a string.
 
     Args:
         text: the YAML.
         name: its name in mistakes.
+        at: the place that it has in a file.
 
     Raises:
         ConfigError: if it is not YAML.
     """
     try:
-        return Document(name, yaml.compose(text, Loader=_Composer))
+        return Document(name, yaml.compose(text, Loader=_Composer), at)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise ConfigError([Mistake(name, mark.line + 1 if mark else None, "", _syntax(error))]) from error
+        raise ConfigError([_syntax(error, text, name)]) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         message = f"the character {error.character!r} is not allowed in YAML"
@@ -193,14 +195,49 @@ def read_text(text: str, name: str) -> Document:
         raise ConfigError([Mistake(name, error.line, "", str(error))]) from error
 
 
-def _syntax(error: yaml.MarkedYAMLError) -> str:
-    parts = [part for part in (error.context, error.problem) if part]
-    hint = "; indent with spaces" if error.problem and "'\\t'" in error.problem else ""
-    if error.problem and "<block mapping start>" in error.problem:
-        hint = "; begin keys of the same level in the same column"
-    if error.context and "double-quoted" in error.context and error.problem and "escape" in error.problem:
-        hint = "; a backslash in double quotes begins an escape: write paths in single quotes, or with /"
-    return f"is not YAML: {', '.join(parts)}{hint}"
+def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
+    """Say what is no YAML, in which line, and what to write instead."""
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else None
+    words = ", ".join(part for part in (error.context, error.problem) if part)
+    problem, hint = error.problem or "", ""
+    lines = text.splitlines()
+    if "'\\t'" in problem:
+        hint = "indent with spaces"
+    elif "cannot start any token" in problem or "undefined alias" in problem or "directive" in words:
+        hint = "put a text that begins with such a sign in quotes"
+    elif "double-quoted" in (error.context or "") and "escape" in problem:
+        hint = "a backslash in double quotes begins an escape: write paths in single quotes, or with /"
+    elif "could not find expected ':'" in problem and error.context_mark:
+        line = error.context_mark.line + 1  # of the key; it is noticed behind it
+        hint = "write a blank after ':'" if _joined(lines[line - 1]) else "write ': ' behind a key"
+    elif ("mapping values" in problem or "<block mapping start>" in problem) and error.problem_mark:
+        line, hint = _about_columns(lines, error.problem_mark.line + 1, error.problem_mark.column)
+    return Mistake(name, line, "", f"is not YAML: {words}{hint and '; '}{hint}")
+
+
+_KEY = re.compile(r"(?P<indent>(?:- |[ ])*)(?P<key>[^\s#:'\"{[][^\s:]*):(?P<rest>.*)")
+
+
+def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
+    """Say what to do with a key where none can be, and in which line: it or the one before is in a wrong column."""
+    before = next((n for n in range(line - 1, 0, -1) if lines[n - 1].partition("#")[0].strip()), line)
+    here, there = _KEY.match(lines[line - 1]), _KEY.match(lines[before - 1])
+    if _joined(lines[before - 1]):
+        return before, "write a blank after ':'"
+    if here is None or there is None or len(here["indent"]) == len(there["indent"]) or column > here.end("key"):
+        return line, "put a text with ': ' in it in quotes"
+    columns = [len(each["indent"]) + 1 for each in (here, there)]
+    return line, (
+        f"'{here['key']}' begins in column {columns[0]}, and '{there['key']}' before it, in line {before}, in column "
+        f"{columns[1]}: begin keys of the same level in the same column"
+    )
+
+
+def _joined(line: str) -> bool:
+    """True for `num_envs:64`, where a blank was meant behind the colon."""
+    found = _KEY.match(line)
+    return found is not None and found["rest"][:1] not in ("", " ")
 
 
 class _Reader:
@@ -286,7 +323,7 @@ class _Reader:
             return text
         read = _plain_scalar(text)
         if kind == _PLAIN or (kind, type(read)) in _TAGGED:
-            return read
+            return text if path in _NAMES and type(read) in (int, float) else read
         if kind == "float" and type(read) is int:
             return float(read)
         self._wrong(node, path, f"the tag '{node.tag}' does not fit '{text}'; leave it out")

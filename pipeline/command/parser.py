@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from headrace.config import Override, RunConfig
+from headrace.config.errors import suggest
 from headrace.config.paths import user_path
 from headrace.pipeline.command.options import OPTIONS, add_old_options, current_overrides, translations
 from headrace.pipeline.common.errors import CommandError
@@ -50,11 +51,23 @@ def program() -> str:
     return called if called in (*COMMANDS, GODOT_RL) else OURS
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that asks what a misspelt option was meant to be."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        prefix, found, words = message.partition("unrecognized arguments: ")
+        options = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
+        hints = (suggest(option, self._option_string_actions) for option in options)
+        super().error(f"{prefix}{found}{words}{''.join(dict.fromkeys(hints))}")
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser; use `parse`, which lets the file stand anywhere among the options."""
     name = program()
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=name,
+        allow_abbrev=False,  # another option could change what an abbreviation means
         usage=f"{name} [CONFIG] [options]",
         description=DESCRIPTION,
         epilog=EPILOG.format(name),

@@ -126,7 +126,10 @@ BASE = """
         ("environment.options={a: [1, x]}", ("environment", "options"), {"a": [1, "x"]}),
         ("environment.options.gravity=1=2", ("environment", "options", "gravity"), "1=2"),
         ("pipeline.stages.0.host=main", ("pipeline", "stages", 0, "host"), "main"),
-        ("checkpoint_settings.run_id=007", ("checkpoint_settings", "run_id"), "7"),
+        ("checkpoint_settings.run_id=007", ("checkpoint_settings", "run_id"), "007"),
+        ("checkpoint_settings={run_id: 2024_01_05}", ("checkpoint_settings", "run_id"), "2024_01_05"),
+        ("checkpoint_settings.run_id=1e3", ("checkpoint_settings", "run_id"), "1e3"),
+        ("environment.num_envs=010", ("environment", "num_envs"), 10),
         ("environment_parameters.mass=2", ("environment_parameters", "mass"), 2.0),
         ("evaluation={every: 9}", ("evaluation", "every"), 9),
     ],
@@ -781,3 +784,39 @@ def test_a_configuration_with_pythons_tags_is_read_and_converted_to_one_without(
     path.write_text(CONFIGURATION.replace("max_steps", "max_step"))
     with pytest.raises(ConfigError, match=r"configuration\.yaml:7: behaviors\.Runner\.max_step: unknown key"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "environment: {kind: gymnasium, id: CartPole-v1, num_envs:64}",
+            "num_envs:64: unknown key; write a blank after",
+        ),
+        (
+            "environment:\n  num_envs:64",
+            "'num_envs:64' does not fit; expected a map of keys and values; write a blank after",
+        ),
+    ],
+)
+def test_a_colon_without_a_blank_is_told_so(mistakes_of, text: str, words: str):
+    assert any(words in mistake for mistake in mistakes_of(f"behaviors: {{A: {{}}}}\n{text}"))
+
+
+def test_keys_of_ones_own_at_the_top_hold_what_anchors_share(load):
+    text = """
+        x-common: &common {max_steps: 3000, anything: 1}
+        x-steps: &steps 700
+        behaviors:
+          A: {max_steps: *steps}
+    """
+    found = load(text)
+    assert found.behaviors["A"].max_steps == 700
+    assert not [key for key in found.to_plain() if key.startswith("x-")]
+    assert load_config({"x-mine": [1], "behaviors": {"A": {}}}).behaviors.keys() == {"A"}
+
+
+def test_names_that_look_like_numbers_keep_their_form(load):
+    for name in ("007", "2024_01_05", "1e3", "0x1F"):
+        found = load(f"behaviors: {{A: {{}}}}\ncheckpoint_settings: {{run_id: {name}}}")
+        assert found.checkpoint_settings.run_id == name

@@ -324,3 +324,20 @@ def test_a_tournament_without_a_game_or_with_nobody_says_so(tmp_path, capsys, mo
     path.write_text("environment: {kind: builtin, id: Volley}\nbehaviors: {Volley: {}}\n")
     assert main([str(path), "--tournament", "random", "nobody"]) == 2
     assert "--tournament nobody: nobody plays by this name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--run_id", "r"], "unrecognized arguments: --run_id r; did you mean '--run-id'?"),
+        (["--resum"], "unrecognized arguments: --resum; did you mean '--resume'?"),
+        (["--run", "r"], "unrecognized arguments: --run r; did you mean '--run-id'?"),
+        (["--nm-envs=4"], "unrecognized arguments: --nm-envs=4; did you mean '--num-envs'?"),
+        (["--nothing-like-it"], "unrecognized arguments: --nothing-like-it\n"),
+    ],
+)
+def test_a_misspelt_option_is_refused_with_the_one_that_was_meant_and_none_is_abbreviated(capsys, words, hint):
+    with pytest.raises(SystemExit) as end:
+        main(["some.yaml", *words])
+    assert end.value.code == 2
+    assert hint in capsys.readouterr().err
