@@ -1,7 +1,7 @@
 """The connections of an HTTP server of ours: how many there may be, and for how long one may keep its place in silence.
 
 aiohttp's handler of a connection waits for a request, and for a reader of its answer, as long as they take. So each
-stands behind a `_Held`, which passes on all that happens, and closes what holds its place without need.
+stands behind a `_Seat`, which passes on all that happens, and closes what holds its place without need.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Connections:
     def __init__(self, places: Places, make: Callable[[], asyncio.Protocol]) -> None:
         self._places = places
         self._make = make
-        self._by_handler: dict[asyncio.Protocol, _Held] = {}
+        self._by_handler: dict[asyncio.Protocol, _Seat] = {}
         """In the order in which they came, or were last without a request."""
 
     def __call__(self) -> asyncio.Protocol:
         """Return what asyncio calls for a connection."""
-        return _Held(self, self._make())
+        return _Seat(self, self._make())
 
     @contextmanager
     def answering(self, handler: Any) -> Iterator[bool]:
@@ -90,7 +90,7 @@ class Connections:
             if self._by_handler.pop(handler, None) is not None:
                 self._by_handler[handler] = connection
 
-    def admit(self, connection: _Held) -> bool:
+    def admit(self, connection: _Seat) -> bool:
         """Give a new connection a place; False if there is none."""
         taken = [each for each in self._by_handler.values() if not each.reserved]
         own = [each for each in taken if each.address == connection.address]
@@ -103,12 +103,12 @@ class Connections:
         self._by_handler[connection.handler] = connection
         return True
 
-    def forget(self, connection: _Held) -> None:
+    def forget(self, connection: _Seat) -> None:
         """A connection is lost."""
         self._by_handler.pop(connection.handler, None)
 
 
-def _makes_room(connections: list[_Held]) -> bool:
+def _makes_room(connections: list[_Seat]) -> bool:
     for each in connections:
         if each.idle:
             each.drop()
@@ -116,7 +116,7 @@ def _makes_room(connections: list[_Held]) -> bool:
     return False
 
 
-class _Held(asyncio.Protocol):
+class _Seat(asyncio.Protocol):
     """One connection.
 
     Args:
