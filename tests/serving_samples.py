@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx_samples import design_for, live_policy, update_for
+from runs import COMMAND
 
 from headrace.config import BehaviorSettings
 from headrace.pipeline.policies.export import export_policy
@@ -54,3 +60,30 @@ async def serving(*references: Path | str, **options: Any) -> AsyncIterator[Poli
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+
+
+@contextmanager
+def served(folder: Path, *arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command, and what it has said up to the line that says that it serves."""
+    line = [sys.executable, str(COMMAND), "--serve", *map(str, arguments)]
+    with subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = ""
+            while "Serving" not in said:
+                more = process.stdout.readline()
+                assert more, said
+                said += more
+            yield process, said
+        finally:
+            process.kill()
+
+
+def post(url: str, body: Any, **headers: str) -> tuple[int, Any]:
+    """The status of an answer of a policy server, and what it says."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)

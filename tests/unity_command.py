@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from run_configs import changed
 from run_folders import read_whole_checkpoint
-from unity_runs import BUILD, free_port
+from runs import PATIENCE_S
+from unity_runs import BUILD, free_port, is_free
 
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
@@ -68,3 +72,28 @@ def assert_saved(run_folder, at_least=1):
     states = read_whole_checkpoint(run_folder)
     assert states.keys() == {"trainer@learner-Simple"}
     assert newest_checkpoint(run_folder / "checkpoints").steps["Simple"] >= at_least
+
+
+class Editor:
+    """The stand-in as the Unity Editor: somebody else starts it, and it calls port 5004."""
+
+    def __init__(self, *arguments):
+        line = [sys.executable, str(BUILD.parent), "--mlagents-port", "5004", *map(str, arguments)]
+        self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL)
+
+    def wait(self):
+        return self._process.wait(PATIENCE_S)
+
+    def end(self):
+        self._process.kill()
+        self._process.wait()
+
+
+def in_editor(tmp_path, **changes):
+    """As `unity`, in the Editor."""
+    plain = unity(tmp_path, num_envs=1, **changes)
+    plain["env_settings"] = {"timeout_wait": 30, "seed": 5}
+    return plain
+
+
+NEEDS_PORT_5004 = pytest.mark.skipif(not is_free(5004), reason="somebody listens on the Editor's port")

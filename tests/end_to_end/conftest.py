@@ -9,6 +9,7 @@ import pytest
 import runs
 import torch
 from runs import Command
+from unity_command import Editor
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,3 +40,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     yield start
     for command in begun:
         command.end()
+
+
+@pytest.fixture
+def press_play() -> Iterator[Callable[..., Editor]]:
+    """Starts the Editor's stand-in."""
+    begun: list[Editor] = []
+
+    def press(*arguments):
+        begun.append(Editor(*arguments))
+        return begun[-1]
+
+    yield press
+    for editor in begun:
+        editor.end()

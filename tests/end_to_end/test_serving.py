@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from contextlib import contextmanager
 
 import grpc
 import pytest
-from runs import COMMAND
-from serving_samples import expected, write_model
+from serving_samples import expected, post, served, write_model
 
 from headrace.pipeline.cli import main
 from headrace.pipeline.serving import grpc_server
-
-
-@contextmanager
-def served(folder, *arguments):
-    """The command, and what it has said up to the line that says that it serves."""
-    line = [sys.executable, str(COMMAND), "--serve", *map(str, arguments)]
-    with subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            assert process.stdout is not None
-            said = ""
-            while "Serving" not in said:
-                more = process.stdout.readline()
-                assert more, said
-                said += more
-            yield process, said
-        finally:
-            process.kill()
-
-
-def ask(url, body, **headers):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
 
 
 def test_models_answer_until_the_server_is_told_to_end(tmp_path):
@@ -56,7 +23,7 @@ def test_models_answer_until_the_server_is_told_to_end(tmp_path):
         assert "token" not in said
         url = re.search(r"HTTP: (http://127\.0\.0\.1:\d+/)", said)[1]
         for name, decision in wanted.items():
-            status, answer = ask(f"{url}api/models/{name}/act", {"observations": [[[1, 2, 3]]]})
+            status, answer = post(f"{url}api/models/{name}/act", {"observations": [[[1, 2, 3]]]})
             assert status == 200
             assert answer["continuous"][0] == pytest.approx(decision.actions.continuous[0].tolist(), rel=1e-5)
         port = re.search(r"gRPC: port (\d+)", said)[1]
@@ -74,8 +41,8 @@ def test_beyond_this_machine_it_has_a_token(tmp_path):
     with served(tmp_path, tmp_path, "--listen=all:0") as (process, said):
         url, token = re.search(r"HTTP: (http://\S+/)\ngRPC: port \d+\ntoken: (\S+)\n", said).groups()
         asked = {"observations": [[[1, 2, 3]]]}
-        assert ask(f"{url}api/models/Ball/act", asked)[0] == 401
-        assert ask(f"{url}api/models/Ball/act", asked, Authorization=f"Bearer {token}")[0] == 200
+        assert post(f"{url}api/models/Ball/act", asked)[0] == 401
+        assert post(f"{url}api/models/Ball/act", asked, Authorization=f"Bearer {token}")[0] == 200
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)  # as `timeout` and terminals do, which tell the group as well
         assert process.wait(30) == 0

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import uuid
 
 import pytest
 from run_configs import INLINE
 from run_folders import weights_digest
-from runs import PATIENCE_S, assert_no_children, run_here
-from unity_command import LONG, assert_saved, restarts, unity
-from unity_runs import BUILD, is_free, reports
+from runs import assert_no_children, run_here
+from unity_command import LONG, NEEDS_PORT_5004, assert_saved, in_editor, restarts, unity
+from unity_runs import reports
 
 from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
@@ -158,46 +154,7 @@ def test_two_teams_play_each_other(tmp_path):
 # The Editor. ---------------------------------------------------------------------------------------------------------
 
 
-class Editor:
-    """The stand-in as the Unity Editor: somebody else starts it, and it calls port 5004."""
-
-    def __init__(self, *arguments):
-        mark = {"UNITY_CLIENT_PYTHON": sys.executable, "HEADRACE_EDITOR": uuid.uuid4().hex}
-        line = [f"{BUILD}.x86_64", "--mlagents-port", "5004", *map(str, arguments)]
-        self._process = subprocess.Popen(line, env={**os.environ, **mark}, stdout=subprocess.DEVNULL)
-
-    def wait(self):
-        return self._process.wait(PATIENCE_S)
-
-    def end(self):
-        self._process.kill()
-        self._process.wait()
-
-
-@pytest.fixture
-def press_play():
-    """Starts the Editor's stand-in."""
-    begun = []
-
-    def press(*arguments):
-        begun.append(Editor(*arguments))
-        return begun[-1]
-
-    yield press
-    for editor in begun:
-        editor.end()
-
-
-def in_editor(tmp_path, **changes):
-    plain = unity(tmp_path, num_envs=1, **changes)
-    plain["env_settings"] = {"timeout_wait": 30, "seed": 5}
-    return plain
-
-
-needs_port_5004 = pytest.mark.skipif(not is_free(5004), reason="somebody listens on the Editor's port")
-
-
-@needs_port_5004
+@NEEDS_PORT_5004
 @pytest.mark.parametrize("deterministic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_editor_being_stopped_ends_the_run_in_order(start, tmp_path, press_play, deterministic):
     command = start(in_editor(tmp_path, pipeline__deterministic=deterministic, **LONG))
@@ -212,7 +169,7 @@ def test_the_editor_being_stopped_ends_the_run_in_order(start, tmp_path, press_p
 
 
 @pytest.mark.slow
-@needs_port_5004
+@NEEDS_PORT_5004
 def test_the_end_of_training_lets_the_editor_go_on(start, tmp_path, press_play):
     command = start(in_editor(tmp_path, **INLINE))
     command.until(lambda: "Listening on port 5004" in command.output, "the word that it listens")
