@@ -36,7 +36,7 @@ fast: $(VENV)/.installed-dev ## install, then run the tests that need no seconds
 windows: ## run a part of the tests in CPython for Windows, under Wine, which takes root and 4 GB to build; skipped where it can't be
 	@PYTHON=$(PYTHON) tests/windows/setup.sh $(WINDOWS); status=$$?; \
 	if [ $$status = 3 ]; then echo "make windows: skipped, see the reason above"; exit 0; fi; \
-	[ $$status = 0 ] && timeout 7200 tests/windows/run.sh $(WINDOWS) -m pytest -p no:cacheprovider -n 2 --dist loadfile \
+	[ $$status = 0 ] && timeout -k 10 7200 tests/windows/run.sh $(WINDOWS) -m pytest -p no:cacheprovider -n 2 --dist loadfile \
 		--timeout-method thread -m "not slow and (windows or windows_too)" $(ARGS)
 
 check: $(VENV)/.installed-dev ## lint, formatting and types, those of the tests too
