@@ -14,6 +14,7 @@ from queue_child import child
 from queue_conformance import number_of, numbered
 from shared_ends import SLAB, shared_queue
 from virtual_time import until_blocked
+from wine import needs_ends_of_sockets
 
 from headrace.queues import codec, links
 from headrace.queues.errors import QueueClosed, ShapeError
@@ -26,6 +27,7 @@ from headrace.queues.slabs import LinkSpec
 virtual_time = pytest.mark.virtual_time
 
 
+@needs_ends_of_sockets
 @pytest.mark.lengthy
 async def test_a_producer_that_is_killed_breaks_its_link_and_what_it_had_put_is_drained():
     theirs, ours = make_link(LinkSpec(3, SLAB))
@@ -42,6 +44,7 @@ async def test_a_producer_that_is_killed_breaks_its_link_and_what_it_had_put_is_
             assert number_of(first) == 0  # its memory stays
 
 
+@needs_ends_of_sockets
 @pytest.mark.lengthy
 async def test_a_new_producer_takes_over_the_link_of_one_that_was_killed():
     theirs, ours = make_link(LinkSpec(2, SLAB, spare=2))
@@ -67,6 +70,7 @@ async def test_a_new_producer_takes_over_the_link_of_one_that_was_killed():
     assert number_of(kept) == 0
 
 
+@needs_ends_of_sockets
 @pytest.mark.lengthy
 async def test_a_new_receiver_takes_the_place_of_one_that_was_killed():
     ours, theirs = make_link(LinkSpec(2, SLAB, spare=2))
@@ -112,6 +116,7 @@ def test_a_successor_skips_what_a_dead_receiver_has_half_read(cut):
         assert links.read_item(found[1][1], LinkSpec(1, SLAB)) == (0, {"kind": "new"})
 
 
+@needs_ends_of_sockets
 @pytest.mark.lengthy
 async def test_a_sender_whose_receiver_is_killed_gets_queue_closed():
     ours, theirs = make_link(LinkSpec(1, SLAB, spare=1))
