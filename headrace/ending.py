@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 if sys.platform == "win32":
     REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
@@ -66,6 +68,41 @@ def _end(number: int, _: object) -> None:
             with suppress(Exception):
                 cleanup()
         program = os.path.splitext(os.path.basename(sys.argv[0]))[0]
-        with suppress(OSError):  # whatever `sys.stderr` is at now
-            os.write(2, f"[ERROR] {program}: ended at once, by {signal.Signals(number).name}\n".encode())
+        _say(f"[ERROR] {program}: ended at once, by {signal.Signals(number).name}")
     os._exit(AT_ONCE)
+
+
+# The end of a process whose status is known.
+
+NAMED_S, ENDED_S = 5.0, 30.0
+"""Seconds after which is named what keeps this process from ending, and after which it ends all the same."""
+
+
+def end_in_time(status: int) -> None:
+    """Let this process end soon, with its status, whatever threads and exit handlers users' code has left."""
+
+    def watch() -> None:
+        never = threading.Event()
+        never.wait(NAMED_S)
+        _say(f"[WARNING] All is done, but this process is kept by {_kept_by()}. It ends in {ENDED_S - NAMED_S:.0f} s.")
+        never.wait(ENDED_S - NAMED_S)
+        os._exit(status)
+
+    threading.Thread(target=watch, name="the end in time", daemon=True).start()
+
+
+def _kept_by() -> str:
+    """Whom the interpreter waits for: threads, and after them exit handlers."""
+    main, calls = threading.main_thread(), sys._current_frames()
+    threads = [each for each in threading.enumerate() if each is not main and not each.daemon]
+    named = [f"the thread {each.name!r}{_place(calls.get(each.ident or 0))}" for each in threads]
+    return " and ".join(named) or f"an exit handler{_place(calls.get(main.ident or 0))}"
+
+
+def _place(call: FrameType | None) -> str:
+    return "" if call is None else f" (at {call.f_code.co_filename}:{call.f_lineno}, in {call.f_code.co_name})"
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # whatever `sys.stderr` is at now
+        os.write(2, f"{line}\n".encode())

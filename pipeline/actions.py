@@ -22,7 +22,7 @@ from headrace.config.listen import is_origin
 from headrace.config.load import convert
 from headrace.pipeline.command import ML_AGENTS, Request, contradictions, parse, program, read_request
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.common.output import close_output, complain
+from headrace.pipeline.common.output import close_output, complain, say
 from headrace.pipeline.common.process import use_one_thread
 from headrace.surroundings import absolute, shown
 
@@ -169,12 +169,12 @@ def _tournament(players: Sequence[str], request: Request) -> int:
         return 130
     if not table.results:
         raise CommandError("--tournament: ended before a game was")
-    print(standings_table(table.standings()), flush=True)
+    say(standings_table(table.standings()))
     settings = table.config.checkpoint_settings
     named = ("checkpoint_settings", "run_id") in [each.path for each in request.overrides if isinstance(each, Override)]
     folder = absolute(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
     try:
-        print("\n".join(map(str, table.write(folder))), flush=True)
+        say("\n".join(map(shown, table.write(folder))))
     except OSError as error:
         raise CommandError(f"--tournament: {folder} can't be written: {error.strerror}") from error
     return 0
@@ -291,7 +291,7 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
     try:
         for name, behavior in result.behaviors.items():
             if behavior.export is not None:
-                print(f"[INFO] {name}: {behavior.step} steps, policy in {shown(behavior.export)}", flush=True)
+                say(f"[INFO] {name}: {behavior.step} steps, policy in {shown(behavior.export)}")
     except OSError:  # the console has said so; the run is whole all the same
         close_output()
     return 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from headrace.ending import ended_at_once
+from headrace.ending import end_in_time, ended_at_once
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ended_at_once(for_good=arguments is None):
         from headrace.pipeline.common.output import speaking
 
-        return speaking(_follow)(arguments)
+        status = speaking(_follow)(arguments)
+        if arguments is None:
+            end_in_time(status)
+        return status
 
 
 def gdrl() -> int:
@@ -30,7 +33,9 @@ def gdrl() -> int:
     with ended_at_once(for_good=True):
         from headrace.pipeline.gdrl.command import main
 
-        return main()
+        status = main()
+        end_in_time(status)
+        return status
 
 
 def _follow(arguments: Sequence[str] | None) -> int:

@@ -18,6 +18,7 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.common.kept_state import kept_state
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
@@ -141,7 +142,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
     if unknown := parts.keys() - known:
         raise TypeError(f"no part of a run: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     try:
-        with kept_surroundings():
+        with kept_surroundings(), kept_state():
             loaded = config if isinstance(config, RunConfig) else load_config(config)
             loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
             with started_early(loaded):

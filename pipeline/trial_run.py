@@ -24,12 +24,12 @@ from headrace.config.errors import KeyPath
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import acts
+from headrace.pipeline.common.kept_state import OURS
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.references import key_of
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.reporting.console import OURS
 from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
 from headrace.pipeline.run import never_met
 from headrace.pipeline.run_folder.checkpoint import CheckpointError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from headrace.config.pipeline import MainSilence
 from headrace.ending import AT_ONCE
 from headrace.pipeline.command.parser import program
 from headrace.pipeline.common.loop_watch import LoopWatch
+from headrace.pipeline.common.output import complain, own_stream
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.hosts.process_cleanup import mark_of
 from headrace.process_tree import end_children
@@ -100,8 +100,7 @@ class _Receiver:
 def end_process(words: str, status: int) -> None:
     """End this process without a further step in its other threads, which may never come; its hosts die with it."""
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"[ERROR] {program()}: {words}\n")
-        sys.stderr.flush()
-        sys.stdout.flush()
+        complain(f"[ERROR] {program()}: {words}")
+        own_stream("stdout").flush()
     end_children()
     os._exit(status)

@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from headrace.config.pipeline import PAUSE_S, STARTING_FACTOR, MainSilence
+from headrace.pipeline.common.kept_state import put_back
 from headrace.stages.activity import activities, activity_in, most_silent
 from headrace.stages.errors import innermost_of_user
 
@@ -177,7 +178,11 @@ class LoopWatch:
 
     def _ask(self) -> None:
         self._answered.clear()
-        self._loop.call_soon_threadsafe(self._answered.set)
+        self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._answered.set()
+        put_back()
 
     def _insist(self, held: float) -> None:
         """What holds the event loop was interrupted without effect."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import errno
+import logging
 import os
 import stat
 import sys
@@ -24,6 +25,24 @@ _ALIKE = {"→": "->", "←": "<-", "↔": "<->", "×": "x", "–": "-", "—": 
 _ALIKE |= {"≤": "<=", "≥": ">=", "≠": "!=", "±": "+-", "’": "'", "‘": "'", "“": '"', "”": '"', "\u00a0": " "}
 """Typographic signs and what is written where they can't be."""
 _ERRORS = "headrace.alike"
+
+
+_own: dict[str, Any] = {}
+"""The prepared streams of a command, by name, while it runs."""
+
+
+def own_stream(name: str) -> Any:
+    """Return `stdout` or `stderr` as the command began with it, whatever code of users has put in its place or closed.
+
+    The live table's stands in its place, as lines are to appear above the table.
+    """
+    present, own = getattr(sys, name), _own.get(name)
+    if own is None or type(present).__module__.startswith("rich."):
+        return present
+    if own.closed:
+        number = ("stdin", "stdout", "stderr").index(name)
+        own = _own[name] = open(number, "w", encoding="utf-8", errors=_ERRORS, closefd=False)  # noqa: SIM115
+    return own
 
 
 def prepare_output(platform: str = sys.platform) -> None:
@@ -51,53 +70,86 @@ def speaking(main: Callable[P, int]) -> Callable[P, int]:
     @wraps(main)
     def command(*args: P.args, **kwargs: P.kwargs) -> int:
         prepare_output()
-        status, failed = 0, None
+        _own.update(stdout=sys.stdout, stderr=sys.stderr)
         try:
-            with kept_surroundings():
-                status = main(*args, **kwargs)
-        except OSError as error:
-            failed = error
-        trouble = _trouble_of_output("" if failed is None else "\n")
-        if failed is not None and trouble is None:
-            raise failed
-        if trouble is not None:
-            close_output()
-            if not _has_no_reader(trouble):
-                complain(f"[ERROR] standard output can't be written: {trouble.strerror}")
-                return status or 1
-        return status
+            return _spoken(lambda: main(*args, **kwargs))
+        finally:
+            _own.clear()
 
     return command
+
+
+def _spoken(main: Callable[[], int]) -> int:
+    status, failed = 0, None
+    try:
+        with kept_surroundings():
+            status = main()
+    except OSError as error:
+        failed = error
+    trouble = _trouble_of_output("" if failed is None else "\n")
+    if failed is not None and trouble is None:
+        raise failed
+    if trouble is not None:
+        close_output()
+        if not _has_no_reader(trouble):
+            complain(f"[ERROR] standard output can't be written: {trouble.strerror}")
+            return status or 1
+    return status
 
 
 def _trouble_of_output(text: str) -> OSError | None:
     """Write the rest of standard output and a text; return the error that this meets."""
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        _write("stdout", text)
     except OSError as error:
         return error
     return None
 
 
+def _write(name: str, text: str) -> None:
+    stream = own_stream(name)
+    stream.write(text)
+    stream.flush()
+
+
+def say(text: object) -> None:
+    """Write a line to standard output.
+
+    Raises:
+        OSError: if it can't be written.
+    """
+    _write("stdout", f"{text}\n")
+
+
 def complain(text: object) -> None:
     """Write a line to standard error; the line is lost, without an error, where standard error has no reader."""
     with suppress(OSError):
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        _write("stderr", f"{text}\n")
 
 
 def tell_user(text: str) -> None:
     """Write a line to standard output and nowhere else: what no log may hold; lost where that has no reader."""
     with suppress(OSError):
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        say(text)
+
+
+class EveryRecord(logging.Formatter):
+    """Formats any record of a log; one whose arguments don't fit its text is written with what is wrong."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
+        try:
+            text = super().format(record)
+        except Exception as error:
+            where = f"{record.pathname}:{record.lineno}"
+            text = f"{record.msg!r} can't be logged with {record.args!r} (at {where}): {type(error).__name__}: {error}"
+        return text.encode(errors="backslashreplace").decode()  # what is no UTF-8, as of a file's name
 
 
 def close_output() -> None:
     """Let nobody stumble over what could not be written to standard output, at the exit neither."""
     with suppress(OSError, ValueError):  # a stream of an IDE or a notebook has no descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), own_stream("stdout").fileno())
 
 
 def _has_no_reader(error: OSError) -> bool:

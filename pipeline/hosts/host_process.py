@@ -23,7 +23,7 @@ from typing import Any
 
 import msgpack
 
-from headrace.pipeline.common.output import complain
+from headrace.pipeline.common.output import EveryRecord, complain
 from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import ControlEnd, SocketControl
@@ -163,6 +163,7 @@ class ControlLogHandler(logging.Handler):
 
     def __init__(self, control: ControlEnd) -> None:
         super().__init__()
+        self.setFormatter(EveryRecord())
         self._control = control
         self._pid = os.getpid()
 

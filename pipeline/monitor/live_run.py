@@ -13,8 +13,8 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
+from headrace.pipeline.common.kept_state import OURS
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
-from headrace.pipeline.reporting.console import OURS
 from headrace.pipeline.reporting.history import History
 
 LATE_S = 60.0

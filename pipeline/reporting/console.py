@@ -6,7 +6,6 @@ The live table for terminals is `progress`; these lines appear above it. Without
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import TextIO
 
 from headrace.pipeline.common.errors import RunError, RunFailed
+from headrace.pipeline.common.kept_state import OURS, keeping_handler
+from headrace.pipeline.common.output import EveryRecord, own_stream
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 
 log = logging.getLogger(__name__)
 
-OURS = "headrace"
-"""The logger that all of ours pass their records to."""
 DETAIL = "detail"
 """Attribute of a record that is for the log's file: `extra={DETAIL: True}`."""
 PLAIN_FORMAT = "[%(levelname)s] %(message)s"
@@ -49,14 +48,14 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         try:
-            stream = self._stream or sys.stdout
+            stream = self._stream or own_stream("stdout")
             stream.write(self.format(record) + "\n")
             stream.flush()
         except OSError as error:
             if not self._failed:
                 self._failed = True
                 with suppress(OSError, AttributeError):  # there may be no other place to say it
-                    sys.stderr.write(
+                    own_stream("stderr").write(
                         f"[WARNING] {self._called} can't be written: {error.strerror}. Training goes on.\n"
                     )
         except Exception:  # as every handler of the standard library does: a log line never ends the program
@@ -70,7 +69,7 @@ class ConsoleHandler(logging.Handler):
                 self._stream.close()
 
 
-class LevelledLines(logging.Formatter):
+class LevelledLines(EveryRecord):
     """Begins each line of a warning or error with its level; others, such as the hyperparameters, are one block."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -216,7 +215,8 @@ def _heard_by(handler: logging.Handler, logger: logging.Logger) -> Iterator[None
         _files.append(handler)
         logger.addHandler(handler)
     try:
-        yield
+        with keeping_handler(logger, handler):
+            yield
     finally:
         with _files_lock:
             logger.removeHandler(handler)

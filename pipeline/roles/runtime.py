@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from headrace.pipeline.common.kept_state import keep_state, put_back
 from headrace.pipeline.common.process import read_usage
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import HostFailed, HostFinished, OpenEdge, Preparing, StatisticsReport
@@ -82,6 +83,7 @@ class Host(ABC):
 
     async def run(self) -> bool:
         """Run to the end, and report to main how it ended; True if it ended well."""
+        keep_state()
         PREPARES.set(lambda begins: self.control.send(Preparing(begins)))
         try:
             await _beside(self.plan.name, self._work(), self._listen(), self._report_periodically())
@@ -102,6 +104,7 @@ class Host(ABC):
 
     def report(self) -> None:
         """Send the statistics gathered since the last report, and the counts of queues."""
+        put_back()
         queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
         used = read_usage(os.getpid())
         self.control.send(

@@ -33,6 +33,18 @@ with ended_at_once(for_good=True):
 signal.raise_signal(signal.SIGINT)
 sys.exit(3)
 """
+LEFT = """
+import sys, threading
+from headrace import ending
+ending.NAMED_S, ending.ENDED_S = 0.01, 0.02
+
+def waits():
+    threading.Event().wait()
+
+HOW
+ending.end_in_time(3)
+sys.exit(3)
+"""
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,3 +70,16 @@ def test_handlers_are_as_before_afterwards():
     with ended_at_once():
         assert [signal.getsignal(each) for each in REQUESTS] != before
     assert [signal.getsignal(each) for each in REQUESTS] == before
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ("threading.Thread(target=waits, name='of users').start()", "the thread 'of users' (at "),
+        ("import atexit; atexit.register(waits)", "an exit handler (at "),
+    ],
+)
+def test_what_users_code_has_left_keeps_a_process_for_seconds_and_is_named(how, named):
+    done = run(LEFT.replace("HOW", how))
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"[WARNING] All is done, but this process is kept by {named}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from headrace import protocol
 from headrace.pipeline import cli
-from headrace.pipeline.common.output import complain, prepare_output, speaking
+from headrace.pipeline.common.output import EveryRecord, complain, prepare_output, speaking
 from headrace.pipeline.gdrl import command as gdrl
 from headrace.pipeline.hosts import child
 from headrace.pipeline.main import subprocess_entry
@@ -199,3 +200,48 @@ def test_a_process_that_runs_the_user_s_code_prepares_its_output_first(monkeypat
     monkeypatch.setattr(entry, "prepare_output", prepare)
     with pytest.raises(PreparedError):
         entry.main(*arguments)
+
+
+CHANGED = """
+import io, sys
+from headrace.pipeline.common.output import complain, say, speaking
+from headrace.pipeline.reporting.console import configure_logging, log
+
+@speaking
+def main():
+    configure_logging()
+    CHANGE
+    log.warning("logged")
+    say("said")
+    complain("complained")
+    return 0
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "sys.stdout, sys.stderr = io.StringIO(), None",
+        "sys.stdout, sys.stderr = None, io.StringIO()",
+        "sys.stdout.close(); sys.stderr.close()",
+    ],
+)
+def test_a_command_writes_to_the_streams_that_it_began_with(change):
+    command = [sys.executable, "-c", CHANGED.replace("CHANGE", change)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[WARNING] logged\nsaid\n", "complained\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "written"),
+    [
+        ("%d agents", ("no number",), "'%d agents' can't be logged with ('no number',) (at "),
+        ("lost %s", ("\udcff",), "lost \\udcff"),
+    ],
+)
+def test_every_record_is_written(text, arguments, written):
+    record = logging.LogRecord("mine", logging.INFO, "mine.py", 3, text, arguments, None)
+    assert EveryRecord().format(record).startswith(written)

@@ -1,0 +1,159 @@
+"""What all code of a process shares and Headrace depends on: kept as it was when users' code began to run.
+
+An environment may change it at any moment, as a rule without meaning Headrace: it configures its own log, or imports a
+package that does. It is looked at about once a second, put back where it was changed, and that is said once.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from headrace.ending import REQUESTS
+
+log = logging.getLogger(__name__)
+
+OURS = "headrace"
+"""The logger that all of ours pass their records to."""
+_PutBack = Callable[[], bool]
+"""Puts one thing back; returns True if it had been changed."""
+
+_kept: KeptState | None = None
+
+
+class KeptState:
+    """The state of now."""
+
+    def __init__(self) -> None:
+        self.things = [*_things()]
+        """Name, and what puts it back."""
+        self._said: set[str] = set()
+
+    def put_back(self) -> None:
+        """Put back what was changed; in the thread that runs the event loop."""
+        changed = [name for name, put_back in self.things if put_back()]
+        for name in changed:
+            if name not in self._said:
+                self._said.add(name)
+                log.warning("Your code has changed %s for the whole process. Headrace needs it: put back.", name)
+
+
+def keep_state() -> None:
+    """Keep the state of now for as long as this process lives, unless one is kept."""
+    global _kept
+    _kept = _kept or KeptState()
+
+
+@contextmanager
+def kept_state() -> Iterator[None]:
+    """Keep the state of now within, unless one is kept."""
+    global _kept
+    before = _kept
+    keep_state()
+    try:
+        yield
+    finally:
+        put_back()
+        _kept = before
+
+
+@contextmanager
+def keeping_handler(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
+    """Keep a handler of a logger, too, within."""
+    things = [] if _kept is None else _kept.things
+    thing = (f"the handlers of the logger {logger.name!r}", partial(_hold, logger.handlers, [handler]))
+    things.append(thing)
+    try:
+        yield
+    finally:
+        things.remove(thing)
+
+
+def put_back() -> None:
+    """Put back what was changed of the state that is kept."""
+    if _kept is not None:
+        _kept.put_back()
+
+
+def _things() -> Iterator[tuple[str, _PutBack]]:
+    yield "logging.disable()", _attribute(logging.root.manager, "disable")
+    yield f"loggers below {OURS!r}", _enable_loggers
+    for logger in (logging.getLogger(OURS), logging.root):
+        if handlers := [each for each in logger.handlers if _is_ours(each)]:
+            yield f"the handlers of the logger {logger.name!r}", partial(_hold, logger.handlers, handlers)
+            yield f"the level of the logger {logger.name!r}", partial(_lower, logger, logger.level)
+    if threading.current_thread() is threading.main_thread():
+        yield from _signals()
+    limit = sys.getrecursionlimit()
+    yield "sys.setrecursionlimit()", partial(_allow_recursion, limit)
+    yield "sys.path", partial(_hold, sys.path, [*sys.path])
+    yield "sys.meta_path", partial(_hold, sys.meta_path, [*sys.meta_path])
+    for name in ("monotonic", "perf_counter"):
+        yield f"time.{name}()", _attribute(time, name)
+
+
+def _is_ours(thing: object) -> bool:
+    return (getattr(thing, "__module__", None) or "").startswith(f"{OURS}.")
+
+
+def _signals() -> Iterator[tuple[str, _PutBack]]:
+    """What we have made of signals, and that a write to what has ended is an error and not the end."""
+    for number in REQUESTS:
+        if _is_ours(handler := signal.getsignal(number)):
+            yield f"what {number.name} does", partial(_handle, number, handler)
+    pipe: Any = getattr(signal, "SIGPIPE", None)
+    if pipe is not None and signal.getsignal(pipe) == signal.SIG_IGN:
+        yield "what SIGPIPE does", partial(_handle, pipe, signal.SIG_IGN)
+
+
+def _attribute(of: object, name: str) -> _PutBack:
+    kept = getattr(of, name)
+
+    def put_back() -> bool:
+        changed: bool = getattr(of, name) != kept
+        setattr(of, name, kept)
+        return changed
+
+    return put_back
+
+
+def _hold(places: list[Any], kept: list[Any]) -> bool:
+    missing = [each for each in kept if each not in places]
+    places.extend(missing)
+    return bool(missing)
+
+
+def _lower(logger: logging.Logger, level: int) -> bool:
+    changed = logger.level > level
+    if changed:
+        logger.setLevel(level)
+    return changed
+
+
+def _enable_loggers() -> bool:
+    ours = [logging.getLogger(name) for name in [*logging.root.manager.loggerDict] if name.startswith(f"{OURS}.")]
+    disabled = [logger for logger in (logging.getLogger(OURS), *ours) if logger.disabled]
+    for logger in disabled:
+        logger.disabled = False
+    return bool(disabled)
+
+
+def _handle(number: signal.Signals, handler: Any) -> bool:
+    changed: bool = signal.getsignal(number) != handler
+    if changed:
+        signal.signal(number, handler)
+    return changed
+
+
+def _allow_recursion(limit: int) -> bool:
+    changed = sys.getrecursionlimit() < limit
+    if changed:
+        sys.setrecursionlimit(limit)
+    return changed

@@ -1,0 +1,136 @@
+"""What Headrace needs of its process is put back where code of users has changed it, and that is said once."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import logging
+import logging.config
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from headrace.pipeline.common.kept_state import kept_state, put_back
+from headrace.pipeline.common.signals import requests_received
+from headrace.pipeline.reporting.console import configure_logging, logged_to
+
+OURS = logging.getLogger("headrace")
+PART = logging.getLogger("headrace.stages.loop")
+
+
+def disable_loggers():
+    logging.config.dictConfig({"version": 1})  # which disables those that are there
+
+
+@contextmanager
+def as_before():
+    """Nothing of what a test changes stays."""
+    handlers = [(logger, logger.level, [*logger.handlers], logger.propagate) for logger in (OURS, logging.root)]
+    lists: list[tuple[Any, list[Any]]] = [(each, [*each]) for each in (sys.path, sys.meta_path)]
+    clock, limit = time.monotonic, sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        for name in [*logging.root.manager.loggerDict]:
+            logging.getLogger(name).disabled = False
+        for logger, level, theirs, propagate in handlers:
+            logger.handlers[:], logger.propagate = theirs, propagate
+            logger.setLevel(level)
+        for places, kept in lists:
+            places[:] = kept
+        time.monotonic = clock
+        sys.setrecursionlimit(limit)
+
+
+@pytest.fixture
+def console(capsys):
+    """The log of a command, in the run's folder too."""
+    with as_before():
+        yield configure_logging()
+
+
+CHANGES = {
+    "logging.disable()": lambda: logging.disable(logging.CRITICAL),
+    "loggers below 'headrace'": disable_loggers,
+    "the handlers of the logger 'headrace'": lambda: OURS.handlers.clear(),
+    "the level of the logger 'headrace'": lambda: OURS.setLevel(logging.CRITICAL),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_the_log_goes_on_in_the_terminal_and_in_the_folder(what, console, capsys, tmp_path):
+    with kept_state(), logged_to(tmp_path, append=False):
+        CHANGES[what]()
+        put_back()
+        PART.info("the run goes on")
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "[INFO] the run goes on"
+    assert f"Your code has changed {what} for the whole process" in said
+    assert "[INFO] the run goes on" in (tmp_path / "run_logs" / "run.log").read_text(encoding="utf-8")
+
+
+def test_it_is_said_once_however_often_it_is_changed(console, capsys):
+    with kept_state():
+        for _ in range(3):
+            OURS.setLevel(logging.ERROR)
+            put_back()
+    assert capsys.readouterr().out.count("the level of the logger 'headrace'") == 1
+
+
+def test_what_a_caller_has_set_before_the_run_is_what_is_kept(console, capsys):
+    logging.disable(logging.INFO)
+    with kept_state():
+        put_back()
+        PART.info("not to be said")
+    assert capsys.readouterr().out == ""
+
+
+def test_folders_of_modules_and_finders_that_are_gone_are_there_again(console, capsys):
+    path, finders = [*sys.path], [*sys.meta_path]
+    with kept_state():
+        sys.path[:] = ["of-users"]
+        sys.meta_path.clear()
+        put_back()
+        assert sys.path == ["of-users", *path], "what was added stays first"
+        assert sys.meta_path == finders
+        assert importlib.machinery.PathFinder in sys.meta_path
+
+
+def test_clocks_and_the_depth_of_calls_are_as_they_were(console):
+    clock, limit = time.monotonic, sys.getrecursionlimit()
+    with kept_state():
+        time.monotonic = lambda: 0.0
+        sys.setrecursionlimit(limit // 2)
+        put_back()
+        assert time.monotonic is clock
+        assert sys.getrecursionlimit() == limit
+        sys.setrecursionlimit(2 * limit)
+        put_back()
+        assert sys.getrecursionlimit() == 2 * limit, "more is no harm"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="these signals are POSIX's")
+@pytest.mark.parametrize("foreign", [signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler])
+def test_requests_to_end_are_received_again(foreign, console):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
+    with requests_received(lambda: None), kept_state():
+        ours = [signal.getsignal(number) for number in numbers]
+        for number in numbers:
+            signal.signal(number, foreign)
+        put_back()
+        assert [signal.getsignal(number) for number in numbers] == ours
+
+
+def test_signals_that_a_caller_handles_are_the_callers(console, capsys):
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with kept_state():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            put_back()
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
