@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -345,6 +347,8 @@ def _named(value: Any, path: KeyPath) -> str:
     """Name a class or function, so that other processes can import it; an object that merely can be called has none."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if module == "__main__":
+        if _is_guarded(name):
+            raise _refused(path, _not_importable(value, name, None, "defined below `if __name__ == '__main__':`"))
         module = main_module()
     bound = getattr(value, "__self__", None)
     importable = name and module and "<" not in name and (bound is None or isinstance(bound, type | ModuleType))
@@ -353,7 +357,21 @@ def _named(value: Any, path: KeyPath) -> str:
     return f"{module}:{name}"
 
 
-def _not_importable(value: Any, name: str, bound: object) -> str:
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _is_guarded(name: str) -> bool:
+    """True if the script defines a name where it is started alone, and not where it is imported."""
+    try:
+        tree = ast.parse(Path(sys.modules["__main__"].__file__ or "").read_bytes())
+    except (AttributeError, OSError, SyntaxError, ValueError):  # of a notebook, an interpreter
+        return False
+    guards = [each for each in tree.body if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test)]
+    guarded = {each.name for guard in guards for each in guard.body if isinstance(each, _DEFINES)}
+    return name in guarded - {each.name for each in tree.body if isinstance(each, _DEFINES)}
+
+
+def _not_importable(value: Any, name: str, bound: object, where: str = "") -> str:
     """Say what something that can be called is, why it can't be used, and what to write instead."""
     around, _, inner = name.rpartition(".<locals>.")
     meant, more = name.rpartition(".")[2], ""
@@ -366,6 +384,8 @@ def _not_importable(value: Any, name: str, bound: object) -> str:
         what = "a lambda"
     elif around:
         what = f"{inner}, defined within {around}"
+    elif where:
+        what = f"{name}, {where}"
     else:
         what = name if bound is None else f"{name}, bound to an object"
     return (

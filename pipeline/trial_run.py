@@ -8,7 +8,9 @@ one event loop, and what reaches others (writers, pages, recordings) is left out
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -66,6 +68,9 @@ class Remark:
     """The key of the YAML at fault, if one is."""
 
 
+_FULL = os.strerror(errno.ENOSPC)
+
+
 def try_run(config: RunConfig, limit_s: float = 30.0, folder_of_all: str | None = None) -> list[dict[str, Any]]:
     """Try a run; returns remarks as plain data.
 
@@ -87,6 +92,11 @@ def try_run(config: RunConfig, limit_s: float = 30.0, folder_of_all: str | None 
             remarks += [Remark(each, serious=False) for each in _advice(config, EnvironmentRequest(small))]
     there, settings = str(Path(folder) / _RUN), config.checkpoint_settings
     real = str(Path(settings.results_dir) / settings.run_id)
+    if any(_FULL in each.text for each in remarks):
+        words = (
+            f"not tried to its end: {_FULL}: {Path(folder).parent}, where it is tried; let TMPDIR name another folder"
+        )
+        remarks = [Remark(words, serious=False), *(each for each in remarks if _FULL not in each.text)]
     found = [replace(each, text=each.text.replace(there, real)) for each in remarks]
     return [asdict(remark) for remark in dict.fromkeys(found)]
 

@@ -207,6 +207,14 @@ def _refuse_at_limit(error: OSError) -> None:
 
 def _file_in(folder: str, size: int) -> int:
     """An unnamed file of `size` bytes, really set aside: a lack of room must not show as SIGBUS later."""
+    try:
+        return _set_aside(folder, size)
+    except OSError as error:
+        why = f"{error.strerror}, where shared memory of {size} bytes is to lie; TMPDIR may name another folder"
+        raise OSError(error.errno, why, folder) from error
+
+
+def _set_aside(folder: str, size: int) -> int:
     with tempfile.TemporaryFile(prefix=f"headrace-{os.getpid()}-", dir=folder) as file:
         os.truncate(file.fileno(), size)
         if hasattr(os, "posix_fallocate"):

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, TextIO
 
+from headrace.pipeline.common.process import describe_limit
 from headrace.surroundings import kept_surroundings
 
 P = ParamSpec("P")
@@ -86,6 +87,9 @@ def _spoken(main: Callable[[], int]) -> int:
             status = main()
     except OSError as error:
         failed = error
+    if failed is not None and failed.errno in (errno.EMFILE, errno.ENFILE):
+        complain(f"[ERROR] {failed.strerror}: {describe_limit()}")
+        return 1
     trouble = _trouble_of_output("" if failed is None else "\n")
     if failed is not None and trouble is None:
         raise failed

@@ -18,6 +18,21 @@ from typing import Any, NamedTuple
 from headrace.place import ROOT, on_linux
 from headrace.process_tree import ProcessTree
 
+if sys.platform != "win32":
+    import resource  # here, for at the limit nothing can be imported
+
+
+def describe_limit() -> str:
+    """Say that too many files are open, how many may be, and what to do."""
+    if sys.platform == "win32":
+        return "too many files are open"
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = "" if most == resource.RLIM_INFINITY else f", without special rights up to {most}"
+    return (
+        f"the limit of {limit} open files is reached. Main needs some 100 for each actor and 50 more: raise the limit "
+        f"(`ulimit -n`{allowed}), or let fewer actors run"
+    )
+
 
 @contextmanager
 def uncollected() -> Iterator[None]:

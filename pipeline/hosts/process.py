@@ -20,6 +20,7 @@ from typing import Any
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import actor_names, decides_centrally, learner_name
+from headrace.pipeline.common.process import describe_limit
 from headrace.pipeline.control.channel import SocketControl
 from headrace.pipeline.control.messages import ControlMessage, HostFailed, HostFinished, OpenEdge
 from headrace.pipeline.hosts.child_process import ChildProcess, learner_processes, most_learner_processes, take_child
@@ -32,9 +33,6 @@ from headrace.queues.links import LinkEnd
 from headrace.queues.platform import Segment, connected_pair, write_ticket
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
-
-if sys.platform != "win32":
-    import resource  # here, for at the limit nothing can be imported
 
 SPARE_BEHAVIORS = 4
 """Behaviours beyond the listed ones that an environment may turn out to have."""
@@ -300,15 +298,3 @@ async def _start_in(
         return shared_host, shared_host
     await process.be(start_message, things)
     return process.lifeline, process
-
-
-def describe_limit() -> str:
-    """Say that too many files are open, how many may be, and what to do."""
-    if sys.platform == "win32":
-        return "too many files are open"
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = "" if most == resource.RLIM_INFINITY else f", without special rights up to {most}"
-    return (
-        f"the limit of {limit} open files is reached. Main needs some 100 for each actor and 50 more: raise the limit "
-        f"(`ulimit -n`{allowed}), or let fewer actors run"
-    )

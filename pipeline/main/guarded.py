@@ -43,7 +43,9 @@ class GuardedTasks:
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start something; if it raises, the run fails."""
-        return self.group.create_task(self._guarded(work))
+        task = self.group.create_task(self._guarded(work))
+        task.add_done_callback(lambda _: work.close())  # else Python warns of what was cancelled before it began
+        return task
 
     def run(self, runner: Coroutine[Any, Any, None]) -> None:
         """Start a runner."""

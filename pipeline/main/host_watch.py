@@ -281,6 +281,9 @@ class Learners:
 
     def ready(self, host: HostHandle, message: LearnerReady) -> None:
         """A learner is ready; if it replaces a lost one, all else goes back to its step."""
+        self._run.supervisor.alive(
+            host.plan.name, time.monotonic()
+        )  # its start is over, and its updates are to be timed
         state = self._run.behaviors[message.behavior]
         lost_at = self._lost.pop(message.behavior, None)
         if lost_at is not None:

@@ -95,9 +95,9 @@ def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
 
 def write_run_picture(folder: Path) -> None:
     """Draw a run that ends into its folder, if matplotlib is there and there is something to see; never fail."""
-    if find_spec("matplotlib") is None:
-        return
     try:
+        if find_spec("matplotlib") is None:
+            return
         run = read_run(folder)
         longest = max((len(curve["steps"]) for _, curves in _behaviors(run) for curve in curves.values()), default=0)
         picture = draw_runs([run]) if longest >= FEWEST_POINTS else None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from headrace.config import load_config
 from headrace.config.errors import ConfigError
+from headrace.place import ROOT
 
 ONE = {"behaviors": {"Ball": {"trainer_type": "ppo"}}}
 
@@ -135,3 +139,26 @@ def test_what_they_can_import_is_named_by_its_place(given, name):
 def test_what_is_wrong_is_named_by_its_key(data, expected):
     with pytest.raises(ConfigError, match=expected):
         load_config(data)
+
+
+@pytest.mark.parametrize("header", ["if __name__ == '__main__':", "if '__main__' == __name__:"])
+def test_what_a_script_defines_below_its_guard_is_refused(tmp_path, header):
+    script = tmp_path / "started.py"
+    script.write_text(
+        "from headrace.config import ConfigError, load_config\n"
+        "def top(): pass\n"
+        f"{header}\n"
+        "    def nested(): pass\n"
+        "    for each in (top, nested):\n"
+        "        try:\n"
+        "            print(load_config({'behaviors': {'B': {}}, 'environment': {'kind': 'gymnasium', 'factory': each}}).environment.factory)\n"
+        "        except ConfigError as error:\n"
+        "            print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
+    named, refused = done.stdout.splitlines()
+    assert named == "started:top"
+    assert refused.startswith(
+        "environment.factory: is nested, defined below `if __name__ == '__main__':`, which other processes can't import"
+    )

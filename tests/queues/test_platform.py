@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from full_disk import files_no_larger_than
 
 from headrace.queues import platform
 from headrace.queues.platform import (
@@ -232,3 +233,11 @@ def test_poisoning_is_switched_by_the_environment(value: str, expected: bool, mo
 
 def _target(segment: Segment) -> str:
     return os.readlink(f"/proc/self/fd/{segment.handle}")
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room is set aside otherwise")
+def test_a_folder_without_room_for_shared_memory_is_named(monkeypatch):
+    monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
+    with files_no_larger_than(4096), pytest.raises(OSError, match="TMPDIR may name another folder") as raised:
+        create_segment(1 << 20)
+    assert raised.value.filename == tempfile.gettempdir()

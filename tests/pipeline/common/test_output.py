@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -245,3 +246,11 @@ def test_a_command_writes_to_the_streams_that_it_began_with(change):
 def test_every_record_is_written(text, arguments, written):
     record = logging.LogRecord("mine", logging.INFO, "mine.py", 3, text, arguments, None)
     assert EveryRecord().format(record).startswith(written)
+
+
+def test_at_the_limit_of_open_files_a_command_says_so(capsys):
+    def main() -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    assert speaking(main)() == 1
+    assert "[ERROR] Too many open files: " in capsys.readouterr().err
