@@ -18,6 +18,8 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PrivateAttr,
     Strict,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import PydanticKnownError
@@ -128,6 +130,14 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _any_path(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    """Let a path have bytes that are no UTF-8, which stand in it as halves of pairs of surrogates."""
+    if isinstance(value, str) and not value.isascii():
+        check(value.encode(errors="replace").decode())
+        return value
+    return check(value)
+
+
 def _reference(value: object) -> object:
     if isinstance(value, str) and not is_reference(value):
         example = "'my_package.my_module:MyClass'"
@@ -157,7 +167,7 @@ Int = Annotated[int, Strict(), BeforeValidator(_whole)]
 Float = Annotated[float, Strict(), BeforeValidator(_number)]
 Text = Annotated[str, Strict(), BeforeValidator(_text)]
 Reference = Annotated[str, Strict(), BeforeValidator(_reference)]
-PathText = Annotated[Text, BeforeValidator(checked_path)]
+PathText = Annotated[Text, WrapValidator(_any_path), BeforeValidator(checked_path)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 
 PlainMap = dict[str, Any]

@@ -1,7 +1,7 @@
 """File and folder names that stand for names that users give; they are valid, and the same, on every system.
 
-Characters that Windows does not allow are escaped as in URLs (`a:b` becomes `a%3Ab`); `name_of_file` inverts that.
-Ordinary names, with spaces and letters of all languages, stay as they are.
+Characters that Windows does not allow are escaped as in URLs (`a:b` becomes `a%3Ab`, and `a%3Ab` then `a%253Ab`);
+`name_of_file` inverts that. Ordinary names, with spaces and letters of all languages, stay as they are.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?
 """Names of devices, with whatever ending."""
 _AT_END = re.compile(r"[. ]$")
 """Windows drops it."""
+_LIKE_AN_ESCAPE = re.compile(r"%(?=[0-9a-f]{2})|\A%\Z", re.IGNORECASE)
 
 
 def file_name(name: str) -> str:
-    """Return the file name for a name that the user gives; a result, given again, is returned unchanged.
+    """Return the file name for a name that the user gives, another one for each name.
 
     A name that ends in `.onnx` is escaped too, as `x.onnx` is the model of behaviour `x`.
     """
+    return portable(_LIKE_AN_ESCAPE.sub("%25", name))
+
+
+def portable(name: str) -> str:
+    """Return a name in which `%` stands for escapes alone as every system can have it; such a one is left unchanged."""
     name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
     if _DEVICE.match(name) or name.lower().endswith(".onnx"):
         at = 0 if _DEVICE.match(name) else len(name) - 1

@@ -85,6 +85,9 @@ def _about_behaviors(config: Sections) -> Iterator[Finding]:
         if name in ("", ".", "..") or any(sign in name for sign in "?/\\"):
             message = "can't be a behaviour's name, which is a folder's as well: no '?', '/' or '\\', and not empty"
             yield Finding((*_BEHAVIORS, name), message)
+        elif any("\ud800" <= sign <= "\udfff" for sign in name):
+            message = "can't be a behaviour's name: half of a pair of surrogates is no character"
+            yield Finding((*_BEHAVIORS, name), message)
 
 
 def _about_teachers(config: Sections) -> Iterator[Finding]:

@@ -24,9 +24,8 @@ from dataclasses import asdict
 from enum import IntEnum
 from typing import Any
 
-import msgpack
-
 from headrace.queues.errors import QueueError
+from headrace.queues.packing import pack, unpack
 from headrace.queues.platform import Segment, connected_pair, create_segment, open_segment, open_socket, write_ticket
 from headrace.queues.slabs import LinkSpec
 
@@ -189,7 +188,7 @@ def hello(nonce: bytes) -> bytes:
 
 def item(slab: int, header: dict[str, Any]) -> bytes:
     """The frame for a message that lies in a slab."""
-    body: bytes = msgpack.packb([slab, header])
+    body: bytes = pack([slab, header])
     return _ITEM_HEAD.pack(ForwardKind.ITEM, len(body), zlib.crc32(body)) + body
 
 
@@ -273,7 +272,7 @@ def read_item(body: bytes, spec: LinkSpec) -> tuple[int, dict[str, Any]]:
         LinkError: if they are malformed or the slab does not exist.
     """
     try:
-        slab, header = msgpack.unpackb(body)
+        slab, header = unpack(body, strict_map_key=True)
     except ValueError as error:
         raise LinkError(f"an item that is no msgpack: {error}") from error
     if not isinstance(header, dict) or slab not in range(NO_SLAB, spec.slabs):

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgpack
 import numpy as np
 import zstandard
 
@@ -28,6 +27,7 @@ from headrace.queues.columns import (
 )
 from headrace.queues.errors import ShapeError, SpecError, StreamError
 from headrace.queues.messages import Array
+from headrace.queues.packing import pack, unpack
 from headrace.queues.specs import BehaviorSpec
 
 MAGIC = b"\x89HRACE\r\n"
@@ -183,7 +183,7 @@ def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arr
         ShapeError: if an array is not of plain numbers.
     """
     starts, array_bytes = codec.offsets(table)
-    packed = msgpack.packb(meta, default=_numpy_scalar)
+    packed = pack(meta, default=_numpy_scalar)
     if len(packed) > MAX_META_BYTES:
         raise StreamError(f"{len(packed):,} bytes of meta data can't be recorded: at most {MAX_META_BYTES:,} are")
     data_start = codec.aligned(_META_LENGTH.size + len(packed))
@@ -226,7 +226,7 @@ def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, 
     if data_start > len(body):
         raise StreamError(f"its meta data claims {meta_bytes:,} bytes, its content has {len(body):,}")
     try:
-        meta = msgpack.unpackb(body[_META_LENGTH.size : _META_LENGTH.size + meta_bytes], strict_map_key=False)
+        meta = unpack(body[_META_LENGTH.size : _META_LENGTH.size + meta_bytes])
     except (ValueError, TypeError, RecursionError) as error:
         raise StreamError(f"its meta data is not msgpack: {error}") from error
     if not isinstance(meta, dict):

@@ -20,6 +20,7 @@ from headrace.pipeline.control.messages import ControlMessage
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import Inlet, Outlet
 from headrace.queues.errors import QueueClosed
+from headrace.queues.packing import pack, unpack
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in ControlMessage.__args__}
 
@@ -38,7 +39,7 @@ class ControlError(Exception):
 def encode(message: ControlMessage) -> bytes:
     """Return a message as msgpack."""
     values = [getattr(message, item.name) for item in fields(message)]
-    return msgpack.packb([type(message).__name__, *values], use_bin_type=True)  # type: ignore[no-any-return]
+    return pack([type(message).__name__, *values])  # type: ignore[no-any-return]
 
 
 def decode(frame: bytes) -> ControlMessage:
@@ -48,7 +49,7 @@ def decode(frame: bytes) -> ControlMessage:
         ControlError: if the frame is not a control message.
     """
     try:
-        name, *values = msgpack.unpackb(frame, raw=False, strict_map_key=False)
+        name, *values = unpack(frame)
         kind = _TYPES[name]
         return kind(*(tuple(value) if isinstance(value, list) else value for value in values))  # type: ignore[no-any-return]
     except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:

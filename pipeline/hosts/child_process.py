@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import msgpack
-
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.trainers import TRAINERS
@@ -29,6 +27,7 @@ from headrace.pipeline.hosts.last_words import RAISED
 from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.pipeline.hosts.prestart import end_prestarted, learner_imports, spawn, take_prestarted
 from headrace.pipeline.hosts.process_cleanup import new_mark, sweeps, watch_host
+from headrace.queues.packing import pack
 from headrace.queues.platform import Segment, hand_over
 
 log = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ class ChildProcess:
         first, self._ended = self._ended is None, self._ended or loop.create_future()
         try:
             with suppress(ConnectionError):
-                await hand_over(self._start_socket, things, msgpack.packb(start_message, use_bin_type=True))
+                await hand_over(self._start_socket, things, pack(start_message))
         except BaseException:
             if first:
                 self.dismiss()

@@ -21,8 +21,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
-import msgpack
-
 from headrace.pipeline.common.output import EveryRecord, complain
 from headrace.pipeline.common.process import follow_path_of_main
 from headrace.pipeline.common.run_parts import host_role
@@ -33,6 +31,7 @@ from headrace.pipeline.hosts.held import HostLifeline
 from headrace.pipeline.hosts.links import ProcessEdges
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork
 from headrace.place import on_linux
+from headrace.queues.packing import unpack
 from headrace.queues.platform import open_socket, take_over
 from headrace.stages.errors import is_failure
 from headrace.stages.loading import load_attribute
@@ -72,7 +71,7 @@ class StartChannel:
             EOFError: if there is none to come, or main dies before it has sent all of it.
         """
         data, own = take_over(self._sock)
-        start_message: dict[str, Any] = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        start_message: dict[str, Any] = unpack(data)
         for tickets, names in (
             (start_message, ("orders", "reports")),
             *((t, LINK) for t in start_message["links"].values()),

@@ -26,6 +26,7 @@ from headrace.pipeline.main.self_play import SelfPlay
 from headrace.pipeline.policies.inference import CountingStage, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.roles.stages import LOCAL_BOUND, Runner
+from headrace.pipeline.run_folder.names import check_behavior_name
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
@@ -165,6 +166,8 @@ class BehaviorStarter:
         settings = plan.config.behavior_settings(name)
         state = self.behaviors[name] = BehaviorState(name, spec, settings, self._path(name))
         step = plan.step_before(name)
+        if not step and not plan.playing:
+            check_behavior_name(name)
         state.start_at(step)
         if step:
             status = plan.folder.read_training_status().behaviors.get(name)

@@ -26,6 +26,7 @@ from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
 from headrace.pipeline.policies.warm_start import initial_policy
 from headrace.pipeline.run_folder.checkpoint import CheckpointError, holds_checkpoint, newest_checkpoint
 from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
+from headrace.pipeline.run_folder.names import check_behavior_name
 from headrace.queues.errors import StreamError
 from headrace.stages.errors import StageError
 from headrace.surroundings import absolute
@@ -118,6 +119,17 @@ def _check_starts(config: RunConfig) -> None:
             initial_policy(config, name)
 
 
+def _check_names(config: RunConfig) -> None:
+    """Check that a fresh run can keep what its behaviours learn."""
+    if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
+        return
+    for name in config.behaviors:
+        try:
+            check_behavior_name(name)
+        except RunFolderError as error:
+            raise RunError(in_place(config, ("behaviors", name), str(error))) from error
+
+
 def _check_host_kinds(config: RunConfig) -> None:
     """Check that the packages are installed that the kinds of hosts need."""
     for which, hosts in config.pipeline.hosts:
@@ -179,7 +191,7 @@ def _check_streams(config: RunConfig) -> None:
 
 
 _PARTS = (
-    *(_check_streams, _check_demonstrations, _check_starts),
+    *(_check_names, _check_streams, _check_demonstrations, _check_starts),
     *(_check_host_kinds, _check_persons),
 )
 """The checks of what a run needs beside its environment, and beside the run that it goes on from."""

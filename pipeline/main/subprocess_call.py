@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 from headrace.config import RunConfig
 from headrace.config.tables import plugin_modules
 from headrace.ending import cleaned_up_by
@@ -22,6 +20,7 @@ from headrace.pipeline.hosts.birth import child_environment, start_child
 from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.last_words import RAISED, LastWords
 from headrace.pipeline.hosts.process_cleanup import new_mark, remove_folder_at_end, watch_host
+from headrace.queues.packing import pack, unpack
 
 _GRACE_S = 60.0
 """After the time limit, at which the child writes its stack and ends, and for its start and its imports before."""
@@ -72,10 +71,10 @@ def call_in_subprocess(
             "arguments": [*arguments, folder] if with_folder else arguments,
             "imports": imports,
         }
-        status, words = _run(msgpack.packb(request), timeout_s + _GRACE_S)
+        status, words = _run(pack(request), timeout_s + _GRACE_S)
         written = Path(folder) / "answer"
         if written.exists():
-            said = msgpack.unpackb(written.read_bytes(), use_list=False, strict_map_key=False)
+            said = unpack(written.read_bytes(), use_list=False)
             return NoAnswer(status, error=said["error"]) if "error" in said else said["answer"]
     if RAISED in words:
         return NoAnswer(status, error=f"the process that tries it {how_it_ended(status or 0)}:\n{words}")

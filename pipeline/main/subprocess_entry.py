@@ -32,16 +32,15 @@ def _answer(descriptor: int, lifeline: HostLifeline) -> None:
     import faulthandler  # and others: here, so that an import that fails is told
     from pathlib import Path
 
-    import msgpack
-
     from headrace.config import RunConfig
     from headrace.config.environment_kinds import load_entry
     from headrace.config.tables import import_plugins
     from headrace.pipeline.common.process import follow_path_of_main, import_early
+    from headrace.queues.packing import pack, unpack
     from headrace.stages.errors import describe_error
     from headrace.surroundings import keep_surroundings
 
-    request = msgpack.unpackb(sys.stdin.buffer.read(), raw=False)
+    request = unpack(sys.stdin.buffer.read())
     follow_path_of_main(request["path"])
     keep_surroundings()
     import_early(request["imports"])
@@ -58,7 +57,7 @@ def _answer(descriptor: int, lifeline: HostLifeline) -> None:
         written = {"answer": answer}
     faulthandler.cancel_dump_traceback_later()
     part = Path(request["folder"]) / "answer.part"
-    part.write_bytes(msgpack.packb(written))
+    part.write_bytes(pack(written))
     part.replace(part.with_suffix(""))
 
 

@@ -146,7 +146,7 @@ class _EventFile:
         from tensorboard.compat.proto import tensor_pb2, types_pb2
 
         metadata = self._proto.SummaryMetadata(plugin_data={"plugin_name": "text"})
-        tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode()])
+        tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode(errors="backslashreplace")])
         self._add_value(0, tag=tag, metadata=metadata, tensor=tensor)
 
     def add_restart(self, step: int) -> None:

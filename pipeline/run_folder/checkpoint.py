@@ -24,10 +24,11 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from headrace.config.file_names import file_name
+from headrace.config.file_names import portable
 from headrace.pipeline.control.messages import PartSaved
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.queues.held_files import once_released
+from headrace.queues.packing import pack, unpack
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Checkpoint:
 
 def part_file(name: str) -> str:
     """Return the file name of a stage's part; stage names may hold characters that file names must not."""
-    return file_name("".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + PART_SUFFIX)
+    return portable("".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + PART_SUFFIX)
 
 
 def write_part(checkpoints: Path, number: int, name: str, state: Any, files: FileOperations = REAL) -> PartSaved:
@@ -244,7 +245,7 @@ def remove_unfinished(checkpoints: Path, files: FileOperations = REAL, but: int 
 
 def pack_state(state: Any) -> bytes:
     """Return plain values and NumPy arrays, nested in dicts and lists, as msgpack."""
-    return msgpack.packb(state, default=_pack_array, use_bin_type=True)  # type: ignore[no-any-return]
+    return pack(state, default=_pack_array)  # type: ignore[no-any-return]
 
 
 def unpack_state(data: bytes) -> Any:
@@ -254,7 +255,7 @@ def unpack_state(data: bytes) -> Any:
         CheckpointError: if the data are no such state.
     """
     try:
-        return msgpack.unpackb(data, ext_hook=_unpack_array, raw=False, strict_map_key=False)
+        return unpack(data, ext_hook=_unpack_array)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CheckpointError(f"not a state: {error!r}") from error
 

@@ -39,7 +39,13 @@ from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
 from headrace.pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
-from headrace.pipeline.run_folder.names import CONFIGURATION, RESERVED, behavior_folder, check_length, check_run_id
+from headrace.pipeline.run_folder.names import (
+    CONFIGURATION,
+    behavior_folder,
+    check_behavior_name,
+    check_length,
+    check_run_id,
+)
 from headrace.pipeline.run_folder.training_status import TrainingStatus
 from headrace.queues.held_files import is_held, once_released
 from headrace.surroundings import absolute, shown
@@ -197,14 +203,10 @@ class RunFolder:
         """Return the folder of a behaviour, which is made if missing.
 
         Raises:
-            RunFolderError: if the run has a file or folder of that name, or another behaviour has this folder.
+            RunFolderError: as `check_behavior_name`, or if another behaviour has this folder.
         """
+        check_behavior_name(name)
         path = behavior_folder(self.path, name) if self._resumed else self.path / file_name(name)
-        if path.name.lower() in (reserved.lower() for reserved in RESERVED):
-            raise RunFolderError(
-                f"behavior {name!r}: a run has a file or folder {path.name!r} of its own; "
-                f"give the behavior another name (reserved are {', '.join(RESERVED)})"
-            )
         others = self._behaviors.setdefault(path.name.lower(), {})
         if any(other != name and self._is_one(path, folder) for other, folder in others.items()):
             both = " and ".join(map(repr, sorted({*others, name})))

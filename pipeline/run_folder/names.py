@@ -10,13 +10,41 @@ from pathlib import Path
 
 from headrace.config.file_names import file_name, why_not_on_windows
 from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
+from headrace.pipeline.run_folder.checkpoint import part_file
 from headrace.pipeline.run_folder.lock import GUARD, LOCK
 from headrace.queues.held_files import takes_long_paths
 
 CONFIGURATION = "configuration.yaml"
 FOLDERS = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
-RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png")
-"""Names that no behaviour's folder may have."""
+OF_TRACKERS = ("wandb", "wandb_run_id.txt", "mlflow_run_id.txt")
+METADATA = "metadata"
+"""What `training_status.json` has beside the behaviours."""
+RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png", *OF_TRACKERS, METADATA)
+"""Names that no behaviour may have: a run has a file, a folder or an entry of that name."""
+_LONGEST_NAME = 255
+"""Bytes of a file's name, on most disks."""
+_WHILE_WRITTEN = 25
+"""Further ones of a temporary file's."""
+
+
+def check_behavior_name(name: str) -> None:
+    """Refuse the name of a behaviour by which a run can't keep what it has learned.
+
+    Raises:
+        RunFolderError: if it is such a one.
+    """
+    file = file_name(name)
+    part = len(os.fsencode(part_file(part_name(TRAINER, learner_name(name))))) + _WHILE_WRITTEN
+    if re.search("[\ud800-\udfff]", name):
+        why = "it holds half of a pair of surrogates, which is no character"
+    elif file.lower() in (reserved.lower() for reserved in RESERVED):
+        why = f"a run has a file, folder or entry {file!r} of its own (reserved are {', '.join(RESERVED)})"
+    elif part > _LONGEST_NAME:
+        why = f"its files would have names of up to {part} bytes, and {_LONGEST_NAME} are possible"
+    else:
+        return
+    raise RunFolderError(f"behavior {name!r}: {why}; give the behavior another name")
 
 
 def folder_names(category: str) -> tuple[str, ...]:

@@ -130,6 +130,7 @@ def test_a_final_policy_that_can_not_be_written_is_a_failure_although_older_ones
     assert (tmp_path / "run" / "CartPole.onnx").is_file()
 
 
+@pytest.mark.slow
 def test_a_policy_that_can_not_be_written_in_between_is_no_failure(tmp_path, refuse):
     refused = refuse(lambda done, path: done == "open" and path.name.startswith(".CartPole-1"))
     assert run_here(cartpole(**INLINE), tmp_path, "run").checkpoint >= 2

@@ -17,7 +17,7 @@ from runs import run_here
 
 from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import RunFolderError
-from headrace.pipeline.run_folder.atomic_files import FileOperations
+from headrace.pipeline.run_folder.atomic_files import FileOperations, write_atomic
 from headrace.pipeline.run_folder.checkpoint import write_manifest, write_part
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.lock import GUARD, LOCK
@@ -186,15 +186,53 @@ def test_a_folder_that_an_older_version_has_named_goes_on_and_none_is_taken_for_
 
 def test_behaviors_whose_folder_would_be_one_are_named(tmp_path):
     with RunFolder.create(tmp_path, "ppo") as run:
-        run.behavior("a/b")
         run.behavior("Ball")
-        with pytest.raises(RunFolderError, match="behaviors 'a%2Fb' and 'a/b' would share the folder"):
-            run.behavior("a%2Fb")
+        assert run.behavior("a/b") != run.behavior("a%2Fb")
         if (run.path / "BALL").exists():  # on Windows and macOS
             with pytest.raises(RunFolderError, match="behaviors 'Ball' and 'ball' would share the folder"):
                 run.behavior("ball")
         else:
             assert run.behavior("ball") != run.behavior("Ball")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("configuration.yaml", "a run has a file, folder or entry 'configuration.yaml' of its own"),
+        (".LOCK", "of its own"),
+        ("Checkpoints", "of its own"),
+        ("wandb", "of its own"),
+        ("metadata", "of its own"),
+        ("x" * 210, "its files would have names of up to 2.. bytes, and 255 are possible"),
+        ("é" * 110, "its files would have names"),
+        ("a\ud800", "half of a pair of surrogates"),
+    ],
+)
+def test_a_name_by_which_nothing_could_be_kept_is_refused(tmp_path, name, why):
+    with RunFolder.create(tmp_path, "ppo") as run:
+        with pytest.raises(RunFolderError, match=rf"^behavior .*: .*{why}.*; give the behavior another name$"):
+            run.behavior(name)
+
+
+@pytest.mark.parametrize("name", ["con", "aux", "NUL", "com1.x"])
+def test_a_name_of_a_device_is_written_as_another_one(tmp_path, name):
+    with RunFolder.create(tmp_path, "ppo") as run:
+        assert run.behavior(name).name.startswith("%")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="whole paths are limited there")
+def test_the_longest_name_has_a_checkpoint_and_a_policy(tmp_path):
+    with RunFolder.create(tmp_path, "ppo") as run:
+        name = max((("x" * length) for length in range(190, 215) if fits(run, "x" * length)), key=len)
+        write_part(run.checkpoints, 1, f"trainer@learner-{name}", {})
+        write_atomic(run.behavior(name) / f"{name}-1000000000.onnx", b"")
+
+
+def fits(run, name):
+    try:
+        return run.behavior(name).is_dir()
+    except RunFolderError:
+        return False
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="makes a disk without upper case by a link")

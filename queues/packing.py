@@ -1,0 +1,10 @@
+"""Plain data as msgpack, for ourselves: also paths that are no UTF-8, and names with half a pair of surrogates."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgpack
+
+pack = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogatepass")
+unpack = partial(msgpack.unpackb, raw=False, strict_map_key=False, unicode_errors="surrogatepass")

@@ -1,0 +1,26 @@
+"""What goes from process to process as msgpack: texts that are no UTF-8 as well."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from headrace.queues.packing import pack, unpack
+
+
+@pytest.mark.parametrize("text", ["plain", "Bällchen 球", os.fsdecode(b"r\xe9sultats"), "half \ud83d of a pair"])
+def test_every_text_comes_back(text):
+    assert unpack(pack({text: [text, Path(text).name]})) == {text: [text, text]}
+
+
+def test_what_is_utf_8_is_packed_as_everybody_does():
+    plain = {"a": ["é", 1, 2.5, None, True], "b": b"\xff"}
+    assert pack(plain) == msgpack.packb(plain)
+
+
+def test_what_is_no_text_is_refused():
+    with pytest.raises(ValueError, match="utf-8"):
+        unpack(b"\xa1\xff")
