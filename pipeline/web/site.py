@@ -9,7 +9,7 @@ import asyncio
 import errno
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources.abc import Traversable
@@ -136,6 +136,8 @@ class Site:
             OSError: if it can't; `strerror` is the reason, with the address.
         """
         await self._runner.setup()
+        assert self._runner.server is not None, "it is set up"
+        self._runner.server.request_handler = _quoting_nothing(self._runner.server.request_handler)
         for port in self._ports:
             try:
                 self.port, hosts = find_port(self._listen, port)
@@ -177,6 +179,21 @@ class Site:
             answer = await handler(request) if request.path == HEALTH else all_taken
             answer.force_close()
             return answer
+
+
+def _quoting_nothing(handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
+    """Return the handler of all requests, which refuses headers that aiohttp would quote in its own refusal and can't.
+
+    That happens before any middleware is asked.
+    """
+
+    async def answer(request: Any) -> web.StreamResponse:
+        try:
+            return await handle(request)
+        except UnicodeEncodeError:
+            return refusal(400, "a header is no text")
+
+    return answer
 
 
 # Answers to what can't be done: always JSON, `{"error": "…"}`, whatever the path and whoever refuses.

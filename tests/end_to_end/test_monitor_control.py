@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 
 import pytest
+from fuzz_requests import of_page, requests, statuses
 from page_calls import LONG, Page
 from run_configs import INLINE, changed, volley
 from runs import Command
@@ -171,6 +173,16 @@ def test_whoever_lacks_the_token_or_comes_from_another_page_steers_nothing(one_p
     assert one_page.call(f"{RUN}/{what}", body={}, Origin="http://evil.example")[0] == 403
     assert one_page.call(f"{RUN}/{what}", body={}, Host="evil.example")[0] == 403
     assert one_page.state()["status"] == "running"
+
+
+def test_mutated_requests_are_answered_or_refused_and_change_nothing(one_page):
+    before, port = one_page.state()["behaviors"][0]["hyperparameters"], int(one_page.origin.rpartition(":")[2])
+    found = asyncio.run(statuses(port, requests(0, 150, of_page(one_page.token, "CartPole"))))
+    assert found[200] > 10
+    assert found[422] > 5
+    assert one_page.state()["behaviors"][0]["hyperparameters"] == before
+    assert one_page.state()["status"] == "running"
+    assert "could not be answered" not in one_page.command.output
 
 
 def test_the_api_describes_itself(one_page):

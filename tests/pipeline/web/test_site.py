@@ -208,10 +208,17 @@ async def test_what_is_no_request_is_refused(words):
             assert answer.status == 200
 
 
+@pytest.mark.parametrize("path", ["/orders", "/none"])
+async def test_a_header_that_is_no_text_is_refused(path):
+    async with opened(Desk()) as (site, _):
+        words = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nExpect: \udcff\r\nConnection: close\r\n\r\n"
+        assert await raw(site, words) == (400, "error")
+
+
 async def raw(site: Site, words: str) -> tuple[int, str]:
     """The status of the answer to these bytes, and the only key of its body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-    writer.write(words.encode())
+    writer.write(words.encode("utf-8", "surrogateescape"))
     answer = (await reader.read()).decode()
     writer.close()
     found = re.search(r"^\{.*\}$", answer, re.MULTILINE)
