@@ -103,6 +103,7 @@ class Site:
             keepalive_timeout=KEPT_S,
             shutdown_timeout=1.0,
             handler_cancellation=options.drops_abandoned,
+            auto_decompress=False,  # a small body could become a large one
         )
         self._server: asyncio.Server | None = None
         most = within_open_files(options.most_connections)
@@ -300,11 +301,15 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
     read = readers.get(request.content_type)
     if read is None:
         raise web.HTTPUnsupportedMediaType(text=f"the body has to be of the type {' or '.join(readers)}")
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+        raise web.HTTPUnsupportedMediaType(text="the body has to come as it is, without a Content-Encoding")
     try:
         async with asyncio.timeout(BODY_S):
             body = await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body has not arrived within {BODY_S:g} s") from None
+    except web.RequestPayloadError as error:
+        raise web.HTTPBadRequest(text=f"the body can't be read: {error!a}") from None
     try:
         return read(body)
     except (ValueError, RecursionError) as error:

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 ADDRESS = "127.0.0.1"
 """Where games on this machine call, always."""
+_CALLERS = 16
+"""Connections that are heard at a time until one of them says something."""
 HEADER = struct.Struct("<I")
 """The number of bytes that follow, before each message."""
 
@@ -131,11 +133,17 @@ class GameServer(ABC):
 
 
 class TcpServer(GameServer):
-    """A `GameServer` of plain TCP."""
+    """A `GameServer` of plain TCP: of those who call, the game is who says something first."""
 
     def __init__(self, port: int, max_bytes: int) -> None:
         super().__init__(port, max_bytes)
         self._connection: _Connection | None = None
+        self._callers: list[_Connection] = []
+        """Before it is known which of them is the game."""
+        self._sent: list[bytes] = []
+        """By then, for whoever calls later."""
+        self._known = asyncio.Event()
+        self._error: Exception | None = None
 
     @property
     def arrived(self) -> tuple[int, int] | None:
@@ -149,38 +157,67 @@ class TcpServer(GameServer):
 
     def send(self, content: bytes) -> None:
         """As of `GameServer`."""
-        if self._connection is not None:
-            self._connection.send(content)
+        if self._connection is None:
+            self._sent.append(content)
+        for each in self._callers if self._connection is None else [self._connection]:
+            each.send(content)
 
     async def receive(self) -> bytes:
         """As of `GameServer`."""
+        if self._connection is None and self._callers and self._error is None:
+            await self._known.wait()
         if self._connection is None:
-            raise ConnectionClosed()
+            raise self._error or ConnectionClosed()
         return await self._connection.message()
 
     def interrupt(self, error: Exception) -> None:
         """As of `GameServer`."""
         if self._connection is not None:
             self._connection.fail(error)
+        elif self._callers:
+            self._error = self._error or error
+            self._known.set()
 
     def close(self) -> None:
         """As of `GameServer`."""
-        if self._connection is not None:
-            self._connection.close()
+        for each in (*self._callers, *([self._connection] if self._connection is not None else [])):
+            each.close()
         if self._server is not None:
             self._server.close()
 
     def _protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
         return lambda: _Connection(self)
 
-    def _take(self, connection: _Connection) -> bool:
-        """Take a connection as the game's; False if there is one already."""
+    def _called_by(self, connection: _Connection) -> bool:
+        """Hear a connection until the game is known; False if that is another."""
         if self._connection is not None:
             self._warn_of_second()
             return False
-        self._connection = connection
+        if len(self._callers) >= _CALLERS:  # a game says something soon
+            self._callers.pop(0).close()
+        self._callers.append(connection)
         self._connected.set()
         return True
+
+    def _told_by(self, connection: _Connection) -> None:
+        """The first bytes of a connection have come: it is the game's if it is the first."""
+        if self._connection is not None:
+            return
+        self._connection, others = connection, [each for each in self._callers if each is not connection]
+        self._callers, self._sent = [], []
+        self._known.set()
+        if others:
+            self._warn_of_second()
+        for each in others:
+            each.close()
+
+    def _lost(self, connection: _Connection) -> None:
+        """A connection has ended."""
+        if connection in self._callers:
+            self._callers.remove(connection)
+            if not self._callers:
+                self._error = self._error or ConnectionClosed()
+                self._known.set()
 
 
 class _Connection(asyncio.Protocol):
@@ -210,13 +247,16 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the connection if it is the first one; asyncio calls this, which sets TCP_NODELAY."""
         assert isinstance(transport, asyncio.Transport)
-        if self._server._take(self):
+        if self._server._called_by(self):
             self._transport = transport
+            for content in self._server._sent:
+                self.send(content)
         else:
             transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Add what has arrived; asyncio calls this."""
+        self._server._told_by(self)
         self._buffer += data
         if len(self._buffer) > self._max_bytes + HEADER.size:  # message upon message that nobody has asked for
             self.fail(TooLarge(len(self._buffer)))
@@ -226,6 +266,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell who waits; asyncio calls this."""
+        self._server._lost(self)
         self.fail(ConnectionClosed(bool(self._buffer)))
 
     def send(self, content: bytes) -> None:

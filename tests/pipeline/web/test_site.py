@@ -157,6 +157,7 @@ def test_a_token_is_the_users_or_one_that_nobody_guesses(monkeypatch):
         (b"{}", JSON, 422),
         (b'{"amount": 1}', {"Content-Type": "text/plain"}, 415),
         (b" " * 1001, JSON, 413),
+        (b'{"amount": 1}', {**JSON, "Content-Encoding": "deflate"}, 415),
     ],
 )
 async def test_bodies_that_are_malformed_or_too_large_are_refused(body, headers, status):
@@ -213,6 +214,12 @@ async def test_a_header_that_is_no_text_is_refused(path):
     async with opened(Desk()) as (site, _):
         words = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nExpect: \udcff\r\nConnection: close\r\n\r\n"
         assert await raw(site, words) == (400, "error")
+
+
+async def test_a_body_whose_parts_are_no_parts_is_refused():
+    async with opened(Desk()) as (site, _):
+        head = "POST /orders HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        assert (await raw(site, f"{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n"))[0] == 400
 
 
 async def raw(site: Site, words: str) -> tuple[int, str]:
