@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,15 +71,19 @@ class Remark:
 _FULL = os.strerror(errno.ENOSPC)
 
 
-def try_run(config: RunConfig, limit_s: float = 30.0, folder_of_all: str | None = None) -> list[dict[str, Any]]:
+def try_run(config: RunConfig, limit_s: float = 30.0, own_folder: str | None = None) -> list[dict[str, Any]]:
     """Try a run; returns remarks as plain data.
 
     Args:
         config: the run's.
         limit_s: seconds after which it ends, whoever has not learned yet.
-        folder_of_all: where its folder is made; None for the system's temporary folder.
+        own_folder: for what it writes; None for one that it makes and removes.
     """
-    with tempfile.TemporaryDirectory(prefix="headrace-trial-", dir=folder_of_all, ignore_cleanup_errors=True) as folder:
+    with (
+        nullcontext(own_folder)
+        if own_folder
+        else tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True)
+    ) as folder:
         small, rows = _smaller(config, folder)
         with _warnings() as remarks:
             try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -136,22 +137,35 @@ class Progress:
             # No refreshing by a thread, which would take the interpreter from the event loop at any moment.
             # Standard output and error are redirected so that lines appear above the table.
             self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
-            self._live.start()
+            with self._while_there():
+                self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            if self._latest is not None:
-                self._draw(self._latest, refresh=False)
-            self._live.stop()
-            self._live = None
+        with self._while_there():
+            if self._live is not None:
+                if self._latest is not None:
+                    self._draw(self._latest, refresh=False)
+                self._live.stop()
+                self._live = None
+
+    @contextmanager
+    def _while_there(self) -> Iterator[None]:
+        """Show nothing any more as soon as the terminal is gone: closed, or left behind by a connection."""
+        try:
+            yield
+        except OSError:
+            live, self._live = self._live, None
+            with suppress(OSError):
+                if live is not None:
+                    live.stop()  # it gives standard output and error back first
 
     def _show(self, snapshot: ProgressSnapshot) -> None:
-        assert self._live is not None
         started = self._clock()
-        self._draw(snapshot, refresh=True)
+        with self._while_there():
+            self._draw(snapshot, refresh=True)
         finished = self._clock()
         pause = (finished - started) / COST_SHARE
         self._next = finished + min(max(pause, SHORTEST_INTERVAL_S), LONGEST_INTERVAL_S)
