@@ -173,8 +173,9 @@ def _listed_exports(run_folder: Path, behavior: str) -> tuple[int, ...]:
         return ()
     except ValueError as error:
         raise Violation(f"{path}: {error}") from error
-    for file in [entry["file_path"] for entry in entries[-1:]]:
-        require(Path(file).is_file() and Path(file).stat().st_size > 0, f"{path} lists {file}, which is not there")
+    for entry in entries[-1:]:
+        file = run_folder.parents[1] / entry["file_path"]  # as people write it who are where the command was called
+        require(file.is_file() and file.stat().st_size > 0, f"{path} lists {file}, which is not there")
     return tuple(int(entry["steps"]) for entry in entries)
 
 

@@ -247,3 +247,27 @@ def test_the_table_goes_also_when_the_run_fails(capsys):
     print("afterwards")
     assert not progress.due()
     assert capsys.readouterr().out == "afterwards\n"
+
+
+class Gone(io.StringIO):
+    """A terminal whose window is closed at some moment."""
+
+    closed_window = False
+
+    def write(self, text: str) -> int:
+        if self.closed_window:
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "at the end"])
+def test_a_terminal_that_is_gone_ends_the_table_alone(capsys, when):
+    file, clock = Gone(), Clock()
+    file.closed_window = when == "before"
+    with Progress(True, clock, terminal(file)) as progress:
+        file.closed_window |= when == "meanwhile"
+        progress.update(ProgressSnapshot(0.0, (TENNIS,)))
+        file.closed_window = True
+    print("afterwards")
+    assert not progress.due()
+    assert capsys.readouterr().out == "afterwards\n"

@@ -1,0 +1,132 @@
+"""The runs and commands that `kill.py` kills, one entry each: what runs, who is killed, and what has to come of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from run_configs import (
+    EXPERT,
+    TEAM_ENV,
+    TOLD_ENV,
+    Plain,
+    cartpole,
+    changed,
+    cooperating,
+    remembering,
+    sac,
+    taught,
+    team_play,
+    troubled,
+    unrolling,
+    volley,
+)
+
+FOREVER = 10**9
+RESTARTS = {"env_settings__max_lifetime_restarts": -1, "env_settings__restarts_rate_limit_n": -1}
+GAME_ENV = TEAM_ENV.with_name("game_env.py")
+SWEEPER, NODE = "sweeper", "node"
+"""Victims that are no hosts: the process that ends what others leave, and the one of Ray's that holds a machine."""
+BOTH = {
+    "environment__behaviors": {
+        "red_*": {"behavior": "Red", "team": 0, "group": True},
+        "blue_*": {"behavior": "Blue", "team": 1, "group": True},
+    }
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run or a command to kill."""
+
+    name: str
+    plain: Plain
+    victims: Mapping[str, str]
+    """Hosts that are replaced, beside main: name by the word for the table."""
+    fatal: Mapping[str, str]
+    """Hosts without which the run ends, by a failure that names them."""
+    beside: tuple[Path, ...] = ()
+    arguments: tuple[str, ...] = ()
+    on_ray: bool = False
+    viewed: bool = False
+    """True if somebody looks at its page."""
+    command: str = ""
+    """What is no run: `serve` or `validate`."""
+
+    @property
+    def behaviors(self) -> list[str]:
+        """Those of the run."""
+        return [*self.plain["behaviors"]]
+
+
+def _run(name: str, plain: Plain, every: int, fatal: Mapping[str, str] | None = None, **others: Any) -> Scenario:
+    """An endless run with a checkpoint each so many steps; actors and learners are killed, and others on wish."""
+    hosts = plain.get("pipeline", {}).get("hosts", {})
+    in_ray = {kind for kind in ("actors", "learners") if hosts.get(kind, {}).get("kind") == "ray"}
+    first = next(iter(plain["behaviors"]))
+    victims = {"actor": "actor-0", "learner": f"learner-{first}", **others.pop("also", {})}
+    if in_ray:
+        victims = {f"{word} on Ray": host for word, host in victims.items()}
+    else:
+        victims["sweeper"] = SWEEPER
+    endless = {"max_steps": FOREVER, "checkpoint_interval": every, "summary_freq": 5 * every}
+    each = {f"behaviors__{behavior}__{key}": value for behavior in plain["behaviors"] for key, value in endless.items()}
+    return Scenario(
+        name, changed(plain, {**RESTARTS, **each}), victims, fatal or {}, on_ray=bool(in_ray or "ray" in name), **others
+    )
+
+
+def _commands() -> list[Scenario]:
+    games = changed(troubled(), {"environment__factory": "game_env:GameEnv", "environment__num_envs": 2})
+    games["environment"]["options"] = {"folder": ".", "session": True}
+    return [
+        Scenario("serve", cartpole(), {}, {}, command="serve"),
+        Scenario("validate", games, {}, {}, (GAME_ENV,), ("--validate",), command="validate"),
+    ]
+
+
+def scenarios() -> list[Scenario]:
+    """All of them."""
+    lesson = {"behavior": "Guess", "min_lesson_length": 120, "threshold": -99}
+    lessons = [{"name": f"L{i}", "value": 1 + i % 3, "completion_criteria": lesson} for i in range(200)]
+    course = {"environment_parameters__worth__curriculum": [*lessons, {"name": "Last", "value": 2}]}
+    memory = changed(sac(), {"behaviors__Pendulum__hyperparameters__buffer_size": 5000})
+    spread = {"pipeline__hosts__replay": {"kind": "process", "replicas": 2}}
+    gail = {"strength": 0.1, "demo_path": EXPERT, "network_settings": {"hidden_units": 8}}
+    two = changed(team_play(), BOTH)
+    two["behaviors"] = dict.fromkeys(("Red", "Blue"), two["behaviors"]["Team"])
+    on_ray = {"pipeline__hosts": {"actors": {"kind": "ray"}, "learners": {"kind": "ray"}}}
+    shared = changed(two, {"pipeline__hosts__learners__processes": 1})
+    follower, shard, inference = "learner-CartPole-replica-1", "replay-Pendulum-1", "inference"
+    return [
+        _run("self-play", volley(record__edges=["trainer"]), 1500),
+        _run("replay memory", memory, 150),
+        _run("lessons", changed(taught(), course), 1000, beside=(TOLD_ENV,)),
+        _run("impala with replay", unrolling(), 400),
+        _run("poca", cooperating(), 400, beside=(TEAM_ENV,)),
+        _run("lstm, curiosity, gail", changed(remembering(), {"behaviors__CartPole__reward_signals__gail": gail}), 400),
+        _run("two behaviours", two, 400, beside=(TEAM_ENV,)),
+        _run("shared learner process", shared, 400, beside=(TEAM_ENV,)),
+        _run("replicas", cartpole(pipeline__hosts__learners__replicas=2), 1000, also={"follower": follower}),
+        _run("shards", changed(memory, spread), 150, {"shard": shard}),
+        _run(
+            "central inference",
+            cartpole(pipeline__inference="central", pipeline__hosts__actors__replicas=2),
+            1000,
+            {"inference": inference},
+        ),
+        _run("monitor with a viewer", cartpole(), 1000, arguments=("--monitor=0",), viewed=True),
+        _run("ray", cartpole(**on_ray), 1000, {"node of Ray": NODE}),
+        _run(
+            "ray with shards",
+            changed(memory, {**on_ray, "pipeline__hosts__replay": {"kind": "ray", "replicas": 2}}),
+            150,
+            {"shard on Ray": shard, "node of Ray": NODE},
+        ),
+        *_commands(),
+    ]
