@@ -42,6 +42,8 @@ from standing import Violation
 
 LIVES = 12
 """Starts of a run, at most, before a new one is begun."""
+MOST_WORDS = 2000
+"""Characters of what a violation says; its folder has the rest."""
 
 
 def work(args: argparse.Namespace, runs: Sequence[Scenario], counts: Counts, until_kills: int, deadline: float) -> None:
@@ -59,7 +61,7 @@ def work(args: argparse.Namespace, runs: Sequence[Scenario], counts: Counts, unt
             chain.run(chance.randint(2, args.lives))
         except (Violation, pytest.fail.Exception, AssertionError) as error:
             with counts.lock:
-                counts.violations.append(f"{name}: {error}\n  after: {chain.story}\n  in: {folder}")
+                counts.violations.append(f"{name}: {str(error)[:MOST_WORDS]}\n  after: {chain.story}\n  in: {folder}")
             print(counts.violations[-1], flush=True)
         else:
             shutil.rmtree(folder)

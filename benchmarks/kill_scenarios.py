@@ -68,7 +68,7 @@ def _run(name: str, plain: Plain, every: int, fatal: Mapping[str, str] | None = 
     """An endless run with a checkpoint each so many steps; actors and learners are killed, and others on wish."""
     hosts = plain.get("pipeline", {}).get("hosts", {})
     in_ray = {kind for kind in ("actors", "learners") if hosts.get(kind, {}).get("kind") == "ray"}
-    first = next(iter(plain["behaviors"]))
+    first = min(plain["behaviors"])  # as they are written into the file
     victims = {"actor": "actor-0", "learner": f"learner-{first}", **others.pop("also", {})}
     if in_ray:
         victims = {f"{word} on Ray": host for word, host in victims.items()}
