@@ -30,7 +30,10 @@ _STEPS_OF_A_LINE = 1_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m headrace.protocol", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m headrace.protocol",
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", choices=("check", "play"))
     parser.add_argument("--transport", choices=("tcp", "websocket"), default="tcp")

@@ -66,6 +66,13 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
         " tables.behaviorTable(arguments[0]).querySelector('[data-waits]').textContent]))"
     )
     assert browser.execute_async_script(load, state) == ["learner-Volleyprocesstraineractors wait 83 %", "83 %"]
+    browser.execute_script(
+        "window.confirm = (words) => (window.asked = words, true);"
+        "const input = document.querySelector('input[name=beta]');"
+        "input.value = '0.1'; input.form.requestSubmit();"
+    )
+    until(browser, "window.asked?.startsWith('beta of Volley is 0.005, and 0.1 is more than tenfold')", "the question")
+    page.until(lambda state: state["behaviors"][0]["hyperparameters"]["beta"] == 0.1, "the new value")
     before = until(browser, VALUE, "a curve's newest value")
     until(browser, f"{VALUE} !== {before!r}", "a curve that grows")
     until(browser, "document.querySelector('#log .log').children.length > 0", "the log")
@@ -79,7 +86,7 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
     page.command.interrupt()
     until(browser, "document.querySelector('#banner').textContent.startsWith('The run has ended')", "its end")
     assert page.command.wait() == 0, page.command.output
-    gone = ("stream", "ERR_CONNECTION_REFUSED")  # with the run
+    gone = ("stream", "ERR_CONNECTION_REFUSED", "428")  # with the run; and the question before beta was set
     assert [line for line in complaints(browser) if not any(word in line for word in gone)] == []
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from headrace.config.listen import hosts_of, reaches_others
-from headrace.stages.listening import find_port
+from headrace.stages.listening import find_port, outer_host
 
 
 def listen_on(hosts: list[str], port: int, held: ExitStack) -> None:
@@ -49,6 +49,12 @@ def test_an_address_is_listened_on_besides_localhost_because_unity_calls_that():
 @pytest.mark.parametrize("listen", ["127.0.0.1", "::1"])
 def test_an_address_of_localhost_is_localhost(listen):
     assert hosts_of(listen) == hosts_of("localhost")
+
+
+def test_other_machines_call_by_an_address_of_this_one():
+    assert [outer_host(listen) for listen in ("localhost", "127.0.0.1", "127.0.0.2")] == [""] * 3
+    assert outer_host("192.168.1.5") == "192.168.1.5"
+    assert outer_host("all") not in ("", "all", "localhost", "0.0.0.0", "::")
 
 
 def test_another_loopback_address_reaches_nobody_else():

@@ -83,6 +83,17 @@ async def test_pages_of_other_sites_and_second_games_are_turned_away(caplog):
     assert "A second program calls port" in caplog.text
 
 
+async def test_connections_that_say_nothing_keep_no_game_out():
+    async with listening() as (worker, starting, session, url):
+        port = int(worker.name.split()[-1][:-1])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        async with session.ws_connect(url) as game:
+            await game.send_str(json.dumps(HELLO))
+            assert list((await starting).specs) == ["Ball"]
+        for _, writer in silent:
+            writer.close()
+
+
 async def test_a_message_above_the_limit_is_named():
     async with listening() as (worker, starting, session, url), session.ws_connect(url) as game:
         await game.send_str(json.dumps(HELLO))
