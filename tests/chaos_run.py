@@ -82,8 +82,13 @@ def observe(cell: Cell, folder: Path, kind: str = "process") -> Outcome:
         configuration(cell, kind),
         beside=BESIDE,
         environment={"CHAOS": str(cell), "CHAOS_STEPS": str(LAST_STEP)},
+        terminal=cell.fault == "terminal closed",
     )
     try:
+        for name, process in (("main", command.process), ("terminal", command.terminal)):
+            if process is not None:
+                (folder / "part").write_text(str(process.pid), encoding="utf-8")
+                (folder / "part").rename(folder / name)
         if cell.fault == "SIGSTOP" and cell.place in IN_MAIN:
             _wake(command)
         status = _wait(command)

@@ -17,7 +17,9 @@ HANGS = ("SIGSTOP", "hang in Python", "hang in C")
 OUTPUTS = ("NaN output", "wrong output")
 REPLACED = "folder replaced"
 """The run's folder is moved, and another one made in its place."""
-FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS, REPLACED)
+ASKED = ("terminal closed", "two signals")
+"""Main is asked to end, in the middle of what the place does."""
+FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS, REPLACED, *ASKED)
 KINDS = (EXITS, DIES, HANGS, ("await for ever",), OUTPUTS)
 """Those that the run has to see by itself, by the way in which it does."""
 IN_MAIN = ("MainStage", "publisher", "writer")
@@ -54,7 +56,7 @@ def nonsense(cell: Cell) -> str | None:
         return "it has no start of its own"
     if place in ("publisher", "writer") and moment == "checkpoint":
         return "nothing comes to it while the trainer saves"
-    if fault == REPLACED and place not in ("environment", "MainStage", "trainer"):
+    if fault in (REPLACED, *ASKED) and place not in ("environment", "MainStage", "trainer"):
         return "it is the same wherever it happens"
     if fault == "await for ever" and place not in ("ActorStage", "MainStage"):
         return "nothing there is awaited"
@@ -82,7 +84,7 @@ def _nonsense_of_output(place: str, moment: str, fault: str) -> str | None:
 def statuses(cell: Cell, kind: str = "process") -> set[int]:
     """The exit statuses that a cell may come to with hosts of a kind."""
     place, moment, fault = cell.place, cell.moment, cell.fault
-    if fault == "slow":
+    if fault == "slow" or fault in ASKED:
         return {0}
     if fault == REPLACED:
         return {1}
@@ -117,7 +119,7 @@ def loses_main(cell: Cell) -> bool:
 def is_silent(cell: Cell) -> bool:
     """Whether nothing need be said."""
     stopped = cell.place in IN_MAIN and cell.fault == "SIGSTOP"
-    return cell.fault == "slow" or loses_main(cell) or stopped or cell.place in OF_RAY
+    return cell.fault in ("slow", *ASKED) or loses_main(cell) or stopped or cell.place in OF_RAY
 
 
 def saves_what_was_learned(cell: Cell) -> bool:

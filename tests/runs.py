@@ -31,6 +31,10 @@ PATIENCE_S = 90.0
 """For things that take a second or two; a slow machine is no failure."""
 MORE_PATIENCE_S = 400.0
 """The same in slow tests and for Ray, which starts its processes one after the other: on two cores that others use, too."""
+IN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Makes standard input the terminal of a session, and is the command from then on."""
 
 
 def run_here(plain: Plain, results: Path, run_id: str, options: RunOptions | None = None, **settings: Any) -> RunResult:
@@ -77,6 +81,7 @@ class Command:
         beside: files to lie beside the configuration.
         environment: further environment variables.
         open_files: how many files each of its processes may have open; None: as many as the tests.
+        terminal: whether it has a terminal of its own, whose window is the process `terminal`.
         python: by which it is started.
     """
 
@@ -90,6 +95,7 @@ class Command:
         environment: Mapping[str, str] | None = None,
         open_files: int | None = None,
         python: str = sys.executable,
+        terminal: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.temporary = folder / "tmp"
@@ -105,12 +111,18 @@ class Command:
         line = [python, str(COMMAND), str(config), "--run-id", run_id, "--results-dir", str(self.results)]
         if open_files is not None:
             line = ["sh", "-c", f'ulimit -Sn {open_files}; exec "$@"', "sh", *line]
+        self.terminal: subprocess.Popen[bytes] | None = None
         with self._output.open("wb") as output:
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+            if terminal:
+                window, device = os.openpty()
+                self.terminal = subprocess.Popen(["cat"], stdin=window, stdout=output)
+                os.close(window)
+                line = [sys.executable, "-c", IN_TERMINAL, *line]
+                streams = {**dict.fromkeys(("stdin", "stdout", "stderr"), device), "start_new_session": True}
             self.process = subprocess.Popen(
                 [*line, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                **streams,
                 cwd=folder,
                 env={
                     **os.environ,
@@ -119,6 +131,8 @@ class Command:
                     **(environment or {}),
                 },
             )
+            if terminal:
+                os.close(device)
 
     @property
     def output(self) -> str:
@@ -219,6 +233,9 @@ class Command:
             with contextlib.suppress(psutil.NoSuchProcess):
                 psutil.Process(pid).kill()
         self.process.wait(PATIENCE_S)
+        if self.terminal is not None:
+            self.terminal.kill()
+            self.terminal.wait(PATIENCE_S)
 
     def assert_left_nothing(self) -> None:
         """No process, no memory, no temporary file stays behind (in the folders that this run had for itself)."""

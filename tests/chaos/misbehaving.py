@@ -32,7 +32,7 @@ SAVING = Path("saving")
 """Is there while the trainer saves its part of a checkpoint."""
 HAPPENED = Path("happened")
 """Is there once the fault has happened; says the number of the newest checkpoint then, and the trainer's step."""
-ONCE = MOMENT == "mid-run" or FAULT in ("slow", "SIGSTOP", "folder replaced")
+ONCE = MOMENT == "mid-run" or FAULT in ("slow", "SIGSTOP", "folder replaced", "terminal closed", "two signals")
 """The fault happens once, and not again in a replacement; other faults come again each time."""
 SLOW_S = 3.0
 OF_RAY = ("raylet", "gcs_server")
@@ -117,9 +117,22 @@ def commit(fault: str) -> str:
             run_folder = CHECKPOINTS.parent
             run_folder.rename(run_folder.with_name("moved"))
             run_folder.mkdir()
+        case "terminal closed":
+            os.kill(pid_in("terminal"), signal.SIGKILL)
+        case "two signals":
+            for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+                os.kill(pid_in("main"), number)
+                time.sleep(0.02)  # else the system makes one of them
         case _:
             return fault
     return ""
+
+
+def pid_in(name: str) -> int:
+    """The process id in a file that whoever has started the run writes."""
+    while not (file := Path(name)).exists():
+        time.sleep(0.01)
+    return int(file.read_text(encoding="utf-8"))
 
 
 def victim() -> int:

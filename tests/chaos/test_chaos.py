@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import pytest
 from chaos_run import BOUND_S, LAST_STEP, SILENCE, Outcome, observe
 from chaos_table import (
+    ASKED,
     KINDS,
     MOMENTS,
     OF_RAY,
@@ -71,7 +72,9 @@ def check(kind: str, cell: Cell, found: Outcome) -> None:
     assert found.left == [], "processes stayed behind"
     assert_told(cell, found)
     assert found.number >= found.happened, "a checkpoint is lost"
-    if found.status == 0 and not loses_main(cell):
+    if cell.fault in ASKED:
+        assert found.number > found.happened or cell.moment not in ("mid-run", "checkpoint"), "nothing was saved"
+    elif found.status == 0 and not loses_main(cell):
         assert found.step >= LAST_STEP
     if found.status == 1 and found.happened >= 0 and saves_what_was_learned(cell) and found.step < LAST_STEP:
         assert found.number > found.happened, "what was learned is not saved"

@@ -1,4 +1,7 @@
-"""The first signal saves and ends; test_leftovers.py and test_liveness.py have the second, which ends at once."""
+"""The first signal saves and ends; test_leftovers.py and test_liveness.py have the second, which ends at once.
+
+tests/chaos has both at other moments, and a terminal that closes.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,17 @@ LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__check
 """A run that makes no checkpoint of its own accord."""
 
 
-def test_a_signal_saves_a_checkpoint_and_ends_the_run_well(start):
+def test_signals_within_a_second_save_a_checkpoint_and_end_the_run_well(start):
     command = start(LONG)
     command.until(lambda: "Step: 1000." in command.output, "the first summary")
     for pid in command.hosts().values():  # a terminal or service manager may send it to everybody: it is for main
         assert os.getpgid(pid) != os.getpgid(command.process.pid)
-        os.kill(pid, signal.SIGINT)
-        os.kill(pid, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
     summaries = command.output.count("Step: ")
     command.until(lambda: command.output.count("Step: ") > summaries + 1, "further summaries")
-    command.interrupt(signal.SIGTERM)
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        command.interrupt(number)
     assert command.wait() == 0, command.output
     assert "Learning was interrupted" in command.output
     assert "Traceback" not in command.output
