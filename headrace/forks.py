@@ -64,22 +64,25 @@ def _end(where: str, frame: FrameType, event: str, arg: Any) -> None:
     status = 1
     with suppress(Exception):
         status = _raised(where, *arg) if event == "exception" else _came_back(where)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        sys.stdout.flush()
     os._exit(status)
 
 
 def _raised(where: str, kind: type[BaseException], error: BaseException, trace: TracebackType) -> int:
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         return error.code or 0
-    sys.stderr.write(f"[ERROR] Process {os.getpid()}, forked at {where}, has raised:\n")
-    traceback.print_exception(kind, error, trace)
+    raised = "".join(traceback.format_exception(kind, error, trace))
+    _say(f"[ERROR] Process {os.getpid()}, forked at {where}, has raised:\n{raised}")
     return 1
 
 
 def _came_back(where: str) -> int:
-    sys.stderr.write(
+    _say(
         f"[WARNING] Process {os.getpid()}, forked at {where}, returned from the code that forked it, and was ended: "
         "let it end by os._exit().\n"
     )
     return 0
+
+
+def _say(text: str) -> None:
+    os.write(2, text.encode(errors="backslashreplace"))  # whatever `sys.stderr` is at now

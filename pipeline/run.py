@@ -18,7 +18,7 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.common.kept_state import kept_state
+from headrace.pipeline.common.kept_state import kept_state, put_back
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
@@ -270,6 +270,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     Raises:
         RunFailed: if something in it failed.
     """
+    put_back()
     config, folder, elapsed_s = plan.config, plan.folder.path, coordinator.reporter.elapsed_s
     writes = not plan.folder.waits
     if writes:

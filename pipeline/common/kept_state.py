@@ -7,6 +7,7 @@ package that does. It is looked at about once a second, put back where it was ch
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -39,10 +40,11 @@ class KeptState:
     def put_back(self) -> None:
         """Put back what was changed; in the thread that runs the event loop."""
         changed = [name for name, put_back in self.things if put_back()]
-        for name in changed:
-            if name not in self._said:
-                self._said.add(name)
-                log.warning("Your code has changed %s for the whole process. Headrace needs it: put back.", name)
+        names = [name for name in dict.fromkeys(changed) if name not in self._said]
+        self._said.update(names)
+        if names:
+            words = "Your code has changed for the whole process what Headrace needs, and it was put back: %s."
+            log.warning(words, ", ".join(names))
 
 
 def keep_state() -> None:
@@ -93,6 +95,7 @@ def _things() -> Iterator[tuple[str, _PutBack]]:
         yield from _signals()
     limit = sys.getrecursionlimit()
     yield "sys.setrecursionlimit()", partial(_allow_recursion, limit)
+    yield "os.umask()", partial(_allow_owner, _umask())
     yield "sys.path", partial(_hold, sys.path, [*sys.path])
     yield "sys.meta_path", partial(_hold, sys.meta_path, [*sys.meta_path])
     for name in ("monotonic", "perf_counter"):
@@ -150,6 +153,20 @@ def _handle(number: signal.Signals, handler: Any) -> bool:
     if changed:
         signal.signal(number, handler)
     return changed
+
+
+def _umask() -> int:
+    present = os.umask(0o077)
+    os.umask(present)
+    return present
+
+
+def _allow_owner(kept: int) -> bool:
+    """Let what is written be no more open than when the run began, and readable for this user; stricter it may be."""
+    present = os.umask(kept)
+    wanted = (present | kept) & 0o077 | kept & ~0o077
+    os.umask(wanted)
+    return wanted != present
 
 
 def _allow_recursion(limit: int) -> bool:

@@ -33,6 +33,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.ghost import BrainLeague
 from headrace.stages.loop import NoOutlet, StageRunner
 from headrace.stages.trainer.report import TrainerReport
+from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ class BehaviorStarter:
         elif not settings.learns:
             log.info("%s does not learn: %s.", name, _deciders(settings))
         elif not plan.playing:
-            log.info("Starting training from step 0 and saving to %s.", plan.folder.behavior(name))
+            log.info("Starting training from step 0 and saving to %s.", shown(plan.folder.behavior(name)))
         if settings.learns:
             described = settings.model_dump(mode="json", by_alias=True)
         else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.pipeline.common.graph import MAIN, learner_name, saved_shards
+from headrace.pipeline.common.kept_state import put_back
 from headrace.pipeline.control.messages import (
     BeginCheckpoint,
     Exported,
@@ -127,6 +128,7 @@ class Checkpointing:
         """Let the sources put a barrier into their streams, and stop behind it if asked to."""
         if self.look():
             return
+        put_back()
         if self._plan.deterministic:
             self._run.flow.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
         if self._run.starter.self_play is not None:

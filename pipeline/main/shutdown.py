@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from headrace.pipeline.common.graph import actor_names, learner_name
+from headrace.pipeline.common.kept_state import put_back
 from headrace.pipeline.control.messages import HostFailed, LearnNoMore, Stop
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.checkpointing import SavedRun
@@ -93,6 +94,7 @@ class Shutdown:
             log.debug("a further failure: %s", failure.message)
             return
         self.failure = failure
+        put_back()  # what is logged
         if self.begun and not self._running.unended:
             return
         does = "ends" if self._playing else "saves what it can"
@@ -158,6 +160,7 @@ class Shutdown:
         if self.begun:
             return
         self.begun = True
+        put_back()
         self._owing = {host.plan.name for host in self._broadcaster.sources()}
         self.moved()
         self._begun_s = self._moved_s

@@ -44,6 +44,7 @@ from headrace.stages.stage import Statistics
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
 from headrace.stages.trainer.stage import TrainerStage
+from headrace.stages.trainer.torch_defaults import torch_defaults
 
 SOON_S = 2e-3
 """Within this time arrivals are reported that actors may wait for."""
@@ -205,6 +206,7 @@ class LearnerHost(TrainerHost):
             return
         self.stages.save_part(stage, number, state)
 
+    @torch_defaults()
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self.plan, self._stage.trainer

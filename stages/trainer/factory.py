@@ -11,6 +11,7 @@ from headrace.queues.errors import SpecError
 from headrace.stages.errors import LoadError, StageError, blaming, describe_error
 from headrace.stages.policy.design import check_extra_columns
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
+from headrace.stages.trainer.torch_defaults import torch_defaults
 from headrace.stages.trainer_lookup import trainer_class, trainer_kind
 
 
@@ -27,7 +28,7 @@ def make_trainer(context: TrainerContext) -> Trainer:
     trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
     found = find_trainer(trainer_type, context.folder, path)
     try:
-        return found(context)
+        return _settled(found, context)
     except ValidationError as error:  # of a subclass, whose base takes the YAML's hyperparameters for its own
         with blaming(*path, "hyperparameters"):
             raise LoadError(_describe(error, f"{dotted(path)}.hyperparameters", trainer_type)) from error
@@ -38,6 +39,23 @@ def make_trainer(context: TrainerContext) -> Trainer:
             raise LoadError(
                 f"{dotted(path)}.trainer_type: making {trainer_type} raised {describe_error(error)}"
             ) from error
+
+
+_COMPUTES = ("add", "learn", "policy", "state_dict", "load_state_dict", "load_bulk", "warm_start", "take_weights")
+
+
+def _settled(kind: type[Trainer], context: TrainerContext) -> Trainer:
+    """Make a trainer; one of ours, or derived from one, computes with torch's own defaults whoever has changed them.
+
+    An environment in the same process may have set the default dtype or device, or turned gradients off.
+    """
+    if not any(each.__module__.startswith("headrace.") for each in kind.__mro__ if not issubclass(Trainer, each)):
+        return kind(context)
+    with torch_defaults():
+        trainer = kind(context)
+    for name in _COMPUTES:
+        setattr(trainer, name, torch_defaults()(getattr(trainer, name)))
+    return trainer
 
 
 def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[Trainer]:
