@@ -335,16 +335,14 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     text = in_place(plan.config, key_of(failure, plan.config), failure.message)
     if failure.of_user and not plan.config.debug:
         text += "\n--debug shows the whole traceback."
-    elsewhere = ""
-    if plan.folder.rescued:
+    if plan.folder.rescued_as:
         kept = coordinator.checkpointing.newest >= 0 or any(each.exports for each in coordinator.behaviors.values())
         text += (
             f"\nWhat the run knew by then is in {plan.folder.path}."
             if kept
             else "\nNo trainer could save its state any more: there is what the lost folder holds, and no more."
         )
-        if plan.folder.path.parent != Path(plan.config.checkpoint_settings.results_dir):
-            elsewhere = f" --results-dir {plan.folder.path.parent}"
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
-        text += f"\nResume from the last checkpoint with: --run-id {plan.folder.run_id}{elsewhere} --resume"
+        run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"
+        text += f"\nResume from the last checkpoint with: {run} --resume"
     raise RunFailed(text, failure.stage, failure.traceback)

@@ -20,7 +20,7 @@ from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import acts
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.references import in_place, names_of_main
-from headrace.pipeline.policies.export import NEWEST
+from headrace.pipeline.policies.export import NEWEST, check_undamaged
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
 from headrace.pipeline.policies.warm_start import initial_policy
@@ -115,8 +115,11 @@ def _check_starts(config: RunConfig) -> None:
     if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
         return
     for name, settings in config.behaviors.items():
-        if settings.learns:
-            initial_policy(config, name)
+        if settings.learns and (path := initial_policy(config, name)) is not None:
+            try:
+                check_undamaged(path)
+            except (OSError, ValueError) as error:
+                raise RunError(str(error)) from error
 
 
 def _check_names(config: RunConfig) -> None:

@@ -203,21 +203,44 @@ def read_tensors(path: Path) -> Any:
 
     file = io.BytesIO(path.read_bytes())
     try:
-        with zipfile.ZipFile(file) as archive:
-            _check_size(path, archive)
-            if (entry := archive.testzip()) is not None:  # torch does not look at the checksums
-                raise _DamagedError(f"it is damaged: the checksum (CRC-32) of its entry {entry} is another")
+        _check_archive(path, file)
         file.seek(0)
         with warnings.catch_warnings(action="ignore"):
             return torch.load(file, map_location="cpu", weights_only=True)
     except _DamagedError as error:
-        raise ValueError(f"{path}: is not an exported policy: {error}") from error
+        raise ValueError(f"{path}: {error}") from error
     except Exception as error:
         raise ValueError(f"{path}: is not an exported policy: {_describe_torch_error(error, path)}") from error
 
 
 class _DamagedError(ValueError):
     """An archive is not as it was written, or claims more bytes than its file has."""
+
+
+def check_undamaged(path: Path) -> None:
+    """Check that a `.pt` file is what was written, without importing torch; one that is none of torch's passes.
+
+    Raises:
+        OSError: if the file can't be read.
+        ValueError: if it isn't.
+    """
+    file = io.BytesIO(path.read_bytes())
+    try:
+        _check_archive(path, file)
+    except _DamagedError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except _UNREADABLE:
+        return
+
+
+def _check_archive(path: Path, file: io.BytesIO) -> None:
+    with zipfile.ZipFile(file) as archive:
+        _check_size(path, archive)
+        if (entry := archive.testzip()) is not None:  # torch does not look at the checksums
+            raise _DamagedError(
+                f"is damaged: the checksum (CRC-32) of its entry {entry} is not that of what was written; restore it "
+                "from a copy, or take the file of another step"
+            )
 
 
 def _describe_torch_error(error: Exception, path: Path) -> str:
@@ -238,7 +261,7 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
     """
     size, unpacked = path.stat().st_size, sum(member.file_size for member in archive.infolist())
     if unpacked > size:
-        raise _DamagedError(f"its content claims {unpacked:,} bytes, the file has {size:,}")
+        raise _DamagedError(f"is not an exported policy: its content claims {unpacked:,} bytes, the file has {size:,}")
 
 
 def check_tensors(path: Path, content: Mapping[str, Any]) -> None:

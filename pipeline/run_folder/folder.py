@@ -77,8 +77,8 @@ class RunFolder:
     waits: bool = False
     """True as long as it is not known that a resumed run can go on: until then nothing of it is written over. And where
     nothing can be written any more, as the folder is lost."""
-    rescued: bool = False
-    """True once the folder that was locked first is lost, and this is another one."""
+    rescued_as: str = ""
+    """Once the folder that was locked first is lost, and this is another one: the options that name it."""
 
     @classmethod
     def create(
@@ -159,7 +159,8 @@ class RunFolder:
                 problem = error
                 continue
             self.close()
-            self.path, self._lock, self._behaviors, self.rescued = path, lock, {}, True
+            self.path, self._lock, self._behaviors = path, lock, {}
+            self.rescued_as = f"--run-id {path.name}" + ("" if parent == lost.parent else f" --results-dir {parent}")
             plain = yaml.safe_load(self._configuration) or {}
             plain.setdefault("checkpoint_settings", {})["run_id"] = path.name
             self._configuration = yaml.safe_dump(plain, sort_keys=False)

@@ -30,6 +30,15 @@ def test_what_a_run_lacks_is_named_before_it_starts(plain, message):
         check_run(RunConfig.from_plain(plain))
 
 
+def test_a_damaged_policy_to_start_from_is_named_before_a_run_starts(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"weights": torch.ones(100)}, path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(torch.ones(1).numpy().tobytes(), torch.zeros(1).numpy().tobytes(), 1))
+    with pytest.raises(RunError, match=r"checkpoint\.pt: is damaged: the checksum"):
+        check_run(RunConfig.from_plain({**PENDULUM, "behaviors": {"A": {"init_path": str(path)}}}))
+
+
 def test_all_that_is_missing_is_found_at_once(tmp_path):
     plain = {**PENDULUM, "behaviors": {"A": {**GAIL, "init_path": "absent.pt"}}}
     demonstration, start = missing_parts(RunConfig.from_plain(plain))

@@ -122,7 +122,8 @@ def test_the_run_goes_on_beside_it_under_a_lock(held):
     lost = held.path
     remove(lost)
     held.rescue()
-    assert (held.path, held.rescued, held.lost()) == (lost.with_name("run-rescued"), True, "")
+    assert (held.path, held.lost()) == (lost.with_name("run-rescued"), "")
+    assert held.rescued_as == "--run-id run-rescued"
     assert yaml.safe_load((held.path / "configuration.yaml").read_text()) == {
         "seed": 3,
         "checkpoint_settings": {"run_id": "run-rescued"},
@@ -145,6 +146,7 @@ def test_where_there_is_no_place_beside_it_temporary_files_have_it(held, tmp_pat
     replace_by_a_file(held.path.parent)
     held.rescue()
     assert held.path == tmp_path / "tmp" / "run-rescued"
+    assert held.rescued_as == f"--run-id run-rescued --results-dir {tmp_path / 'tmp'}"
 
 
 def test_where_no_folder_can_be_made_nothing_is_written_any_more(held, monkeypatch):
