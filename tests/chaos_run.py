@@ -17,6 +17,7 @@ from runs import Command
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 BESIDE = [Path(__file__).parent / "chaos" / name for name in ("misbehaving.py", "misbehaving_trainer.py", "game.py")]
+BESIDE += [Path(__file__).with_name("foreign_env.py")]
 LAST_STEP = 2000
 """`max_steps` of the run."""
 BOUND_S = 180.0

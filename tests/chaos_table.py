@@ -17,9 +17,11 @@ HANGS = ("SIGSTOP", "hang in Python", "hang in C")
 OUTPUTS = ("NaN output", "wrong output")
 REPLACED = "folder replaced"
 """The run's folder is moved, and another one made in its place."""
+CHANGED = "process changed"
+"""What its whole process shares is changed: `foreign_env.py` says what."""
 ASKED = ("terminal closed", "two signals")
 """Main is asked to end, in the middle of what the place does."""
-FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS, REPLACED, *ASKED)
+FAULTS = ("raise", *EXITS, *DIES, *HANGS, "await for ever", "slow", *OUTPUTS, REPLACED, *ASKED, CHANGED)
 KINDS = (EXITS, DIES, HANGS, ("await for ever",), OUTPUTS)
 """Those that the run has to see by itself, by the way in which it does."""
 IN_MAIN = ("MainStage", "publisher", "writer")
@@ -42,7 +44,10 @@ class Cell:
 def cells(kind: str = "process") -> Iterator[Cell]:
     """All that make sense with hosts of a kind."""
     for parts in itertools.product(PLACES, MOMENTS, FAULTS):
-        if nonsense(cell := Cell(*parts)) is None:
+        if nonsense(cell := Cell(*parts)) is None and (kind, cell.fault) != (
+            "ray",
+            CHANGED,
+        ):  # whose own processes share
             yield cell
     if kind == "ray":
         for place, moment in itertools.product(OF_RAY, MOMENTS):
@@ -56,6 +61,8 @@ def nonsense(cell: Cell) -> str | None:
         return "it has no start of its own"
     if place in ("publisher", "writer") and moment == "checkpoint":
         return "nothing comes to it while the trainer saves"
+    if place == "game" and fault == CHANGED:
+        return "another program's process is its own"
     if fault in (REPLACED, *ASKED) and place not in ("environment", "MainStage", "trainer"):
         return "it is the same wherever it happens"
     if fault == "await for ever" and place not in ("ActorStage", "MainStage"):
@@ -84,7 +91,7 @@ def _nonsense_of_output(place: str, moment: str, fault: str) -> str | None:
 def statuses(cell: Cell, kind: str = "process") -> set[int]:
     """The exit statuses that a cell may come to with hosts of a kind."""
     place, moment, fault = cell.place, cell.moment, cell.fault
-    if fault == "slow" or fault in ASKED:
+    if fault in ("slow", CHANGED, *ASKED):
         return {0}
     if fault == REPLACED:
         return {1}
@@ -119,7 +126,7 @@ def loses_main(cell: Cell) -> bool:
 def is_silent(cell: Cell) -> bool:
     """Whether nothing need be said."""
     stopped = cell.place in IN_MAIN and cell.fault == "SIGSTOP"
-    return cell.fault in ("slow", *ASKED) or loses_main(cell) or stopped or cell.place in OF_RAY
+    return cell.fault in ("slow", CHANGED, *ASKED) or loses_main(cell) or stopped or cell.place in OF_RAY
 
 
 def saves_what_was_learned(cell: Cell) -> bool:

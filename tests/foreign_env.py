@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import gymnasium
@@ -150,6 +150,13 @@ EXCEPT = {"working directory, which is gone", "streams closed", "thread that sta
 """What can't be done with the others, or takes the time limit of the end."""
 
 
+def change_all(without: Collection[str] = ()) -> None:
+    """Change all that can be changed at once."""
+    for name, change in CHANGES.items():
+        if name not in EXCEPT and name not in without:
+            change()
+
+
 class Env(gymnasium.Env[Any, Any]):
     """Eight steps of noise per episode."""
 
@@ -165,16 +172,12 @@ class Env(gymnasium.Env[Any, Any]):
         self._left -= 1
         Env.steps += 1
         if Env.steps == LATE:
-            for change in _asked():
-                change()
+            asked = os.environ.get("FOREIGN", "")
+            if asked == "all":
+                change_all()
+            elif asked:
+                CHANGES[asked]()
         return self._observation(), 1.0, not self._left, False, {}
 
     def _observation(self) -> Any:
         return self.np_random.uniform(-1, 1, 4).astype(np.float32)
-
-
-def _asked() -> list[Callable[[], object]]:
-    asked = os.environ.get("FOREIGN", "nothing")
-    if asked == "all":
-        return [change for name, change in CHANGES.items() if name not in EXCEPT]
-    return [CHANGES[asked]] if asked in CHANGES else []

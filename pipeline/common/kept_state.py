@@ -6,6 +6,7 @@ package that does. It is looked at about once a second, put back where it was ch
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ OURS = "headrace"
 _PutBack = Callable[[], bool]
 """Puts one thing back; returns True if it had been changed."""
 
+_monotonic = time.monotonic
 _kept: KeptState | None = None
 
 
@@ -51,6 +53,10 @@ def keep_state() -> None:
     """Keep the state of now for as long as this process lives, unless one is kept."""
     global _kept
     _kept = _kept or KeptState()
+    with suppress(RuntimeError):  # there is no event loop
+        loop = asyncio.get_running_loop()
+        if type(loop).time is asyncio.BaseEventLoop.time:  # which asks `time.monotonic` anew each time
+            loop.time = _monotonic  # type: ignore[method-assign]
 
 
 @contextmanager

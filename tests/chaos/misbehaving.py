@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import psutil
+from foreign_env import change_all  # beside the YAML
 
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.queues.messages import PolicyUpdate
@@ -25,14 +26,17 @@ from headrace.stages import Stage, TrajectoryBatch
 from headrace.stages.publisher import PolicyPublisher
 
 PLACE, MOMENT, FAULT = os.environ.get("CHAOS", "nowhere|never|nothing").split("|")
-CHECKPOINTS = Path("results/run/checkpoints")
+HERE = Path.cwd()
+CHECKPOINTS = HERE / "results/run/checkpoints"
 LAST_STEP = int(os.environ.get("CHAOS_STEPS", "0"))
 """`max_steps` of the run."""
-SAVING = Path("saving")
+SAVING = HERE / "saving"
 """Is there while the trainer saves its part of a checkpoint."""
-HAPPENED = Path("happened")
+HAPPENED = HERE / "happened"
 """Is there once the fault has happened; says the number of the newest checkpoint then, and the trainer's step."""
-ONCE = MOMENT == "mid-run" or FAULT in ("slow", "SIGSTOP", "folder replaced", "terminal closed", "two signals")
+ONCE = MOMENT == "mid-run" or FAULT in (
+    *("slow", "SIGSTOP", "folder replaced", "terminal closed", "two signals", "process changed"),
+)
 """The fault happens once, and not again in a replacement; other faults come again each time."""
 SLOW_S = 3.0
 OF_RAY = ("raylet", "gcs_server")
@@ -117,6 +121,8 @@ def commit(fault: str) -> str:
             run_folder = CHECKPOINTS.parent
             run_folder.rename(run_folder.with_name("moved"))
             run_folder.mkdir()
+        case "process changed":
+            change_all(without=("fork that raises", "atexit"))  # whose tracebacks are no fault of ours
         case "terminal closed":
             os.kill(pid_in("terminal"), signal.SIGKILL)
         case "two signals":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.machinery
 import logging
 import logging.config
@@ -134,3 +135,12 @@ def test_signals_that_a_caller_handles_are_the_callers(console, capsys):
             assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+async def test_timers_of_an_event_loop_go_on_where_a_clock_stands(console):
+    loop = asyncio.get_running_loop()
+    with kept_state():
+        time.monotonic = lambda: 0.0
+        began = loop.time()
+        await asyncio.sleep(0.001)
+        assert loop.time() > began
