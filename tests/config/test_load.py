@@ -820,3 +820,18 @@ def test_names_that_look_like_numbers_keep_their_form(load):
     for name in ("007", "2024_01_05", "1e3", "0x1F"):
         found = load(f"behaviors: {{A: {{}}}}\ncheckpoint_settings: {{run_id: {name}}}")
         assert found.checkpoint_settings.run_id == name
+
+
+def test_it_is_known_which_hyperparameters_the_command_sets(load):
+    text = "behaviors: {A: {}, B: {trainer_type: ppo, hyperparameters: {beta: 0.1}}}"
+    sets = ("default_settings.trainer_type=ppo", "default_settings.hyperparameters.beta=0.2")
+    sets += ("behaviors.B.hyperparameters.epsilon=0.3",)
+    for config in (load(text, *sets), load_config(yaml.safe_load(text), sets)):
+        known = {
+            (name, key): config.is_set_by_command(("behaviors", name, "hyperparameters", key))
+            for name in "AB"
+            for key in ("beta", "epsilon")
+        }
+        assert known == {("A", "beta"): True, ("A", "epsilon"): False, ("B", "beta"): False, ("B", "epsilon"): True}
+    with pytest.raises(ConfigError, match="--set behaviors.A.max_steps=0: behaviors.A.max_steps: 0 is out of range"):
+        load_config(yaml.safe_load(text), ["behaviors.A.max_steps=0"])

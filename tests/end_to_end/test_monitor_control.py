@@ -109,12 +109,10 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     again.command.interrupt()
     assert again.command.wait() == 0, again.command.output
     caplog.set_level(logging.INFO)
-    default = "default_settings={trainer_type: ppo, hyperparameters: {learning_rate: 2e-3}}"
-    resume_to_its_end(again.command.results, default)  # which does not reach what the behaviour has of its own
     resume_to_its_end(again.command.results, "behaviors.CartPole.hyperparameters.learning_rate=2e-3")
     resume_to_its_end(again.command.results)
+    assert f"{words} The YAML's 0.001 has no effect." in again.command.output
     assert [line for line in caplog.messages if "goes on with" in line] == [
-        f"{words} The YAML's 0.001 has no effect.",
         "CartPole goes on with learning_rate 0.002, as --set says, not with 0.00015, to which it was set while the run "
         "went on.",
     ]
