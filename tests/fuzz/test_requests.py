@@ -1,6 +1,6 @@
 """Mutated requests: whatever is sent to the live page and to the policy server is answered or refused, with 2xx or 4xx.
 
-The long ones also look at memory, and print what they did; their figures are in docs/security.md.
+The long ones also look at memory, and print what they did; their figures are in docs/reliability.md.
 """
 
 from __future__ import annotations
