@@ -824,8 +824,8 @@ def test_names_that_look_like_numbers_keep_their_form(load):
 
 def test_it_is_known_which_hyperparameters_the_command_sets(load):
     text = "behaviors: {A: {}, B: {trainer_type: ppo, hyperparameters: {beta: 0.1}}}"
-    sets = ("default_settings.trainer_type=ppo", "default_settings.hyperparameters.beta=0.2")
-    sets += ("behaviors.B.hyperparameters.epsilon=0.3",)
+    default = ("default_settings.trainer_type=ppo", "default_settings.hyperparameters.beta=0.2")
+    sets = (*default, "behaviors.B.hyperparameters.epsilon=0.3")
     for config in (load(text, *sets), load_config(yaml.safe_load(text), sets)):
         known = {
             (name, key): config.is_set_by_command(("behaviors", name, "hyperparameters", key))
