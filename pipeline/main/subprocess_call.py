@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -83,11 +84,16 @@ def call_in_subprocess(
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """Make a folder that is removed when it is left, and at the end of this process."""
-    with tempfile.TemporaryDirectory(prefix="headrace-trial-", ignore_cleanup_errors=True) as folder:
+    """Make a folder that is removed when it is left, and at the end of this process, whatever ends it meanwhile."""
+    folder = os.path.join(tempfile.gettempdir(), f"headrace-trial-{os.urandom(8).hex()}")
+    remove = partial(shutil.rmtree, folder, ignore_errors=True)
+    with cleaned_up_by(remove):  # before it is there: a signal may come between any two lines
         remove_folder_at_end(folder)
-        with cleaned_up_by(partial(shutil.rmtree, folder, ignore_errors=True)):
+        os.mkdir(folder, 0o700)
+        try:
             yield folder
+        finally:
+            remove()
 
 
 def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
