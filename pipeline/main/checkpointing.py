@@ -57,13 +57,14 @@ class Checkpointing:
     Attributes:
         ended: called when a checkpoint has ended: None if it is whole, else why it could not be written.
         written: called when it is whole, after that.
-        failed: called when the run's folder is not its own any more, or a final policy could not be written.
+        failed: called when the run's folder is lost, or a final policy could not be written; returns False if something
+            had failed before.
     """
 
     def __init__(self, run: SavedRun) -> None:
         self.ended: Callable[[str | None], object] = lambda problem: None
         self.written: Callable[[], object] = lambda: None
-        self.failed: Callable[[HostFailed], object] = lambda failure: None
+        self.failed: Callable[[HostFailed], bool] = lambda failure: True
         self._run = run
         self._plan = plan = run.plan
         self._folder = plan.folder
@@ -109,19 +110,22 @@ class Checkpointing:
             return False
         self._run.reporter.leave()
         was_busy = self.busy
+        self._assembler.move(self.folder)
+        for state in self._behaviors.values():
+            state.exports = []
         try:
             self._folder.rescue()
         except OSError as error:
             why = f"{why}. What it has learned since its last checkpoint is lost, as {error}"
-        self._assembler.move(self.folder)
-        self._run.stages.folder.move(self._folder.path)
-        for state in self._behaviors.values():
-            state.exports = []
-        for host in self._run.running.all():
-            host.control.send(FolderMoved(str(self._folder.path.resolve())))
-        self.failed(HostFailed(f"{why}.", "", MAIN))
-        if was_busy and not self.busy:  # the run had failed already
-            self.save_now()
+        else:
+            self._assembler.move(self.folder)
+            self._run.stages.folder.move(self._folder.path)
+            for host in self._run.running.all():
+                host.control.send(FolderMoved(str(self._folder.path.resolve())))
+        if not self.failed(HostFailed(f"{why}.", "", MAIN)):  # it had failed already, and says that at its end
+            log.error("%s.", why)
+            if was_busy:
+                self.save_now()
         return True
 
     def begin(self, then_stop: bool = False) -> None:

@@ -26,7 +26,7 @@ class GuardedTasks:
         group: owns all tasks.
     """
 
-    def __init__(self, fail: Callable[[HostFailed], None]) -> None:
+    def __init__(self, fail: Callable[[HostFailed], object]) -> None:
         self.group = asyncio.TaskGroup()
         self._fail = fail
         self._runners: list[asyncio.Task[None]] = []

@@ -88,15 +88,15 @@ class Shutdown:
         else:
             self._checkpointing.begin(then_stop=True)
 
-    def fail(self, failure: HostFailed) -> None:
-        """Something failed: save what can be saved, and end."""
+    def fail(self, failure: HostFailed) -> bool:
+        """Something failed: save what can be saved, and end; returns False if something had failed before."""
         if self.failure is not None:
             log.debug("a further failure: %s", failure.message)
-            return
+            return False
         self.failure = failure
         put_back()  # what is logged
         if self.begun and not self._running.unended:
-            return
+            return True
         does = "ends" if self._playing else "saves what it can"
         log.error("%s has failed. The run %s, and says at its end what was wrong.", failure.stage, does)
         log.debug("%s", failure.traceback)
@@ -108,6 +108,7 @@ class Shutdown:
             self._checkpointing.save_now()  # no checkpoint comes of it, but those that are sound export their policies
         self._broadcaster.send_to_sources(Stop())
         self._release_learners()
+        return True
 
     def source_ended(self, name: str) -> None:
         """A source produces no more; the run ends with the last. If it was told to, its barrier is in the stream."""

@@ -23,8 +23,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import os
-import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,8 +35,9 @@ import yaml
 from headrace.config.errors import suggest
 from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
+from headrace.pipeline.run_folder.archiving import archive
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
-from headrace.pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused, hold
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, RunLock, check_unused
 from headrace.pipeline.run_folder.names import (
     CONFIGURATION,
     behavior_folder,
@@ -47,7 +46,6 @@ from headrace.pipeline.run_folder.names import (
     check_run_id,
 )
 from headrace.pipeline.run_folder.training_status import TrainingStatus
-from headrace.queues.held_files import is_held, once_released
 from headrace.surroundings import absolute, shown
 
 log = logging.getLogger(__name__)
@@ -301,7 +299,7 @@ def _make_new(path: Path, force: bool, files: FileOperations) -> None:
     if path.exists():
         if not force:
             raise _already_there(path)
-        _archive(path, files)
+        archive(path, files)
     files.make_folder(path.parent)
     try:
         files.mkdir(path)  # not "if missing": of two processes that start at once, one makes the folder
@@ -352,38 +350,6 @@ def _nothing_to_resume(results: Path, run_id: str) -> str:
         )
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return f"{message}; the runs there, newest first: {', '.join(names[:10])}{more}"
-
-
-def _archive(path: Path, files: FileOperations) -> None:
-    """Rename a folder to the first free `<run-id>-archived-<n>`, unless a process is running the run."""
-    guard = hold(path)
-    try:
-        if sys.platform == "win32":
-            guard.release()  # an open file keeps its folder from being renamed there
-        number = 1
-        while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
-            number += 1
-        once_released(lambda: files.perform("replace", os.replace, path, aside), files.pause, loop_waits=True)
-    except OSError as error:
-        if not is_held(error):
-            raise
-        held = next((inner for inner in sorted(path.rglob("*")) if inner.is_file() and not _moves(inner, files)), path)
-        raise RunFolderError(
-            f"{path} can't be archived, as a program has {held} open: {error.strerror}; or use another --run-id"
-        ) from error
-    finally:
-        guard.release()
-    files.sync_folder(path.parent)
-    files.remove(aside / LOCK)  # left by a process that was killed
-
-
-def _moves(file: Path, files: FileOperations) -> bool:
-    """True if the system lets a file be renamed, here to what it is called: nobody has it open then."""
-    try:
-        files.perform("replace", os.replace, file, file)
-    except OSError:
-        return False
-    return True
 
 
 def find_run(name: str, results: str, option: str) -> Path:

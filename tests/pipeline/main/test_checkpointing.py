@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from fakes_files import Held
 
 from headrace.config import RunConfig
 from headrace.pipeline.control.channel import local_pair
-from headrace.pipeline.control.messages import BeginCheckpoint, PartFailed, PartSaved, Stop
+from headrace.pipeline.control.messages import BeginCheckpoint, FolderMoved, HostFailed, PartFailed, PartSaved, Stop
 from headrace.pipeline.hosts.inline import InlineHost, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.main.behavior import BehaviorState, TrajectoryPath
@@ -44,6 +46,8 @@ class Made:
         self.ball.start_at(0)
         self.ended: list[str | None] = []
         self.sources: list[Any] = []
+        self.hosts: list[Any] = []
+        self.failures: list[HostFailed] = []
         run: Any = SimpleNamespace(
             plan=self.plan,
             behaviors={"Ball": self.ball},
@@ -52,11 +56,20 @@ class Made:
             parts=SimpleNamespace(merged=lambda take: {}),
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague()),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
-            reporter=SimpleNamespace(elapsed_s=0.0),
+            reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None),
+            running=SimpleNamespace(all=lambda: self.hosts),
             flow=SimpleNamespace(resume=lambda: None),
         )
         self.checkpointing = Checkpointing(run)
         self.checkpointing.ended = self.ended.append
+        self.checkpointing.failed = self.fail
+
+    def fail(self, failure: HostFailed) -> bool:
+        """As `Shutdown.fail`."""
+        self.failures.append(failure)
+        if first := len(self.failures) == 1:
+            self.checkpointing.save_now()
+        return first
 
     def part(self, number: int) -> PartSaved:
         return write_part(self.plan.folder.checkpoints, number, TRAINER, {"weights": [1.0]})
@@ -64,7 +77,7 @@ class Made:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Made]:
-    with RunFolder.create(tmp_path, "run") as folder:
+    with RunFolder.create(tmp_path / "results", "run") as folder:
         yield Made(folder)
 
 
@@ -188,3 +201,65 @@ def test_a_checkpoint_waits_for_a_program_that_has_a_file_of_it_open(tmp_path, c
         [None] if tries == 30 else ["its hosts have ended, and another program has a file of it open"]
     )
     assert len([line for line in caplog.messages if "Checkpoint 0 waits" in line]) == 1
+
+
+needs_unix = pytest.mark.skipif(sys.platform == "win32", reason="Windows removes no folder in which a file is open")
+
+
+@needs_unix
+@pytest.mark.parametrize("moment", ["begin", "look", "part", "part failed"])
+async def test_a_lost_folder_is_noticed_at_each_moment_and_a_checkpoint_made_beside_it(made, moment):
+    control, theirs = local_pair("learner-Ball")
+    made.hosts.append(SimpleNamespace(control=control))
+    made.checkpointing.begin()
+    part = made.part(0)
+    lost = made.plan.folder.path
+    shutil.rmtree(lost)
+    match moment:
+        case "begin":
+            made.checkpointing.begin()
+        case "look":
+            assert made.checkpointing.look()
+        case "part":
+            made.checkpointing.receive(part)
+        case "part failed":
+            made.checkpointing.receive(PartFailed(0, TRAINER, "is no longer the folder"))
+    (failure,) = made.failures
+    assert failure.message == f"{lost} is no longer the folder that this run has locked: it was removed or moved."
+    rescue = lost.with_name("run-rescued")
+    assert [await anext(theirs.receive())] == [FolderMoved(str(rescue))]
+    assert (made.plan.folder.path, made.checkpointing.newest) == (rescue, -1)
+    made.checkpointing.receive(made.part(1))
+    assert made.checkpointing.newest == 1
+    assert (rescue / "checkpoints" / "000001").is_dir()
+    assert not lost.exists()
+
+
+@needs_unix
+def test_a_folder_that_is_lost_when_the_run_has_failed_already_is_named_and_what_was_to_be_saved_is_saved(made, caplog):
+    made.fail(HostFailed("the motor is on fire", "", "actor-0"))
+    shutil.rmtree(made.plan.folder.path)
+    assert made.checkpointing.look()
+    assert "is no longer the folder that this run has locked" in caplog.text
+    made.checkpointing.receive(made.part(1))
+    assert made.checkpointing.newest == 1
+
+
+@needs_unix
+def test_where_no_folder_can_be_made_nobody_is_told_to_write(made, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(made.plan.folder.path))
+    made.hosts.append(SimpleNamespace(control=None))
+    results = made.plan.folder.path.parent
+    shutil.rmtree(results)
+    results.touch()
+    assert made.checkpointing.look()
+    assert "What it has learned since its last checkpoint is lost, as" in made.failures[0].message
+    assert not made.checkpointing.busy
+    assert not made.checkpointing.look(), "it is said once"
+
+
+@needs_unix
+def test_what_is_only_played_needs_no_folder(made):
+    made.plan.config.checkpoint_settings.__dict__["inference"] = True
+    shutil.rmtree(made.plan.folder.path)
+    assert not made.checkpointing.look()

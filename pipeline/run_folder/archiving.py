@@ -1,0 +1,44 @@
+"""The folder of an earlier run, put aside for a new one of its name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.run_folder.atomic_files import FileOperations
+from headrace.pipeline.run_folder.lock import LOCK, hold
+from headrace.queues.held_files import is_held, once_released
+
+
+def archive(path: Path, files: FileOperations) -> None:
+    """Rename a folder to the first free `<run-id>-archived-<n>`, unless a process is running the run."""
+    guard = hold(path)
+    try:
+        if sys.platform == "win32":
+            guard.release()  # an open file keeps its folder from being renamed there
+        number = 1
+        while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
+            number += 1
+        once_released(lambda: files.perform("replace", os.replace, path, aside), files.pause, loop_waits=True)
+    except OSError as error:
+        if not is_held(error):
+            raise
+        held = next((inner for inner in sorted(path.rglob("*")) if inner.is_file() and not _moves(inner, files)), path)
+        raise RunFolderError(
+            f"{path} can't be archived, as a program has {held} open: {error.strerror}; or use another --run-id"
+        ) from error
+    finally:
+        guard.release()
+    files.sync_folder(path.parent)
+    files.remove(aside / LOCK)  # left by a process that was killed
+
+
+def _moves(file: Path, files: FileOperations) -> bool:
+    """True if the system lets a file be renamed, here to what it is called: nobody has it open then."""
+    try:
+        files.perform("replace", os.replace, file, file)
+    except OSError:
+        return False
+    return True
