@@ -22,7 +22,7 @@ from headrace.config.listen import is_origin
 from headrace.config.load import convert
 from headrace.pipeline.command import ML_AGENTS, Request, contradictions, parse, program, read_request
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.common.output import close_output, complain, say
+from headrace.pipeline.common.output import close_output, complain, own_stream, say
 from headrace.pipeline.common.process import use_one_thread
 from headrace.surroundings import absolute, shown
 
@@ -169,14 +169,14 @@ def _tournament(players: Sequence[str], request: Request) -> int:
         return 130
     if not table.results:
         raise CommandError("--tournament: ended before a game was")
-    say(standings_table(table.standings()))
     settings = table.config.checkpoint_settings
     named = ("checkpoint_settings", "run_id") in [each.path for each in request.overrides if isinstance(each, Override)]
     folder = absolute(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
     try:
-        say("\n".join(map(shown, table.write(folder))))
+        written = table.write(folder)  # first of all: nobody may read what is said
     except OSError as error:
         raise CommandError(f"--tournament: {folder} can't be written: {error.strerror}") from error
+    say("\n".join([standings_table(table.standings()), *map(shown, written)]))
     return 0
 
 
@@ -292,6 +292,7 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
         for name, behavior in result.behaviors.items():
             if behavior.export is not None:
                 say(f"[INFO] {name}: {behavior.step} steps, policy in {shown(behavior.export)}")
+        own_stream("stdout").flush()
     except OSError:  # the console has said so; the run is whole all the same
         close_output()
     return 0

@@ -157,10 +157,10 @@ def close_output() -> None:
 
 
 def _has_no_reader(error: OSError) -> bool:
-    """True for the error of a write to a pipe whose reader has ended, such as `| head`."""
+    """True for the error of a write to a pipe whose reader has ended, such as `| head`, or to a closed terminal."""
     if sys.platform == "win32" and error.errno == errno.EINVAL:  # as its C library says it
         return error.winerror is None and error.filename is None
-    return isinstance(error, BrokenPipeError)
+    return isinstance(error, BrokenPipeError) or (error.errno == errno.EIO and _is(stat.S_ISCHR, sys.stdout))
 
 
 def _nothing(number: int) -> TextIO:
@@ -178,7 +178,7 @@ def _nothing(number: int) -> TextIO:
 
 
 def _printing_all(stream: Any, platform: str) -> Any:
-    encoding = "utf-8" if platform == "win32" and not _encoding_is_chosen() and _is_file(stream) else None
+    encoding = "utf-8" if platform == "win32" and not _encoding_is_chosen() and _is(stat.S_ISREG, stream) else None
     try:
         stream.reconfigure(encoding=encoding, errors=_ERRORS)
     except (AttributeError, OSError, ValueError, TypeError):  # of an IDE, a notebook, a test, or closed
@@ -190,9 +190,9 @@ def _encoding_is_chosen() -> bool:
     return bool(os.environ.get("PYTHONIOENCODING")) or bool(sys.flags.utf8_mode)
 
 
-def _is_file(stream: Any) -> bool:
+def _is(kind: Callable[[int], bool], stream: Any) -> bool:
     try:
-        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+        return kind(os.fstat(stream.fileno()).st_mode)
     except (AttributeError, OSError, ValueError):
         return False
 
