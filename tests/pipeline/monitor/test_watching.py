@@ -112,6 +112,11 @@ def viewer():
         ('{"do": "keys", "side": "left", "number": 0, "held": ["' + "a" * 50 + '"]}', "held"),
         ('{"do": "keys", "side": "left", "number": -1, "held": []}', "number"),
         ('{"do": "start", "more": 1}', "more"),
+        ('{"do": "pace", "paused": false, "speed": "2"}', "speed"),
+        ('{"do": "pace", "paused": false, "speed": true}', "speed"),
+        ('{"do": "pace", "paused": 1, "speed": 2}', "paused"),
+        ('{"do": "keys", "side": "left", "number": true, "held": []}', "number"),
+        (r'{"do": "take", "side": "\ud800"}', "Invalid JSON"),
     ],
 )
 def test_what_cannot_be_granted_is_refused_and_nothing_happens(viewer, text, words):
