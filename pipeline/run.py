@@ -42,7 +42,7 @@ from headrace.pipeline.run_folder.resuming import changed_settings, choose_check
 from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, SummaryWritten, guarded, join_callbacks
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
-from headrace.surroundings import absolute, kept_surroundings
+from headrace.surroundings import absolute, kept_surroundings, shown
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint |
     if checkpoint is not None:
         check_players(config, checkpoint)
     elif not left:
-        log.warning("%s ended before its first checkpoint was whole: starting from step 0.", folder.path)
+        log.warning("%s ended before its first checkpoint was whole: starting from step 0.", shown(folder.path))
     return checkpoint, left
 
 

@@ -174,7 +174,7 @@ class BehaviorStarter:
             status = plan.folder.read_training_status().behaviors.get(name)
             entries = status.checkpoints if status is not None else ()
             state.exports = [entry.within(plan.folder.path) for entry in entries]
-            log.info("Resuming from %s.", plan.origin(name))
+            log.info("Resuming from %s.", shown(plan.origin(name) or plan.folder.path))
             log.info("Resuming training from step %d.", step)
             if step >= settings.max_steps and settings.learns:
                 block = f"behaviors.{name}" if name in plan.config.behaviors else "default_settings"
@@ -227,7 +227,7 @@ class BehaviorStarter:
         """Start what stands in a trainer's place: its newest policy, and a stage that counts what is played with it."""
         path = policy_file(self._plan.config, self._plan.folder.path, state.behavior)
         policy = read_policy_update(path, state.behavior)
-        log.info("%s is played by %s.", state.behavior, path)
+        log.info("%s is played by %s.", state.behavior, shown(path))
         stage = CountingStage(state.behavior, self._count_play)
         nowhere: Any = NoOutlet()
         inlet = await self._launcher.gather(state.behavior)

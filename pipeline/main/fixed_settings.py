@@ -17,9 +17,11 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.main.references import in_place
 from headrace.pipeline.policies.model_files import check_spec
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
+from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.spaces.own_space import from_plain
 from headrace.stages.errors import StageError
+from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,9 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
     if fixed is None:
         if checkpoint.steps and spec.name not in checkpoint.steps:
             has = ", ".join(checkpoint.steps)
-            log.warning("%s is not in %s, which has %s: it starts from step 0.", spec.name, checkpoint.folder, has)
+            log.warning(
+                "%s is not in %s, which has %s: it starts from step 0.", spec.name, shown(checkpoint.folder), has
+            )
         return
     was = BehaviorSpec.from_plain(fixed["spec"])
     try:
@@ -107,9 +111,9 @@ def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[
 
 
 def _cure(config: RunConfig, checkpoint: Checkpoint) -> str:
-    run_folder = checkpoint.folder.parent.parent
+    settings = shown(checkpoint.folder.parent.parent / CONFIGURATION)
     return (
-        f"A run goes on as what it was ({checkpoint.folder}; {run_folder / 'configuration.yaml'} has its settings). "
+        f"A run goes on as what it was ({shown(checkpoint.folder)}; {settings} has its settings). "
         f"Let it be so again, or start a run of its own from its policy: another --run-id, with "
         f"--initialize-from={config.checkpoint_settings.run_id}"
     )

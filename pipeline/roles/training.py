@@ -36,6 +36,7 @@ from headrace.stages.trainer.protocol import Replicas, Trainer, TrainerContext
 from headrace.stages.trainer.report import TrainerPort
 from headrace.stages.trainer.stage import TrainerStage
 from headrace.stages.trainer.thread_choice import ThreadChoice, candidates_for
+from headrace.surroundings import shown
 
 if TYPE_CHECKING:
     from headrace.stages.trainer.sac.sharded_replay import ShardedReplay
@@ -145,7 +146,7 @@ class TrainerHost(Host):
             path = initial_policy(self.config, self.plan.behavior)
             if path is not None:
                 warm_start(stage.trainer, path, self._spec, self._settings, self.config.source_folder)
-                self.stages.context(TRAINER).log.info("Initializing from %s.", path)
+                self.stages.context(TRAINER).log.info("Initializing from %s.", shown(path))
         stage.number_above(self.plan.lost_version)
 
     def _without_explicit(self, state: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from headrace.stages.errors import StageError, describe_error
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.numpy_policy import NumpyPolicy
 from headrace.stages.policy.protocol import ActingPolicy, Recall
+from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class LoadedModel:
     @property
     def description(self) -> str:
         """Its file, and its step if that is known."""
-        return f"{self.path}, step {self.step}" if self.step else str(self.path)
+        return shown(self.path) + (f", step {self.step}" if self.step else "")
 
     def is_quick(self, agents: int) -> bool:
         """Return True if it decides for so many in about the time that a change of threads costs."""

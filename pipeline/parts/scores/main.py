@@ -17,6 +17,7 @@ from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.queues.specs import behavior_name, behavior_team
 from headrace.stages.evaluation.scores import Played, Score, ScoreSums, score_table
+from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class ScoreBoard(RunPart):
         try:
             folder.run_logs.mkdir(parents=True, exist_ok=True)
             write_atomic(path, json.dumps(self._report(scores), indent=1).encode())
-            log.info("Scores (%s):\n%s", path, score_table(scores))
+            log.info("Scores (%s):\n%s", shown(path), score_table(scores))
         except OSError as error:
             log.info("Scores:\n%s", score_table(scores))
             log.warning("The scores could not be written to %s: %s", path, error)
