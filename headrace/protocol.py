@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from headrace.pipeline.common.output import speaking
+from headrace.pipeline.hosts.process_cleanup import watch_this_process
 from headrace.stages.environments.open_protocol.conformance import RandomTrainer, check_game
 from headrace.stages.environments.open_protocol.worker import GameProgram, OpenWorker
 from headrace.stages.environments.programs.errors import ProgramEnded
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("program", nargs="*", help="program to start, and its arguments; the options stand before it")
     words, of_program = _split(sys.argv[1:] if arguments is None else arguments)
     args = parser.parse_args(words)
+    watch_this_process()  # so that the program ends with this process, in whatever way
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     program = GameProgram(of_program[0], of_program[1:], show_output=True) if of_program else None
     port = args.port if args.port is not None else 0 if program else _PORT

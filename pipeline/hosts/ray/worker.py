@@ -143,11 +143,11 @@ class RayWorker:
     """
 
     def __init__(self, plan: Mapping[str, Any], path: Sequence[str]) -> None:
+        watch_this_process()  # first of all: games that are started here end with it, whatever ends it
         prepare_output()  # for what the user's code prints
         if path:
             follow_path_of_main(path)
         keep_surroundings()
-        watch_this_process()  # games that are started here end with it, whatever ends it
         self._plan = HostPlan(**plan)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
