@@ -338,7 +338,7 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if plan.folder.rescued_as:
         kept = coordinator.checkpointing.newest >= 0 or any(each.exports for each in coordinator.behaviors.values())
         text += (
-            f"\nWhat the run knew by then is in {plan.folder.path}."
+            f"\nWhat the run knew by then is in {shown(plan.folder.path)}."
             if kept
             else "\nNo trainer could save its state any more: there is what the lost folder holds, and no more."
         )

@@ -20,6 +20,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations
+from headrace.surroundings import shown
 
 LOCK = ".lock"
 GUARD = ".lock.guard"
@@ -55,7 +56,7 @@ class HeldFolder:
             why = f"its {GUARD} was removed, or another folder is in its place"
         else:
             why = "it was removed or moved"
-        return f"{self.path} is no longer the folder that this run has locked: {why}"
+        return f"{shown(self.path)} is no longer the folder that this run has locked: {why}"
 
     def check(self) -> None:
         """Check that it is the folder that was locked.
