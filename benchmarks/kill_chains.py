@@ -26,6 +26,8 @@ from standing import Progress, Standing, Violation, require
 
 from headrace.pipeline.run_folder.checkpoint import numbered_folders
 
+WITHOUT_NODE_S = 20.0
+"""Seconds that a run is given to end when Ray's node is gone."""
 MOMENTS = ("first 100 ms", "start", "training", "a checkpoint begins", "a checkpoint ends")
 
 
@@ -130,13 +132,16 @@ class Chain:
             os.kill(pid, signal.SIGKILL)
         self._count(victim, moment)
         anew = f"The process of {name} was killed by signal 9. Starting it again; it had not begun."
-        deadline = time.monotonic() + PATIENCE_S
-        while command.process.poll() is None and anew not in command.output:
-            require(time.monotonic() < deadline, f"the run goes on without {name}")
+        deadline = time.monotonic() + (WITHOUT_NODE_S if name == NODE else PATIENCE_S)
+        while command.process.poll() is None and anew not in command.output and time.monotonic() < deadline:
             time.sleep(0.01)
         if anew in command.output:
             self._kill_main(command)
             return
+        if name == NODE and command.process.poll() is None:  # hosts that have met may go on without it
+            self._strike_main(command, "training")
+            return
+        require(command.process.poll() is not None, f"the run goes on without {name}")
         require(command.wait() == 1, f"the exit status is {command.process.returncode} after the end of {name}")
         require("the run has failed: " in command.output, f"the end of {name} is not named")
         require(Progress.of(command.run_folder) >= began, "the newest checkpoint went back")
@@ -145,6 +150,9 @@ class Chain:
         moment = self._wait(command, "main", command.process.pid)
         if command.process.poll() is not None:
             raise Violation(f"the run ended by itself with status {command.process.returncode}")
+        self._strike_main(command, moment)
+
+    def _strike_main(self, command: Command, moment: str) -> None:
         before = Progress.of(command.run_folder)
         if self._chance.random() < 0.25 and not self._scenario.on_ray:
             self._kill_sweeper(command)
