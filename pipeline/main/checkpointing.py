@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.pipeline.common.graph import MAIN, learner_name, saved_shards
+from headrace.pipeline.common.graph import MAIN, TRAINER, learner_name, part_name, saved_shards
 from headrace.pipeline.common.kept_state import put_back
 from headrace.pipeline.control.messages import (
     BeginCheckpoint,
@@ -72,6 +72,8 @@ class Checkpointing:
         self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
         self._signs: object = None
         self._held = -1
+        self._saved_at: dict[str, int] = {}
+        """By behaviour, the step of the state that the checkpoint under way has of its trainer."""
         """Number of the last checkpoint that had to wait for another program."""
         self._files = FileGuard(log)
         self._before = plan.folder.read_training_status().behaviors if plan.resumes else {}
@@ -203,7 +205,11 @@ class Checkpointing:
         if isinstance(part, PartFailed):
             if self._assembler.give_up(part.number):
                 self._failed(part.number, f"{part.name}: {part.reason}")
-        elif self._assembler.add(part):
+            return
+        for name, state in self._behaviors.items():
+            if part.number == self._assembler.pending and part.name == part_name(TRAINER, learner_name(name)):
+                self._saved_at[name] = state.step
+        if self._assembler.add(part):
             self._commit()
 
     def check_time(self, now_s: float) -> None:
@@ -291,6 +297,7 @@ class Checkpointing:
             self._commit()
 
     def _announce(self, expected: Iterable[str]) -> int:
+        self._saved_at.clear()
         return self._assembler.begin(expected, time.monotonic())
 
     def _commit(self) -> None:
@@ -301,7 +308,8 @@ class Checkpointing:
         self.write_status(final=False)  # before the manifest: a kill in between leaves a list ahead of it, not behind
         try:
             self._carry_over()
-            steps = self._unseen() | {name: state.step for name, state in self._behaviors.items()}
+            steps = {name: self._saved_at.get(name, state.step) for name, state in self._behaviors.items()}
+            steps |= self._unseen()
             self._assembler.commit(steps, self._progress())
         except OSError as error:
             if self._assembler.pending is None:

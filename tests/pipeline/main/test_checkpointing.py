@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,7 @@ from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.timers import Timers
 from headrace.pipeline.roles.stages import StageHost
-from headrace.pipeline.run_folder.checkpoint import write_part
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint, write_part
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.stages.ghost import BrainLeague
@@ -35,22 +35,26 @@ TRAINER = "trainer@learner-Ball"
 
 
 class Made:
-    """A run's checkpoints, with one behaviour and no other stage that has a part, and what has come of them."""
+    """A run's checkpoints, with no stage but trainers that has a part, and what has come of them."""
 
-    def __init__(self, folder: RunFolder, **pipeline: Any) -> None:
-        config = RunConfig.from_plain({"behaviors": {"Ball": {"checkpoint_interval": 100}}, "pipeline": pipeline})
+    def __init__(self, folder: RunFolder, names: Sequence[str] = ("Ball",), **pipeline: Any) -> None:
+        blocks = {name: {"checkpoint_interval": 100} for name in names}
+        config = RunConfig.from_plain({"behaviors": blocks, "pipeline": pipeline})
         self.plan = RunPlan(config, folder, 0, None)
         stages = StageHost("main", folder.path, 0, None, StatisticsCollector(0), None, lambda message: None)
-        path = TrajectoryPath(self.plan.route("Ball"), config, stages, PolicyPublisher())
-        self.ball = BehaviorState("Ball", counting_spec("Ball"), config.behavior_settings("Ball"), path)
-        self.ball.start_at(0)
+        behaviors = {}
+        for name in names:
+            path = TrajectoryPath(self.plan.route(name), config, stages, PolicyPublisher())
+            behaviors[name] = BehaviorState(name, counting_spec(name), config.behavior_settings(name), path)
+            behaviors[name].start_at(0)
+        self.ball = behaviors[names[0]]
         self.ended: list[str | None] = []
         self.sources: list[Any] = []
         self.hosts: list[Any] = []
         self.failures: list[HostFailed] = []
         run: Any = SimpleNamespace(
             plan=self.plan,
-            behaviors={"Ball": self.ball},
+            behaviors=behaviors,
             timers=Timers(),
             stages=stages,
             parts=SimpleNamespace(merged=lambda take: {}),
@@ -71,8 +75,8 @@ class Made:
             self.checkpointing.save_now()
         return first
 
-    def part(self, number: int) -> PartSaved:
-        return write_part(self.plan.folder.checkpoints, number, TRAINER, {"weights": [1.0]})
+    def part(self, number: int, behavior: str = "Ball") -> PartSaved:
+        return write_part(self.plan.folder.checkpoints, number, f"trainer@learner-{behavior}", {"weights": [1.0]})
 
 
 @pytest.fixture
@@ -112,6 +116,17 @@ def test_a_checkpoint_that_becomes_due_while_another_is_under_way_is_not_passed_
     assert made.ball.receive_report(reported(210))
     made.checkpointing.receive(made.part(0))
     assert made.ball.receive_report(reported(220)), "the one of step 200 is still due"
+
+
+def test_its_steps_are_those_at_which_its_trainers_were_saved_however_far_they_have_come_since(tmp_path):
+    with RunFolder.create(tmp_path, "run") as folder:
+        made = Made(folder, ("Ball", "Cube"))
+        made.ball.receive_report(reported(130))
+        made.checkpointing.begin()
+        made.checkpointing.receive(made.part(0))
+        made.ball.receive_report(reported(180))
+        made.checkpointing.receive(made.part(0, "Cube"))
+        assert newest_checkpoint(folder.checkpoints).steps == {"Ball": 130, "Cube": 0}
 
 
 def test_the_list_of_exports_is_written_before_the_manifest_so_that_it_is_never_behind(made):
