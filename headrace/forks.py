@@ -63,7 +63,9 @@ def _end(where: str, frame: FrameType, event: str, arg: Any) -> None:
     sys.settrace(None)
     status = 1
     with suppress(Exception):
-        status = _raised(where, *arg) if event == "exception" else _came_back(where)
+        # A coroutine or generator that has returned shows by such an exception.
+        raised = event == "exception" and not issubclass(arg[0], StopIteration | StopAsyncIteration)
+        status = _raised(where, *arg) if raised else _came_back(where)
         sys.stdout.flush()
     os._exit(status)
 

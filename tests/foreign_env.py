@@ -66,16 +66,16 @@ def closes_streams() -> None:
 
 
 def seeds_all() -> None:
-    import torch
-
     random.seed(0)
     np.random.seed(0)
-    torch.manual_seed(0)
+    if torch := sys.modules.get("torch"):  # whose import would hold the process for seconds
+        torch.manual_seed(0)
 
 
 def sets_torch() -> None:
-    import torch
-
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)

@@ -84,7 +84,7 @@ class Host(ABC):
     async def run(self) -> bool:
         """Run to the end, and report to main how it ended; True if it ended well."""
         keep_state()
-        PREPARES.set(lambda begins: self.control.send(Preparing(begins)))
+        PREPARES.set(self._tell_of_preparing)
         try:
             await _beside(self.plan.name, self._work(), self._listen(), self._report_periodically())
         except ExceptionGroup as group:
@@ -101,6 +101,10 @@ class Host(ABC):
                 outlet.close()
         self.control.send(HostFinished())
         return True
+
+    def _tell_of_preparing(self, begins: bool) -> None:
+        put_back()  # environments have just been made, and ours may be imported next
+        self.control.send(Preparing(begins))
 
     def report(self) -> None:
         """Send the statistics gathered since the last report, and the counts of queues."""

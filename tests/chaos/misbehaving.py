@@ -122,7 +122,8 @@ def commit(fault: str) -> str:
             run_folder.rename(run_folder.with_name("moved"))
             run_folder.mkdir()
         case "process changed":
-            change_all(without=("fork that raises", "atexit"))  # whose tracebacks are no fault of ours
+            # Tracebacks of the first are no fault of ours; what comes this very second needs the others.
+            change_all({"fork that raises", "atexit", "warnings", "recursion limit", "sys.path", "torch"})
         case "terminal closed":
             os.kill(pid_in("terminal"), signal.SIGKILL)
         case "two signals":

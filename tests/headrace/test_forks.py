@@ -57,11 +57,20 @@ STATUSES = {
     "forks again": of_ours(lambda: os._exit(ended(child(raises)))),
 }
 
+def steps():
+    pids.append(child(lambda: None))
+    return
+    yield
+
 async def in_an_executor():
     return await asyncio.to_thread(child, raises)
 
 STATUSES["executor"] = ended(asyncio.run(in_an_executor()))
 pids = []
+try:
+    once_released(steps().__next__, None)
+except StopIteration:
+    STATUSES["generator"] = ended(pids.pop())
 thread = threading.Thread(target=lambda: pids.append(child(raises)))
 thread.start()
 thread.join()
@@ -90,6 +99,7 @@ def test_a_child_ends_where_it_comes_back_to_us_and_runs_nothing_of_ours(tmp_pat
         "ends itself": 7,
         "forks again": 1,
         "executor": 1,
+        "generator": 0,
         "thread": 1,
     }
     where = f"forked at {script}:{SCRIPT[: SCRIPT.index('os.fork()')].count(chr(10)) + 1}"

@@ -84,3 +84,18 @@ def test_a_session_whose_leader_is_alive_is_not_that_of_the_dead_host(begin):
     other = begin(session=True)
     assert Sweep(other.pid, "run/actor-0/1").look()
     assert other.poll() is None
+
+
+def test_a_fork_of_main_is_known_by_the_pipe_to_the_sweeper(begin):
+    """It has main's environment, which bears no mark, and maybe a session of its own."""
+    reading, writing = os.pipe()
+    try:
+        fork, other = begin(session=True, pass_fds=[writing]), begin()
+        sweep = Sweep(-1, "run", line=os.readlink(f"/proc/self/fd/{reading}"))
+        assert not sweep.look()
+        assert fork.wait() == -signal.SIGTERM
+        assert sweep.look()
+        assert other.poll() is None
+    finally:
+        os.close(reading)
+        os.close(writing)
