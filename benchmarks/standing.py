@@ -64,7 +64,7 @@ class Standing:
     rating: float
     """Of the newest policy; 0 without self-play."""
     games: int
-    """That count for ratings."""
+    """That count for ratings, of all behaviours: one is rated as another's opponent too, where that game is counted."""
     snapshots: Mapping[int, int]
     """Steps by number."""
     lessons: Mapping[str, int]
@@ -98,8 +98,9 @@ class Standing:
         _assert_all_whole(run_folder)
         parts = {name: checkpoint.read(name) for name in checkpoint.parts}
         trainer = parts[f"trainer@learner-{behavior}"]["trainer"]
-        ghost = parts.get("ghost@main", {}).get("lineages", {}).get(behavior, {"records": []})
-        records = {int(number): record for number, record in ghost["records"]}
+        lineages = parts.get("ghost@main", {}).get("lineages", {})
+        records = {int(number): record for number, record in lineages.get(behavior, {"records": []})["records"]}
+        played = [record for lineage in lineages.values() for _, record in lineage["records"]]
         listed = _listed_exports(run_folder, behavior)
         require(int(trainer["step"]) in listed, f"training_status.json lacks step {trainer['step']}: {listed}")
         standing = cls(
@@ -107,7 +108,7 @@ class Standing:
             int(trainer["step"]),
             int(trainer["version"]),
             records.get(-1, {"rating": 0.0})["rating"],
-            sum(record["wins"] + record["draws"] + record["losses"] for record in records.values()),
+            sum(record["wins"] + record["draws"] + record["losses"] for record in played),
             {number: record["step"] for number, record in records.items() if number >= 0},
             _lessons(checkpoint),
             listed,
