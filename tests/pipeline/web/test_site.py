@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -266,6 +267,13 @@ async def ended(reader):
     with suppress(ConnectionResetError):
         return await reader.read() == b""
     return True
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+def test_connections_leave_most_of_the_files_that_may_be_open(monkeypatch):
+    for limit, most in ((1024, 256), (300, 100), (connections.resource.RLIM_INFINITY, 256)):
+        monkeypatch.setattr(connections.resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert connections.within_open_files(256) == most
 
 
 async def test_while_all_connections_are_in_use_only_health_is_answered():
