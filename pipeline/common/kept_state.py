@@ -117,6 +117,10 @@ def _signals() -> Iterator[tuple[str, _PutBack]]:
     for number in REQUESTS:
         if _is_ours(handler := signal.getsignal(number)):
             yield f"what {number.name} does", partial(_handle, number, handler)
+    woken = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    if woken != -1 and _is_ours(signal.getsignal(signal.SIGTERM)):
+        yield "signal.set_wakeup_fd()", partial(_wake, woken)
     pipe: Any = getattr(signal, "SIGPIPE", None)
     if pipe is not None and signal.getsignal(pipe) == signal.SIG_IGN:
         yield "what SIGPIPE does", partial(_handle, pipe, signal.SIG_IGN)
@@ -165,6 +169,10 @@ def _umask() -> int:
     present = os.umask(0o077)
     os.umask(present)
     return present
+
+
+def _wake(descriptor: int) -> bool:
+    return signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False) != descriptor
 
 
 def _allow_owner(kept: int) -> bool:

@@ -120,10 +120,12 @@ def test_requests_to_end_are_received_again(foreign, console):
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
     with requests_received(lambda: None), kept_state():
         ours = [signal.getsignal(number) for number in numbers]
+        woken = signal.set_wakeup_fd(-1)
         for number in numbers:
             signal.signal(number, foreign)
         put_back()
         assert [signal.getsignal(number) for number in numbers] == ours
+        assert signal.set_wakeup_fd(woken) == woken
 
 
 def test_signals_that_a_caller_handles_are_the_callers(console, capsys):
