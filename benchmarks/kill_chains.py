@@ -259,7 +259,8 @@ class CommandChain(Chain):
             moment = self._chance.choice(MOMENTS[:3])
             if moment == MOMENTS[2] and serves:
                 command.until(lambda: "Serving" in command.output, "its address")
-            time.sleep(self._chance.uniform(0, 0.1 if moment == MOMENTS[0] else 4))
+            least = 0.5 if last else 0.0  # while Python itself starts, Ctrl-C is Python's
+            time.sleep(self._chance.uniform(least, 0.1 if moment == MOMENTS[0] and not last else 4))
             self._story.append(f"{'Ctrl-C' if last else 'kill main'}, {moment}")
             if command.process.poll() is None and self._chance.random() < 0.25:
                 self._kill_sweeper(command)
@@ -276,8 +277,7 @@ class CommandChain(Chain):
         if last:
             command.interrupt()
             command.wait()
-            allowed = (0, 130, -signal.SIGINT) if moment == MOMENTS[0] else (0, 130)  # Python itself starts first
-            require(command.process.returncode in allowed, f"the exit status is {command.process.returncode}")
+            require(command.process.returncode in (0, 130), f"the exit status is {command.process.returncode}")
         elif ended is None:
             command.process.kill()
             self._count("main", moment)
