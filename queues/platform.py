@@ -152,6 +152,7 @@ def connected_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected stream sockets that send small messages at once."""
     pair = socket.socketpair()
     for each in pair:
+        each.setblocking(True)  # whatever `socket.setdefaulttimeout` says here: a child takes it as it is
         # On Windows, where asyncio sets it only on sockets that state their protocol's number.
         if each.family == socket.AF_INET:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -69,6 +69,7 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
         mark: by which the sweeper knows what it has started.
     """
     (ours, theirs), words = socket.socketpair(), LastWords()
+    theirs.setblocking(True)  # whatever `socket.setdefaulttimeout` says here: the child takes it as it is
     with theirs:
         stdin = subprocess.PIPE if sys.platform == "win32" else theirs.fileno()
         module = "headrace.pipeline.hosts.child"

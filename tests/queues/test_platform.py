@@ -241,3 +241,14 @@ def test_a_folder_without_room_for_shared_memory_is_named(monkeypatch):
     with files_no_larger_than(4096), pytest.raises(OSError, match="TMPDIR may name another folder") as raised:
         create_segment(1 << 20)
     assert raised.value.filename == tempfile.gettempdir()
+
+
+def test_a_default_timeout_of_sockets_is_not_that_of_a_pair_which_a_child_takes_as_it_is():
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0.001)
+    try:
+        ours, theirs = connected_pair()
+    finally:
+        socket.setdefaulttimeout(before)
+    with ours, theirs:
+        assert [each.gettimeout() for each in (ours, theirs)] == [None, None]
