@@ -61,6 +61,8 @@ def nonsense(cell: Cell) -> str | None:
         return "it has no start of its own"
     if place in ("publisher", "writer") and moment == "checkpoint":
         return "nothing comes to it while the trainer saves"
+    if place == "publisher" and fault == CHANGED:
+        return "what forks there calls our publisher itself, in the child as well"
     if place == "game" and fault == CHANGED:
         return "another program's process is its own"
     if fault in (REPLACED, *ASKED) and place not in ("environment", "MainStage", "trainer"):
