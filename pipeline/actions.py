@@ -143,7 +143,7 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
         path.write_bytes(picture)
     except OSError as error:
         return _refuse(f"--plot: {path} can't be written: {error.strerror}; name another with --plot-file")
-    print(path)
+    print(shown(path))
     return 0
 
 
