@@ -189,7 +189,7 @@ class Chain:
             command.assert_left_nothing()
         for behavior, earlier in self._standing.items():
             if resumed and earlier is not None and "Resuming" in command.output:
-                told = f"Resuming training from step {earlier.step}."
+                told = f"{'Resuming' if earlier.step else 'Starting'} training from step {earlier.step}"
                 require(told in command.output, f"expected {told!r}")
             learner = rf"learner-{re.escape(behavior)} goes on from"
             went_on_from = [int(step) for step in re.findall(rf"{learner} step (\d+)", command.output)]
