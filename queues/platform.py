@@ -179,9 +179,11 @@ def _anonymous_memory(size: int) -> int | None:
         os.truncate(descriptor, size)
     except OSError as error:
         os.close(descriptor)
-        why = "A limit of the size of files (ulimit -f) counts for it too: raise the limit"
-        raise _no_room(error, size, why) from error
+        raise _no_room(error, size, _LIMITED) from error
     return descriptor
+
+
+_LIMITED = "A limit of the size of files (ulimit -f) counts for it too: raise the limit"
 
 
 def _no_room(error: OSError, size: int, why: str) -> OSError:
@@ -211,8 +213,8 @@ def _file_in(folder: str, size: int) -> int:
     try:
         return _set_aside(folder, size)
     except OSError as error:
-        why = f"{error.strerror}, where shared memory of {size} bytes is to lie; TMPDIR may name another folder"
-        raise OSError(error.errno, why, folder) from error
+        why = _LIMITED if error.errno == errno.EFBIG else f"It would lie in {folder}: let TMPDIR name another folder"
+        raise _no_room(error, size, why) from error
 
 
 def _set_aside(folder: str, size: int) -> int:

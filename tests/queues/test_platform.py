@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import logging
@@ -11,7 +12,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from full_disk import files_no_larger_than
 
 from headrace.queues import platform
 from headrace.queues.platform import (
@@ -236,11 +236,17 @@ def _target(segment: Segment) -> str:
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room is set aside otherwise")
-def test_a_folder_without_room_for_shared_memory_is_named(monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "cure"), [(errno.ENOSPC, "let TMPDIR name another folder"), (errno.EFBIG, r"\(ulimit -f\)")]
+)
+def test_a_folder_without_room_for_shared_memory_is_named_with_what_to_do(monkeypatch, number, cure):
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
     monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
-    with files_no_larger_than(4096), pytest.raises(OSError, match="TMPDIR may name another folder") as raised:
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(OSError, match=f"{os.strerror(number)}: no queue of 1,048,576 bytes .*{cure}"):
         create_segment(1 << 20)
-    assert raised.value.filename == tempfile.gettempdir()
 
 
 def test_a_default_timeout_of_sockets_is_not_that_of_a_pair_which_a_child_takes_as_it_is():
