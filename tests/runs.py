@@ -24,6 +24,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.signals import SAME_S
 from headrace.pipeline.run import RunOptions, RunResult, run
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
+from headrace.place import on_linux
 
 COMMAND = Path(__file__).parents[1] / "bin" / "run-pipeline"
 MARK = "HEADRACE_TEST_RUN"
@@ -35,6 +36,11 @@ IN_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
 """Makes standard input the terminal of a session, and is the command from then on."""
+
+
+NEEDS_LINUX = pytest.mark.skipif(
+    not on_linux(), reason="elsewhere nobody finds a game in a session of its own, or ends a C call that holds the lock"
+)
 
 
 def run_here(plain: Plain, results: Path, run_id: str, options: RunOptions | None = None, **settings: Any) -> RunResult:

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 from run_configs import cartpole
+from runs import NEEDS_LINUX
 from unity_command import unity
 
 HANGING = [Path(__file__).with_name(f"hanging_{what}.py") for what in ("stages", "trainers")]
 
 
-@pytest.mark.parametrize("trainer", [pytest.param("ComputingTrainer", marks=pytest.mark.slow), "LockingTrainer"])
+@pytest.mark.parametrize(
+    "trainer",
+    [pytest.param("ComputingTrainer", marks=pytest.mark.slow), pytest.param("LockingTrainer", marks=NEEDS_LINUX)],
+)
 def test_a_learner_that_hangs_dies_with_main_and_so_does_its_actor(start, tmp_path, trainer):
     command = start(cartpole(behaviors__CartPole__trainer_type=f"hanging_trainers:{trainer}"), beside=HANGING)
     command.until((tmp_path / "hangs").exists, "a learner that hangs")
