@@ -18,6 +18,8 @@ import pytest
 from hypothesis import settings
 from virtual_time import VirtualTimeLoop
 
+from headrace.pipeline.common import kept_state
+
 TESTS = Path(__file__).parent
 WHOLE_RUNS = [TESTS / folder for folder in ("end_to_end", "chaos")]
 ON_WINDOWS_TOO = [TESTS / folder for folder in ("config", "queues", "stages")]
@@ -71,6 +73,13 @@ def place_in_order(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[in
 
 def _is_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("lengthy") is not None and item.get_closest_marker("slow") is None
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    """A host keeps the state of its process for good, and in tests that is this one."""
+    yield
+    kept_state._kept = None
 
 
 def pytest_collection_finish() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from trainer_samples import (
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.trainer import factory
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect, listen
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, ReplicaLostError, Replicas
@@ -55,6 +57,11 @@ def double_precision(monkeypatch):
         tensor = made(data, **options)
         return tensor.double() if tensor.dtype == torch.float32 else tensor
 
+    @contextmanager
+    def as_set():
+        yield
+
+    monkeypatch.setattr(factory, "torch_defaults", as_set)  # which are of float32
     monkeypatch.setattr(torch, "from_numpy", doubled)
     monkeypatch.setattr(torch, "tensor", double_tensor)
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
