@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from headrace import load_policy
 from headrace.config import load_config
 
 pytestmark = pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")
-NAME = os.fsdecode(b"r\xe9sultats")
+NAME = b"r\xe9sultats".decode(errors="surrogateescape")
 PLAIN = cartpole(behaviors__CartPole__max_steps=600, behaviors__CartPole__checkpoint_interval=300, **INLINE)
 
 

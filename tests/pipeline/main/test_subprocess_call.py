@@ -12,10 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [
-    pytest.mark.lengthy,
-    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no sweeper ends what has left its session"),
-]
+from headrace.ending import REQUESTS
+
+if sys.platform != "linux":
+    pytest.skip("elsewhere no sweeper ends what has left its session", allow_module_level=True)
+
+pytestmark = pytest.mark.lengthy
 
 HANGING = """
 import os, pathlib, subprocess, time
@@ -35,7 +37,7 @@ from headrace.pipeline.main.subprocess_call import call_in_subprocess
 with ended_at_once():
     call_in_subprocess("hanging:hang", RunConfig.from_plain(cartpole()), 600, with_folder=True)
 """
-OTHERS = [pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+OTHERS = [pytest.param(number, marks=pytest.mark.slow) for number in REQUESTS]
 
 
 def gone(pid: int) -> bool:
