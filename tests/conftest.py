@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 from virtual_time import VirtualTimeLoop
 
+from headrace import surroundings
 from headrace.pipeline.common import kept_state
 
 TESTS = Path(__file__).parent
@@ -77,9 +78,9 @@ def _is_long(item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
-    """A host keeps the state of its process for good, and in tests that is this one."""
+    """A host keeps the state and the surroundings of its process for good, and in tests that is this one."""
     yield
-    kept_state._kept = None
+    kept_state._kept = surroundings._kept = None
 
 
 def pytest_collection_finish() -> None:

@@ -24,6 +24,7 @@ from virtual_time import VirtualTimeLoop
 
 from headrace.config import RunConfig, SelfPlaySettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind
+from headrace.pipeline.common import kept_state
 from headrace.pipeline.hosts.host_process import build_host
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
@@ -251,6 +252,7 @@ def run_flow(
 
     Where no stage drops or doubles what comes along, trainers refuse trajectories that come twice or are missing.
     """
+    kept_state._kept = None  # of an earlier example: hypothesis sets a recursion limit for each
     flow = Flow(scenario)
     deliveries = "" if scenario.meddling else "once" if scenario.self_play or scenario.apart else "all"
     with (
