@@ -7,6 +7,7 @@ what is started has that folder and those variables. Below all packages, as `pla
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,6 +67,17 @@ def kept_surroundings() -> Iterator[None]:
         yield
     finally:
         _kept = before
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected sockets that block, also where `socket.setdefaulttimeout` was called.
+
+    A child that takes one over would otherwise find it non-blocking, and a thread that waits at one would be woken.
+    """
+    pair = socket.socketpair()
+    for each in pair:
+        each.setblocking(True)
+    return pair
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:

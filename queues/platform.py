@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.place import on_linux
+from headrace.surroundings import socket_pair
 
 log = logging.getLogger(__name__)
 
@@ -150,9 +151,8 @@ def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
 
 def connected_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected stream sockets that send small messages at once."""
-    pair = socket.socketpair()
+    pair = socket_pair()
     for each in pair:
-        each.setblocking(True)  # whatever `socket.setdefaulttimeout` says here: a child takes it as it is
         # On Windows, where asyncio sets it only on sockets that state their protocol's number.
         if each.family == socket.AF_INET:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -17,6 +17,7 @@ from functools import partial
 
 from headrace.ending import taken_requests
 from headrace.pipeline.common.process import default_in_forks
+from headrace.surroundings import socket_pair
 
 if sys.platform == "win32":
     from headrace.win32 import on_console_end, requests_heard
@@ -40,7 +41,7 @@ def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[
     """
     numbers = taken_requests()
     default_in_forks(numbers)
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     theirs.setblocking(False)
     previous = {number: signal.signal(number, lambda *_: None) for number in numbers}
     woken = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)

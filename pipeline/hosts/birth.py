@@ -14,7 +14,7 @@ from headrace.pipeline.hosts.held import LENGTH
 from headrace.pipeline.hosts.last_words import LastWords
 from headrace.pipeline.hosts.sweeper import VARIABLE
 from headrace.process_tree import ProcessTree
-from headrace.surroundings import surroundings
+from headrace.surroundings import socket_pair, surroundings
 
 
 def start_child(
@@ -41,7 +41,7 @@ def start_child(
     Returns:
         The child, main's end of its lifeline, and what has to come first on its standard input.
     """
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     try:
         with theirs:
             options = {**words.options, **options}

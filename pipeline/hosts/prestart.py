@@ -21,6 +21,7 @@ from headrace.pipeline.hosts.birth import child_environment, start_child
 from headrace.pipeline.hosts.last_words import LastWords
 from headrace.pipeline.hosts.process_cleanup import host_mark
 from headrace.process_tree import ProcessTree
+from headrace.surroundings import socket_pair
 
 _NO_RUN = re.compile(
     r"(-h|--(help|version|validate|convert|to-demo|export-onnx|plot|tournament|view|serve|inference|env))\b"
@@ -68,8 +69,7 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
         modules: what it imports while it waits.
         mark: by which the sweeper knows what it has started.
     """
-    (ours, theirs), words = socket.socketpair(), LastWords()
-    theirs.setblocking(True)  # whatever `socket.setdefaulttimeout` says here: the child takes it as it is
+    (ours, theirs), words = socket_pair(), LastWords()
     with theirs:
         stdin = subprocess.PIPE if sys.platform == "win32" else theirs.fileno()
         module = "headrace.pipeline.hosts.child"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from headrace.pipeline.hosts import prestart
+from headrace.pipeline.hosts.held import ASK
 from headrace.pipeline.hosts.process_cleanup import host_mark, mark_of, new_mark
 from headrace.pipeline.hosts.sweeper import is_there
 
@@ -55,6 +57,21 @@ def until(condition, what):
     finally:
         ended.kill()
         ended.wait()
+
+
+@pytest.mark.lengthy
+def test_a_child_holds_its_lifeline_also_where_sockets_have_a_default_timeout(monkeypatch):
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0.001)
+    try:
+        child = prestart.spawn("nobody", [], host_mark("nobody"))
+    finally:
+        socket.setdefaulttimeout(before)
+    try:
+        child.lifeline.sendall(ASK)
+        assert b"File" in child.lifeline.recv(4096)
+    finally:
+        child.dismiss()
 
 
 def gone(pid):
