@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
+from lost_folders import move, move_the_parent, remove, replace_by_a_copy
 from run_configs import INLINE, cartpole, changed, cooperating, sac, unrolling, volley
 from runs import Command, run_here
 
@@ -14,24 +13,6 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 
 ENDLESS = 100_000
 PLAIN = cartpole(behaviors__CartPole__max_steps=ENDLESS, behaviors__CartPole__checkpoint_interval=500, **INLINE)
-
-
-def remove(folder):
-    shutil.rmtree(folder)
-
-
-def move(folder):
-    folder.rename(folder.with_name("elsewhere"))
-
-
-def move_all_results(folder):
-    folder.parent.rename(folder.parent.with_name("elsewhere"))
-
-
-def replace(folder):
-    shutil.copytree(folder, folder.with_name("copy"))
-    shutil.rmtree(folder)
-    folder.with_name("copy").rename(folder)
 
 
 def lose(plain, results, way, at=1):
@@ -58,7 +39,8 @@ def assert_goes_on(plain, results, behavior, steps):
 
 
 @pytest.mark.parametrize(
-    "way", [remove, *(pytest.param(each, marks=pytest.mark.slow) for each in (move, move_all_results, replace))]
+    "way",
+    [remove, *(pytest.param(each, marks=pytest.mark.slow) for each in (move, move_the_parent, replace_by_a_copy))],
 )
 def test_it_ends_by_name_and_is_resumed_from_the_folder_beside_it(tmp_path, way):
     results = tmp_path / "results"
@@ -66,7 +48,7 @@ def test_it_ends_by_name_and_is_resumed_from_the_folder_beside_it(tmp_path, way)
     assert f"{results / 'run'} is no longer the folder that this run has locked" in said
     assert f"What the run knew by then is in {results / 'run-rescued'}." in said
     assert "--run-id run-rescued --resume" in said
-    assert (results / "run").exists() == (way is replace)
+    assert (results / "run").exists() == (way is replace_by_a_copy)
     assert_goes_on(PLAIN, results, "CartPole", steps)
 
 

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import yaml
+from lost_folders import move, move_the_parent, remove, replace_by_a_copy
 
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.folder import RunFolder
@@ -23,27 +24,9 @@ def held(tmp_path):
         yield folder
 
 
-def remove(path):
-    shutil.rmtree(path)
-
-
-def move(path):
-    path.rename(path.with_name("elsewhere"))
-
-
-def move_the_parent(path):
-    path.parent.rename(path.parent.with_name("elsewhere"))
-
-
 def replace_by_a_file(path):
     shutil.rmtree(path)
     path.write_text("a file")
-
-
-def replace_by_a_copy(path):
-    shutil.copytree(path, path.with_name("copy"))
-    shutil.rmtree(path)
-    path.with_name("copy").rename(path)
 
 
 def replace_by_an_empty_one(path):
