@@ -261,10 +261,17 @@ class TorchSettings(Settings):
         "that is possible: for PPO and SAC without replicas, memory and networks of your own.",
     )
     precision: Literal["float32", "bf16", "auto"] = Field(
-        "float32",
-        description="Precision in which trainers compute hidden products (convolutions of images, and layers of 128 "
-        "units or more): `auto` is `bf16` on devices that have it fast (AMX, AVX512-bf16, a "
-        "GPU from Ampere on), `float32` elsewhere. Weights, policies and files are float32 in any case.",
+        "auto",
+        description="Precision in which trainers compute hidden products: `bf16` rounds the factors of convolutions of "
+        "images and of layers of 128 units or more; `auto` rounds those of layers of 256 units or more with `ppo` and "
+        "`sac`, where that was shown to cost no returns (docs/performance.md), on devices that have it fast (AMX, "
+        "AVX512-bf16, a GPU from Ampere on). Weights, policies and files are float32 in any case.",
+    )
+    products: Literal["auto", "torch", "onednn", "numpy"] = Field(
+        "auto",
+        description="Who multiplies the float32 matrices of a trainer's layers of 128 units or more on the CPU: "
+        "torch's default, its oneDNN, or NumPy's BLAS. `auto` measures them at the start; it is `torch` if "
+        "`deterministic`, and with `record` or `replay`, as the last digits differ.",
     )
 
 

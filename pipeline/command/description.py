@@ -45,9 +45,8 @@ def describe(config: RunConfig) -> str:
         lines += _behavior(config, name, settings.trainer_type, hosts.learners.kind + together)
     if open_keys := _open_keys(config):
         lines.append(f"chosen when the run starts (auto), by cores and the time of steps: {', '.join(open_keys)}")
-    if config.torch_settings.precision != "float32":
-        faster = " where the learners' device has it fast" if config.torch_settings.precision == "auto" else ""
-        lines.append(f"hidden products of learners: bf16{faster}; policies and files stay float32")
+    if config.torch_settings.precision == "bf16":
+        lines.append("hidden products of learners: bf16; policies and files stay float32")
     if config.evaluation is not None:
         played = config.evaluation
         lines.append(f"evaluation every {played.every} steps, {played.episodes} episodes against {played.opponents}")

@@ -1,8 +1,17 @@
-"""The torch device that trainers compute on, if it is there, and the precision of what they compute on it."""
+"""The torch device that trainers compute on, if it is there, and how they compute the products of wide layers on it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
+from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.common.errors import RunError
+from headrace.stages.policy.design import BF16, TORCHS_OWN, ProductSettings
+
+SHOWN = ("ppo", "sac")
+"""Trainers that were shown to learn as much with rounded products, of layers of `SHOWN_FROM` units or more."""
+SHOWN_FROM = 256
 
 
 def choose_device(configured: str | None) -> tuple[str, str]:
@@ -28,23 +37,52 @@ def choose_device(configured: str | None) -> tuple[str, str]:
     return configured, "as torch_settings.device says"
 
 
-def choose_precision(configured: str, device: str) -> tuple[bool, str, bool]:
-    """Whether hidden products are computed in bfloat16 on a device; in words, with the reason; whether that is slow."""
-    if configured == "float32":
-        return False, "float32", False
-    from headrace.stages.policy.network.layers import fast_bf16
+class Rounding(NamedTuple):
+    """What a trainer rounds to bfloat16."""
 
+    settings: ProductSettings
+    words: str
+    """Says it, with the reason."""
+    slow: bool = False
+    """Whether the device computes it more slowly than float32."""
+
+
+def products_of(config: RunConfig, settings: BehaviorSettings, device: str) -> ProductSettings:
+    """How a trainer with these settings computes its products on a device."""
+    rounding = choose_rounding(config.torch_settings.precision, device, settings.trainer_type).settings
+    rows = getattr(settings.hyperparameters, "batch_size", rounding.rows)
+    return replace(rounding, provider=choose_provider(config, device), rows=rows)
+
+
+def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
+    """Choose which products of a trainer are computed in bfloat16 on a device.
+
+    Args:
+        configured: `torch_settings.precision`.
+        device: the torch device.
+        trainer: its `trainer_type`.
+    """
+    from headrace.stages.policy.network.products import fast_bf16
+
+    if configured == "float32":
+        return Rounding(TORCHS_OWN, "float32 (torch_settings.precision)")
     by = fast_bf16(device)
-    if configured == "auto":
-        return (
-            (True, f"bf16 ({device} has {by})", False) if by else (False, f"float32 (bf16 is slow on {device})", False)
-        )
-    if by:
-        return True, f"bf16 ({by})", False
-    slow = (
-        f"bf16, which {device} computes more slowly than float32; torch_settings.precision: auto takes the faster one"
-    )
-    return True, slow, True
+    if configured == "bf16":
+        slow = "which {device} computes more slowly than float32; torch_settings.precision: auto takes the faster one"
+        return Rounding(BF16, f"bf16 ({by})" if by else f"bf16, {slow.format(device=device)}", slow=not by)
+    if by is None:
+        return Rounding(TORCHS_OWN, f"float32 (bf16 is slow on {device})")
+    if trainer not in SHOWN:
+        return Rounding(TORCHS_OWN, f"float32 (bf16 was not shown to learn as much with {trainer})")
+    return Rounding(ProductSettings(rounded_from=SHOWN_FROM), f"bf16 from {SHOWN_FROM} units on ({device} has {by})")
+
+
+def choose_provider(config: RunConfig, device: str) -> str:
+    """Choose who multiplies float32 matrices of wide layers: see `ProductSettings.provider`."""
+    # Sums differ between providers in their last digits, and a replay is to give what was recorded.
+    exact = config.pipeline.deterministic or config.record is not None or config.replay is not None
+    configured = config.torch_settings.products
+    return "torch" if device != "cpu" or (configured == "auto" and exact) else configured
 
 
 def _available() -> list[str]:

@@ -31,7 +31,7 @@ from headrace.pipeline.control.messages import (
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.export import export_policy
 from headrace.pipeline.policies.onnx_export import OnnxExporter
-from headrace.pipeline.roles.device import choose_device, choose_precision
+from headrace.pipeline.roles.device import choose_device, choose_rounding
 from headrace.pipeline.roles.outlets import InletTap, recorded_here
 from headrace.pipeline.roles.training import TrainerHost
 from headrace.pipeline.run_folder.atomic_files import FileGuard
@@ -74,9 +74,12 @@ class LearnerHost(TrainerHost):
         together = f", in {replicas} replicas" if replicas > 1 else ""
         log = self.stages.context(TRAINER).log
         log.info("%s learns on %s (%s)%s.", self.plan.behavior, device, why, together)
-        if (configured := self.config.torch_settings.precision) != "float32":
-            _, words, slow = choose_precision(configured, device)
-            log.log(WARNING if slow else INFO, "%s: hidden products in %s.", self.plan.behavior, words)
+        configured, settings = self.config.torch_settings.precision, self._settings
+        rounding = choose_rounding(configured, device, settings.trainer_type)
+        if configured == "bf16" or 0 < rounding.settings.rounded_from <= max(settings.network_settings.widths):
+            log.log(
+                WARNING if rounding.slow else INFO, "%s: hidden products in %s.", self.plan.behavior, rounding.words
+            )
         if replicas == 1:
             await self._train(SINGLE_TRAINER, device)
             return

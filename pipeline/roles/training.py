@@ -20,7 +20,7 @@ from headrace.pipeline.hosts.child_process import learners_of, most_learner_proc
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.policies.warm_start import initial_policy, resume_from_ml_agents, warm_start
-from headrace.pipeline.roles.device import choose_precision
+from headrace.pipeline.roles.device import products_of
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer
 from headrace.queues.ends import ItemSource
@@ -110,7 +110,7 @@ class TrainerHost(Host):
             device=device,
             autograd=self.config.torch_settings.gradients == "autograd",
             cuda_graphs=self.config.torch_settings.cuda_graphs,
-            bf16=choose_precision(self.config.torch_settings.precision, device)[0],
+            products=products_of(self.config, self._settings, device),
             agents=_agents(self.config),
             folder=self.config.source_folder,
             statistics=statistics,

@@ -112,6 +112,30 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
             )
 
 
+FROM_UNITS = 128
+"""Rows and columns of a weight from which who computes its products, and in which precision, makes a difference."""
+
+
+@dataclass(frozen=True)
+class ProductSettings:
+    """How a learner computes the products of its networks: see `stages/policy/network/products`."""
+
+    provider: str = "torch"
+    """Who multiplies float32 matrices on the CPU: a key of `products.PROVIDERS`, or `auto`, the fastest one."""
+    rows: int = 256
+    """Rows of a minibatch, with which the fastest one is found."""
+    rounded_from: int = 0
+    """Rows and columns of a weight from which factors are rounded to bfloat16; 0: never."""
+    images_rounded: bool = False
+    """Whether convolutions, and the layer after them, are computed in bfloat16."""
+
+
+TORCHS_OWN = ProductSettings()
+"""In float32, by torch's default."""
+BF16 = ProductSettings(rounded_from=FROM_UNITS, images_rounded=True)
+"""All that gains by it is rounded."""
+
+
 @dataclass(frozen=True)
 class PolicyDesign:
     """Spec, network settings, and distribution of continuous actions."""
@@ -127,9 +151,8 @@ class PolicyDesign:
     """Path of the settings in the behaviour's block of the YAML, for messages: reward signals have their own."""
     extra_columns: tuple[str, ...] = ()
     """Names of the columns that the trainer asks for: keys of `EXTRA_COLUMNS`."""
-    bf16: bool = False
-    """The learner computes wide hidden products and convolutions in bfloat16 (`torch_settings.precision`); acting and
-    exported policies never do."""
+    products: ProductSettings = TORCHS_OWN
+    """Of the learner (`torch_settings.precision`, `.products`); acting and exported policies have the default."""
     random_steps: int = 0
     """Trainer steps below which an acting policy draws its actions uniformly, unless asked for the most likely ones."""
 

@@ -49,7 +49,7 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
     """
     if not context.spec.actions.log_prob_size:
         raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
-    return replace(design_of(context.spec, context.settings, context.folder), bf16=context.bf16)
+    return replace(design_of(context.spec, context.settings, context.folder), products=context.products)
 
 
 class Intake:

@@ -20,6 +20,7 @@ from headrace.config import BehaviorSettings
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
+from headrace.stages.policy.design import TORCHS_OWN, ProductSettings
 from headrace.stages.stage import NoStatistics, Statistics
 
 if TYPE_CHECKING:  # main and actors need no torch
@@ -121,8 +122,8 @@ class TrainerContext:
     """True if gradients are to be found by torch's autograd also where they could be found without."""
     cuda_graphs: bool = True
     """Whether gradient steps on a GPU are captured as CUDA graphs where that is possible."""
-    bf16: bool = False
-    """Whether wide hidden products and convolutions are computed in bfloat16."""
+    products: ProductSettings = TORCHS_OWN
+    """How wide hidden products and convolutions are computed."""
     agents: int = 1
     """Number of agents that act at a time, as far as the configuration shows: environments × actors."""
     folder: Path | None = None

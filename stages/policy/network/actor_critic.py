@@ -19,7 +19,8 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, ActorNetwork, without_normalizer
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors, seeded, write_named
-from headrace.stages.policy.network.layers import HiddenProducts, write_tanh
+from headrace.stages.policy.network.layers import write_tanh
+from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.policy.network.transfers import Inputs, host_copies
 from headrace.stages.policy.observations import ObservationLayout
@@ -80,7 +81,7 @@ class ActorCritic(FlatVectors):
         """Hidden layers."""
         self._activation = _ACTIVATIONS[settings.activation]
         self._towers = 1 if shared_critic else 2
-        self.products = HiddenProducts(design.bf16)
+        self.products = HiddenProducts(design.products)
         """Of its hidden layers."""
         initial = _initial_parameters(design, signals, self._towers, random)
         super().__init__({name: array.shape for name, array in initial.items()}, device)
@@ -295,7 +296,7 @@ class ActorTower:
         self._network = network
         self.activation: str = design.settings.activation
         self.layers = len(design.settings.widths)
-        self.products = HiddenProducts(design.bf16)
+        self.products = HiddenProducts(design.products)
         self.gradients = network.gradients
         self.parameters = self.named_views(network.values)
 

@@ -217,7 +217,7 @@ class NetworkBody(nn.Module):
         activation = ACTIVATIONS[settings.activation]
         layers: list[nn.Module] = []
         for units in hidden[:-1] if goals else hidden:
-            layers += [hidden_linear(width, units, design.bf16), activation()]
+            layers += [hidden_linear(width, units, design.products), activation()]
             width = units
         self.layers = nn.Sequential(*layers)
         self.hyper: HyperLayer | None = None

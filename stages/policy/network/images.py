@@ -7,6 +7,7 @@ Layers, activations and initial weights are those of ML-Agents' encoders of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -17,8 +18,9 @@ from headrace.config.network_settings import IMAGE_ENCODERS
 from headrace.queues.specs import ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.layers import encoding_in, linear
+from headrace.stages.policy.design import TORCHS_OWN, PolicyDesign, ProductSettings
+from headrace.stages.policy.network.layers import hidden_linear
+from headrace.stages.policy.network.products import encoding_in
 
 _DENSE_GAIN = 1.41
 _RESNET_CHANNELS = (16, 32, 32)
@@ -39,14 +41,20 @@ class VisualEncoder(nn.Module):
         outputs: width of the vector.
         behavior: the behaviour id, for messages.
         key: path of the network's settings in the behaviour's block, for messages.
-        bf16: whether convolutions and the layer after them are computed in bfloat16.
+        products: how it computes: convolutions, and the layer after them.
 
     Raises:
         StageError: if the image is too small for the encoder; the message says which encoders fit.
     """
 
     def __init__(
-        self, observation: ObservationSpec, kind: str, outputs: int, behavior: str, key: str, bf16: bool = False
+        self,
+        observation: ObservationSpec,
+        kind: str,
+        outputs: int,
+        behavior: str,
+        key: str,
+        products: ProductSettings = TORCHS_OWN,
     ) -> None:
         super().__init__()
         channels, height, width = _size(observation)
@@ -55,10 +63,12 @@ class VisualEncoder(nn.Module):
         self.features = load_attribute(self.entry.layers, None, "image encoder")(channels)
         with torch.no_grad():
             seen = self.features(torch.zeros(1, channels, height, width)).numel()
-        self.dense = linear(seen, outputs, _DENSE_GAIN)
+        # Within autocast, torch's own layer is what is rounded.
+        exact = TORCHS_OWN if products.images_rounded else replace(products, rounded_from=0)
+        self.dense = hidden_linear(seen, outputs, exact, _DENSE_GAIN)
         self.activation: nn.Module = load_attribute(self.entry.activation, None, "activation")()
         self._channels_last = observation.channels_last
-        self._bf16 = bf16
+        self._bf16 = products.images_rounded
 
     def forward(self, image: Tensor) -> Tensor:
         """Encode images [B, *shape] of any dtype as [B, outputs]."""
@@ -91,7 +101,7 @@ class ImageEncoders(nn.ModuleList):
     def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, beside: int) -> None:
         settings, width = design.settings, design.settings.widths[0]
         super().__init__(
-            VisualEncoder(one, settings.vis_encode_type, width, design.spec.behavior_id, design.key, design.bf16)
+            VisualEncoder(one, settings.vis_encode_type, width, design.spec.behavior_id, design.key, design.products)
             for one in observations
         )
         self.size = len(observations) * width

@@ -44,7 +44,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION, HiddenProducts
+from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION
+from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.network.protocol import Perceptrons
 
 Numbers = NDArray[np.floating[Any]]
@@ -297,7 +298,7 @@ class _WideLayer:
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = parameters
-        self._rounded = products.product if products.rounds(self._weight) else None
+        self._products = products
         self._activate, self._times_slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
         self._keeps_z = activation in SLOPE_OF_INPUT
 
@@ -310,25 +311,16 @@ class _WideLayer:
 
     def forward(self, inputs: Tensor, before: _WideLayer | None) -> None:
         x = inputs.expand(len(self.y), *inputs.shape) if before is None else before.y
-        if self._rounded is None:
-            torch.baddbmm(self._bias, x, self._weight, out=self.z)
-        else:
-            self._rounded(x, self._weight, self.z)
-            self.z.add_(self._bias)
+        self._products.stacked(self._bias, x, self._weight, out=self.z)
         self._activate(self.z, self.y)
 
     def backward(self, inputs: Tensor, before: _WideLayer | None) -> None:
         x = inputs.expand(len(self.y), *inputs.shape) if before is None else before.y
         self._times_slope(self.delta, self.z)
-        multiply = self._rounded or _multiply
-        multiply(x.transpose(1, 2), self.delta, self._of_weight)
+        self._products.product(x.transpose(1, 2), self.delta, self._of_weight, self._weight)
         torch.bmm(self._ones, self.delta, out=self._of_bias)
         if before is not None:
-            multiply(self.delta, self._weight.transpose(1, 2), before.delta)
-
-
-def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
-    torch.bmm(a, b, out=out)
+            self._products.product(self.delta, self._weight.transpose(1, 2), before.delta, self._weight)
 
 
 def make_layers(

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from headrace.config import SACHyperparameters
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.layers import HiddenProducts
+from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.network.transfers import to_device
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 from headrace.stages.trainer.gradients import CapturedStep, Graphs, copied, graphs_for, say_autograd, say_uncaptured
@@ -63,7 +63,7 @@ class SACByHand:
     def __init__(self, design: PolicyDesign, update: SACUpdate) -> None:
         def by_hand(body: NetworkBody, head: nn.Linear) -> HandPerceptron:
             layers = [layer for layer in body.layers if isinstance(layer, nn.Linear)]
-            return HandPerceptron([*layers, head], design.settings.activation, HiddenProducts(design.bf16))
+            return HandPerceptron([*layers, head], design.settings.activation, HiddenProducts(design.products))
 
         self._actor = by_hand(update.actor.module.body, update.actor.module.action)
         self._critics, self._targets = (

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION, HiddenProducts
+from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION
+from headrace.stages.policy.network.products import HiddenProducts
 
 FEW = 32
 """Columns up to which the transposed product is quicker: five times at 4, and never slower."""
@@ -40,7 +41,7 @@ class Perceptron:
         layers = [*(layer for layer in body.layers if isinstance(layer, nn.Linear)), head]
         self._parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
         activation = design.settings.activation
-        products = HiddenProducts(design.bf16)
+        products = HiddenProducts(design.products)
         self._learning = _Pass(self._parameters, activation, products, frozen=False)
         self._frozen = _Pass(self._parameters, activation, products, frozen=True)
 
@@ -245,7 +246,6 @@ class _Layer:
         self.weight, self._bias = layer.weight.detach(), layer.bias.detach()
         self._of_weight, self._of_bias = _gradient(layer.weight), _gradient(layer.bias)
         self._products = products
-        self._multiply = products.product if products.rounds(self.weight) else _exact
 
     def forward(self, x: Tensor, z: Tensor) -> None:
         """Write z [R, U] of rows [R, V]."""
@@ -265,13 +265,9 @@ class _Layer:
             # NumPy's product of few columns takes a third of the time.
             np.matmul(learned.numpy().T, x.numpy(), out=self._of_weight.numpy())
         else:
-            self._multiply(learned.t(), x, self._of_weight)
+            self._products.product(learned.t(), x, self._of_weight, self.weight)
         if below is not None:
-            self._multiply(delta, self.weight, below)
-
-
-def _exact(a: Tensor, b: Tensor, out: Tensor) -> None:
-    torch.mm(a, b, out=out)
+            self._products.product(delta, self.weight, below, self.weight)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

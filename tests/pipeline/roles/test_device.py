@@ -7,8 +7,10 @@ import torch
 from run_configs import INLINE, cartpole
 from runs import run_here
 
+from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.roles.device import choose_device, choose_precision
+from headrace.pipeline.roles.device import choose_device, choose_provider, choose_rounding
+from headrace.stages.policy.design import BF16, TORCHS_OWN
 
 
 def test_what_is_configured_is_taken():
@@ -43,19 +45,42 @@ def test_a_run_on_a_device_that_is_not_there_ends_with_what_to_write(tmp_path):
 @pytest.mark.parametrize(
     ("configured", "by", "expected"),
     [
-        ("float32", "AMX", (False, "float32", False)),
-        ("auto", "AMX", (True, "bf16 (cpu has AMX)", False)),
-        ("auto", None, (False, "float32 (bf16 is slow on cpu)", False)),
-        ("bf16", "AMX", (True, "bf16 (AMX)", False)),
+        ("float32", "AMX", (0, "float32 (torch_settings.precision)", False)),
+        ("auto", "AMX", (256, "bf16 from 256 units on (cpu has AMX)", False)),
+        ("auto", None, (0, "float32 (bf16 is slow on cpu)", False)),
+        ("bf16", "AMX", (128, "bf16 (AMX)", False)),
     ],
 )
 def test_the_precision_is_the_configured_one_or_the_faster_one(configured, by, expected, monkeypatch):
-    monkeypatch.setattr("headrace.stages.policy.network.layers.fast_bf16", lambda device: by)
-    assert choose_precision(configured, "cpu") == expected
+    monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: by)
+    settings, *told = choose_rounding(configured, "cpu", "sac")
+    assert (settings.rounded_from, *told) == expected
+
+
+def test_a_trainer_that_was_not_shown_to_learn_as_much_rounds_when_it_is_told_to(monkeypatch):
+    monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: "AMX")
+    settings, words, _ = choose_rounding("auto", "cpu", "poca")
+    assert settings == TORCHS_OWN
+    assert words == "float32 (bf16 was not shown to learn as much with poca)"
+    assert choose_rounding("bf16", "cpu", "poca").settings == BF16
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "provider"),
+    [
+        ({}, "cpu", "auto"),
+        ({}, "cuda:0", "torch"),
+        ({"torch_settings__products": "numpy"}, "cpu", "numpy"),
+        ({"pipeline__deterministic": True}, "cpu", "torch"),
+        ({"pipeline__deterministic": True, "torch_settings__products": "onednn"}, "cpu", "onednn"),
+    ],
+)
+def test_who_multiplies_is_measured_but_where_a_run_must_give_the_same_again(changes, device, provider):
+    assert choose_provider(RunConfig.from_plain(cartpole(**changes)), device) == provider
 
 
 def test_bf16_where_it_is_slow_is_computed_with_a_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("headrace.stages.policy.network.layers.fast_bf16", lambda device: None)
+    monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: None)
     config = cartpole(torch_settings__precision="bf16", behaviors__CartPole__max_steps=500, **INLINE)
     run_here(config, tmp_path, "run")
     (told,) = [record for record in caplog.records if "hidden products" in record.message]

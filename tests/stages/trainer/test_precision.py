@@ -6,6 +6,7 @@ from trainer_samples import IMAGE, VECTOR, experience, flat_weights
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.policy.design import BF16, TORCHS_OWN
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
 
@@ -30,7 +31,13 @@ def trainer_with(bf16, kind, observation, hyperparameters, autograd):
         "network_settings": {"hidden_units": 128, "num_layers": 2},
     }
     return make_trainer(
-        TrainerContext("Test", BehaviorSettings.model_validate(block), spec, bf16=bf16, autograd=autograd)
+        TrainerContext(
+            "Test",
+            BehaviorSettings.model_validate(block),
+            spec,
+            products=BF16 if bf16 else TORCHS_OWN,
+            autograd=autograd,
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""Hidden products in bfloat16 are float32's within its 8 bits, by whatever computes them; everything else is float32's."""
+"""Wide products are the same by every provider, and in bfloat16 within its 8 bits; everything else is torch's default."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,11 @@ import torch
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import layers
+from headrace.stages.policy.design import BF16, TORCHS_OWN, PolicyDesign, ProductSettings
+from headrace.stages.policy.network import products
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
-from headrace.stages.policy.network.layers import HiddenProducts, fast_bf16
+from headrace.stages.policy.network.products import PROVIDERS, HiddenProducts, Provider, fast_bf16, fastest
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.sac.networks import QNetwork
 
@@ -20,7 +20,7 @@ IMAGE, VECTOR = ObservationSpec("image", (3, 20, 24), "uint8"), ObservationSpec(
 @pytest.fixture(params=["the CPU's own", "rounded here"])
 def by(request, monkeypatch):
     if request.param == "rounded here":
-        monkeypatch.setattr(layers, "_onednn_setting", lambda: None)
+        monkeypatch.setattr(products, "_onednn_setting", lambda: None)
 
 
 @pytest.mark.usefixtures("by")
@@ -29,7 +29,7 @@ def test_wide_products_are_those_of_rounded_factors(rows):
     torch.manual_seed(0)
     x, gradient, weight, bias = torch.randn(rows, 160), torch.randn(rows, 192), torch.randn(192, 160), torch.randn(192)
     out, total = torch.empty(rows, 192), torch.ones(192, 160)
-    rounded = HiddenProducts(bf16=True)
+    rounded = HiddenProducts(BF16)
     rounded.layer(bias, x, weight, out)
     rounded.add_gradient(total, gradient, x)
     found = [out, rounded.below(gradient, weight), total]
@@ -48,7 +48,7 @@ def test_a_layer_of_towers_is_rounded_with_a_graph_and_without(towers, graph):
     x, weight, bias = torch.randn(*towers, 96, 160), torch.randn(*towers, 160, 192), torch.randn(*towers, 1, 192)
     weight.requires_grad_()
     with torch.set_grad_enabled(graph):
-        both = [HiddenProducts(bf16).stacked(bias, x, weight) for bf16 in (False, True)]
+        both = [HiddenProducts(each).stacked(bias, x, weight) for each in (TORCHS_OWN, BF16)]
     assert [one.requires_grad for one in both] == [graph, graph]
     exact, rounded = (one.detach() for one in both)
     assert rounded.dtype == torch.float32
@@ -60,18 +60,18 @@ def test_a_layer_of_towers_is_rounded_with_a_graph_and_without(towers, graph):
 def test_small_products_are_not_rounded(shape):
     x, weight, bias = torch.randn(64, shape[1]), torch.randn(shape), torch.randn(shape[0])
     found = []
-    for bf16 in (False, True):
+    for settings in (TORCHS_OWN, BF16):
         out = torch.empty(64, shape[0])
-        HiddenProducts(bf16).layer(bias, x, weight, out)
+        HiddenProducts(settings).layer(bias, x, weight, out)
         found.append(out)
     assert torch.equal(*found)
 
 
-def network(bf16, observation, make, **settings):
-    """A network of 256 units, with the same weights in both precisions."""
+def network(products, observation, make, **settings):
+    """A network of 256 units, with the same weights whatever computes its products."""
     spec = BehaviorSpec("Test", (observation,), ActionSpec(2))
     sizes = NetworkSettings(hidden_units=256, num_layers=2, **settings)
-    design = PolicyDesign(spec, sizes, squashed=True, bf16=bf16)
+    design = PolicyDesign(spec, sizes, squashed=True, products=products)
     return seeded(np.random.default_rng(1), lambda: make(design))
 
 
@@ -105,7 +105,9 @@ def inputs_of(observation, rows=64):
 def test_networks_give_outputs_and_gradients_near_those_of_float32(observation, make, settings):
     inputs = inputs_of(observation)
     given = (inputs, torch.linspace(-1, 1, 128).view(64, 2)) if observation is VECTOR else (inputs,)
-    plain, rounded = (outputs_and_gradients(network(bf16, observation, make, **settings), *given) for bf16 in (0, 1))
+    plain, rounded = (
+        outputs_and_gradients(network(each, observation, make, **settings), *given) for each in (TORCHS_OWN, BF16)
+    )
     assert not all(torch.equal(*pair) for pair in zip(plain, rounded, strict=True))
     for ours, theirs in zip(rounded, plain, strict=True):
         assert ours.dtype == torch.float32
@@ -113,7 +115,7 @@ def test_networks_give_outputs_and_gradients_near_those_of_float32(observation, 
 
 
 def test_parameters_have_the_same_names_types_and_first_values_in_both_precisions():
-    plain, rounded = (network(bf16, IMAGE, ActorNetwork).state_dict() for bf16 in (False, True))
+    plain, rounded = (network(each, IMAGE, ActorNetwork).state_dict() for each in (TORCHS_OWN, BF16))
     assert list(plain) == list(rounded)
     assert all(torch.equal(plain[name], rounded[name]) and rounded[name].dtype == torch.float32 for name in plain)
 
@@ -124,13 +126,13 @@ def test_parameters_have_the_same_names_types_and_first_values_in_both_precision
 )
 def test_what_makes_it_fast_is_read_from_the_cpu(features, words, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features.split(), True), raising=False)
-    monkeypatch.setattr(layers.Path, "read_text", lambda *_, **__: "model name : any\n")
+    monkeypatch.setattr(products.Path, "read_text", lambda *_, **__: "model name : any\n")
     assert fast_bf16("cpu") == words
 
 
 def test_an_older_torch_reads_it_from_the_system(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    monkeypatch.setattr(layers.Path, "read_text", lambda *_, **__: "model name\t: any\nFeatures\t: fp asimd bf16\n")
+    monkeypatch.setattr(products.Path, "read_text", lambda *_, **__: "model name\t: any\nFeatures\t: fp asimd bf16\n")
     assert fast_bf16("cpu") == "the ARM bf16 extension"
 
 
@@ -139,3 +141,91 @@ def test_of_gpus_it_is_those_from_ampere_on(capability, words, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert fast_bf16("cuda:0") == words
     assert fast_bf16("mps") is None
+
+
+@pytest.fixture
+def unmeasured():
+    fastest.cache_clear()
+    yield
+    fastest.cache_clear()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("towers", [(), (2,)], ids=["one tower", "two side by side"])
+def test_every_provider_computes_the_products_of_a_layer(provider, towers):
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(*towers, 96, 160), torch.randn(*towers, 160, 192), torch.randn(*towers, 1, 192)
+    above, ours = torch.randn(*towers, 96, 192), HiddenProducts(ProductSettings(provider))
+    found = [torch.empty(*towers, 96, 192), torch.empty(*towers, 96, 160), torch.empty(*towers, 160, 192)]
+    with torch.no_grad():
+        ours.stacked(bias, x, weight, out=found[0])
+        ours.product(above, weight.mT, found[1], weight)
+        ours.product(x.mT, above, found[2], weight)
+    for one, exact in zip(found, [x @ weight + bias, above @ weight.mT, x.mT @ above], strict=True):
+        torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_every_provider_computes_the_products_of_an_off_policy_layer(provider):
+    torch.manual_seed(0)
+    x, gradient, weight, bias = torch.randn(96, 160), torch.randn(96, 192), torch.randn(192, 160), torch.randn(192)
+    out, total, ours = torch.empty(96, 192), torch.ones(192, 160), HiddenProducts(ProductSettings(provider))
+    ours.layer(bias, x, weight, out)
+    ours.add_gradient(total, gradient, x)
+    found = [out, ours.below(gradient, weight), total]
+    for one, exact in zip(found, [x @ weight.t() + bias, gradient @ weight, 1.0 + gradient.t() @ x], strict=True):
+        torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("provider", [name for name in PROVIDERS if name != "torch"])
+@pytest.mark.parametrize(
+    ("observation", "make", "settings"),
+    [(VECTOR, lambda design: QNetwork(design, 1), {}), (IMAGE, ActorNetwork, {"vis_encode_type": "simple"})],
+    ids=["vector", "image"],
+)
+def test_networks_have_the_same_gradients_by_autograd_whoever_multiplies(provider, observation, make, settings):
+    inputs = inputs_of(observation)
+    given = (inputs, torch.linspace(-1, 1, 128).view(64, 2)) if observation is VECTOR else (inputs,)
+    both = [
+        outputs_and_gradients(network(ProductSettings(each), observation, make, **settings), *given)
+        for each in ("torch", provider)
+    ]
+    for ours, theirs in zip(*both, strict=True):
+        assert float((ours - theirs).norm()) <= 1e-4 * float(theirs.norm())
+
+
+def slowed(provider, calls):
+    """A provider that others beat, because it multiplies over and over."""
+    return provider._replace(multiply=lambda *args: [provider.multiply(*args) for _ in range(calls)])
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_the_fastest_provider_is_found_once_by_measuring_and_said(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    slow = {name: provider if name == "onednn" else slowed(provider, 40) for name, provider in PROVIDERS.items()}
+    monkeypatch.setattr(products, "PROVIDERS", slow)
+    assert [fastest(64, 128, 160), fastest(64, 128, 160)] == ["onednn", "onednn"]
+    (told,) = [record.message for record in caplog.records]
+    assert told.startswith("Products of layers of 128 × 160 by oneDNN: with 64 rows, forward and backward, torch ")
+
+
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize("fault", ["raises", "is wrong"])
+def test_a_provider_that_fails_or_disagrees_is_none(fault, monkeypatch):
+    def multiply(a, b, out):
+        if fault == "raises":
+            raise RuntimeError("could not create a primitive")
+        out.fill_(1.0)
+
+    slow = {name: slowed(PROVIDERS[name], 40) for name in ("torch", "numpy")}
+    monkeypatch.setattr(
+        products, "PROVIDERS", {**slow, "onednn": Provider("oneDNN", multiply, PROVIDERS["onednn"].layer)}
+    )
+    assert fastest(64, 128, 160) in slow
+
+
+def test_narrow_products_and_other_dtypes_are_torchs_whatever_is_asked_for():
+    ours = HiddenProducts(ProductSettings("numpy"))
+    assert ours.provider(torch.empty(160, 64)) is PROVIDERS["torch"]
+    assert ours.provider(torch.empty(160, 160, dtype=torch.float64)) is PROVIDERS["torch"]
+    assert ours.provider(torch.empty(160, 160)) is PROVIDERS["numpy"]

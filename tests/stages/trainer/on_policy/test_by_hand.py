@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.config import NetworkSettings, POCAHyperparameters, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
+from headrace.stages.policy.design import BF16, MASK_PENALTY, TORCHS_OWN, PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.on_policy.minibatches import Minibatch
@@ -134,14 +134,14 @@ class OneOfTwo(Replicas):
         raise AssertionError("only once they are found")
 
 
-def both_ways(trainer: str, case, bf16: bool = False) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def both_ways(trainer: str, case, products=TORCHS_OWN) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Losses, log-ratios, and the actor's and the critic's gradients: by autograd, and by hand."""
     random = np.random.default_rng(case["seed"])
     spec = BehaviorSpec("Agent?team=0", (ObservationSpec("o", (case["vector"],)),), case["actions"])
     network_settings = NetworkSettings(
         hidden_units=case["hidden_units"], num_layers=case["num_layers"], activation=case["activation"]
     )
-    design = PolicyDesign(spec, network_settings, bf16=bf16)
+    design = PolicyDesign(spec, network_settings, products=products)
     replicas = SINGLE_TRAINER if case["share"] is None else OneOfTwo()
     network, update, make_minibatch = TRAINERS[trainer](case, design, random, replicas)
     network.values += torch.from_numpy(0.5 * random.standard_normal(len(network.values)))
@@ -184,5 +184,5 @@ def test_in_single_precision_they_agree_to_five_digits(trainer, case):
 def test_in_bfloat16_they_agree_within_its_rounding(trainer, case):
     """Factors of both are rounded, but not at the same places: autograd's way rounds results as well."""
     wide = case | {"hidden_units": 160, "num_layers": 2, "rows": 64}
-    for by_autograd, by_hand in zip(*both_ways(trainer, wide, bf16=True)["gradients"], strict=True):
+    for by_autograd, by_hand in zip(*both_ways(trainer, wide, BF16)["gradients"], strict=True):
         assert float((by_hand - by_autograd).norm()) <= 0.05 * float(by_autograd.norm())

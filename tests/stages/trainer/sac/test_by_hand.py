@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.config import BehaviorSettings, NetworkSettings, SACHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.design import BF16, TORCHS_OWN, PolicyDesign
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
@@ -51,11 +51,11 @@ def batch_of(case, random, dtype):
     return batch, drawn(rows, case["signals"]), discounts, drawn(2 * rows, actions)
 
 
-def update_of(case, by_hand, bf16=False):
+def update_of(case, by_hand, products=TORCHS_OWN):
     """An update whose weights are drawn from the case's seed."""
     spec = BehaviorSpec("Agent?team=0", (ObservationSpec("o", (case["vector"],)),), ActionSpec(case["actions"]))
     network = {name: case[name] for name in ("hidden_units", "num_layers", "activation")}
-    design = PolicyDesign(spec, NetworkSettings.model_validate(network), squashed=True, bf16=bf16)
+    design = PolicyDesign(spec, NetworkSettings.model_validate(network), squashed=True, products=products)
     hyperparameters = SACHyperparameters(
         entropy_coefficient="auto" if case["auto"] else "fixed", tau=0.3, init_entcoef=0.2
     )
@@ -71,11 +71,11 @@ def update_of(case, by_hand, bf16=False):
     return update
 
 
-def both_ways(case, dtype, steps=2, bf16=False):
+def both_ways(case, dtype, steps=2, products=TORCHS_OWN):
     """Of each of several steps what was measured, and the gradients and weights: by autograd, and by hand."""
     found = []
     for by_hand in (False, True):
-        random, update = np.random.default_rng(case["seed"] + 1), update_of(case, by_hand, bf16)
+        random, update = np.random.default_rng(case["seed"] + 1), update_of(case, by_hand, products)
         of_steps = []
         for step in range(steps):
             sized = case if step else case | {"rows": case["rows"] + 1}  # buffers of one size must not show in the next
@@ -115,7 +115,7 @@ def test_in_single_precision_they_agree_to_five_digits(case):
 @settings(max_examples=20)
 def test_in_bfloat16_they_agree_within_its_rounding(case):
     sized = case | {"hidden_units": 160, "num_layers": 2, "rows": 32, "wide": False}
-    *_, (by_autograd, by_hand), _ = both_ways(sized, torch.float32, steps=1, bf16=True)[:10]
+    *_, (by_autograd, by_hand), _ = both_ways(sized, torch.float32, steps=1, products=BF16)[:10]
     assert float((by_hand - by_autograd).norm()) <= 0.05 * float(by_autograd.norm())
 
 

@@ -1,0 +1,309 @@
+"""Who computes the products of learners' wide layers, and in which precision.
+
+**Providers.** Which library multiplies float32 matrices fastest depends on the CPU: torch's default, MKL, uses its AVX2
+kernels on AMD's, where oneDNN (which comes with torch) and NumPy's BLAS have AVX-512 ones. `fastest` measures them with
+the shapes at hand. All of them agree to float32's rounding, and none of them is used on another device than the CPU.
+
+**bfloat16.** Weights, gradients and results of a product stay float32, its factors are rounded. bfloat16 has float32's
+range with 8 of its 24 bits, so nothing needs to be scaled. CPUs with AMX or AVX512-bf16 multiply it several times as
+fast and add up in float32. Small products, first layers over observations and heads stay float32: there rounding costs
+accuracy, and nothing is gained.
+
+Axis letters: R rows, V inputs, U units, T towers side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headrace.stages.policy.design import FROM_UNITS, ProductSettings
+
+log = logging.getLogger(__name__)
+
+_AMX = "AMX"
+_CPU_FLAGS = {"amx_bf16": _AMX, "avx512_bf16": "AVX512-bf16", "bf16": "the ARM bf16 extension"}
+"""What CPUs that multiply bfloat16 fast call it (in Linux, and the first two in torch), the fastest first."""
+
+
+def fast_bf16(device: str) -> str | None:
+    """What makes products in bfloat16 fast on a torch device, in words; None where they are slower than float32's."""
+    if device.startswith("cuda"):
+        # From Ampere on; older ones have no unit for it, but torch calls it supported.
+        return "tensor cores" if torch.cuda.get_device_capability(device)[0] >= 8 else None
+    if device != "cpu":
+        return None
+    found = _cpu_flags()
+    return next((words for flag, words in _CPU_FLAGS.items() if flag in found), None)
+
+
+# Providers of float32 products.
+
+
+class Provider(NamedTuple):
+    """A library that multiplies float32 matrices on the CPU."""
+
+    title: str
+    multiply: Callable[[Tensor, Tensor, Tensor], object]
+    """Write the product of two matrices, or of T side by side, into the third one."""
+    layer: Callable[[Tensor, Tensor, Tensor, Tensor], object]
+    """Of a bias [U], x [R, V] and a weight [U, V], write x·Wᵀ + b into the last one, [R, U]."""
+
+
+_linear: Any = torch.ops.mkldnn._linear_pointwise if hasattr(torch.ops.mkldnn, "_linear_pointwise") else None
+_ALONE: tuple[str, list[Any], str] = ("none", [], "")
+"""oneDNN computes nothing else with a product."""
+
+
+def _by_onednn(a: Tensor, b: Tensor, out: Tensor) -> None:
+    if out.ndim > 2:
+        for each in zip(a, b, out, strict=True):
+            _by_onednn(*each)
+    else:
+        out.copy_(_linear(a, b.t(), None, *_ALONE))
+
+
+def _layer_by_onednn(bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
+    out.copy_(_linear(x, weight, bias, *_ALONE))
+
+
+def _by_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
+    np.matmul(a.numpy(), b.numpy(), out=out.numpy())
+
+
+def _layer_by_numpy(bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
+    _by_numpy(x, weight.t(), out)
+    out.add_(bias)
+
+
+TORCH = "torch"
+PROVIDERS = {
+    TORCH: Provider(
+        "torch",
+        lambda a, b, out: torch.matmul(a, b, out=out),
+        lambda bias, x, weight, out: torch.addmm(bias, x, weight.t(), out=out),
+    ),
+    "onednn": Provider("oneDNN", _by_onednn, _layer_by_onednn),
+    "numpy": Provider("NumPy", _by_numpy, _layer_by_numpy),
+}
+"""By the value of `torch_settings.products`, the default first."""
+GAIN = 0.9
+"""Share of the time of torch's default that another provider may take at most: below that lies noise."""
+_ROUNDS, _AGREE, _MOST_ROWS = 5, 1e-4, 512
+
+
+@cache
+def fastest(rows: int, inputs: int, outputs: int) -> str:
+    """The provider that is fastest with a weight [outputs, inputs], forward and backward; measured once in a process.
+
+    A provider that raises, or that disagrees with torch's default by more than float32's rounding, is none.
+    """
+    shapes, draw = ((rows, inputs), (rows, outputs), (outputs, inputs), (outputs,)), torch.Generator().manual_seed(0)
+    x, above, weight, bias = (torch.randn(shape, generator=draw) for shape in shapes)
+    found = [torch.empty(rows, outputs), torch.empty(rows, inputs), torch.empty(outputs, inputs)]
+    took, right = dict[str, float](), list[Tensor]()
+    for name, provider in PROVIDERS.items():
+        best = float("inf")
+        try:
+            for _ in range(_ROUNDS):
+                began = time.perf_counter()
+                provider.layer(bias, x, weight, found[0])
+                provider.multiply(above, weight, found[1])
+                provider.multiply(above.t(), x, found[2])
+                best = min(best, time.perf_counter() - began)
+        except (RuntimeError, TypeError):  # this torch has no such product
+            continue
+        right = right or [each.clone() for each in found]
+        if all(float((a - b).norm()) <= _AGREE * float(b.norm()) for a, b in zip(found, right, strict=True)):
+            took[name] = best
+    quickest = min(took, key=took.__getitem__)
+    chosen = quickest if took[quickest] < GAIN * took[TORCH] else TORCH
+    told = ", ".join(f"{PROVIDERS[name].title} {1e3 * seconds:.3g} ms" for name, seconds in took.items())
+    log.info(
+        "Products of layers of %d × %d by %s: with %d rows, forward and backward, %s.",
+        *(inputs, outputs, PROVIDERS[chosen].title, rows, told),
+    )
+    return chosen
+
+
+class HiddenProducts:
+    """Products of a perceptron without autograd, by the provider and in the precision that the settings ask for.
+
+    Where factors are rounded: on a CPU with AMX oneDNN rounds by itself, and is told to for the time of a product: the
+    process' other products are none of ours. Elsewhere factors are rounded here: without AMX oneDNN takes the request
+    as a leave, and keeps float32 where it likes.
+
+    Args:
+        settings: provider and precision.
+    """
+
+    def __init__(self, settings: ProductSettings) -> None:
+        self._settings = settings
+        self._onednn = _onednn_setting() if settings.rounded_from and fast_bf16("cpu") == _AMX else None
+
+    def layer(self, bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """Write x [R, V] @ weight [U, V] transposed + bias [U] into `out`."""
+        if not self.rounds(weight):
+            self.provider(weight).layer(bias, x, weight, out)
+        elif self._onednn is not None and x.is_cpu:
+            with _Rounding(self._onednn):
+                torch.addmm(bias, x, weight.t(), out=out)
+        else:
+            torch.add(x.bfloat16() @ weight.t().bfloat16(), bias, out=out)
+
+    def stacked(self, bias: Tensor, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """A layer x @ weight + bias, with a graph if one is recorded.
+
+        Args:
+            bias: [U], or [T, 1, U] of T towers side by side.
+            x: [R, V], or [T, R, V]
+            weight: [V, U], or [T, V, U]
+            out: is written to; None for a new tensor.
+        """
+        plain = not self.rounds(weight) and self.provider(weight) is PROVIDERS[TORCH]
+        if plain:
+            add = torch.baddbmm if x.ndim > 2 else torch.addmm
+            return add(bias, x, weight) if out is None else add(bias, x, weight, out=out)
+        if out is None and torch.is_grad_enabled():
+            return _Product.apply(self, x, weight) + bias  # type: ignore[no-any-return, no-untyped-call]
+        if out is None:
+            out = torch.empty((*x.shape[:-1], weight.shape[-1]), dtype=x.dtype, device=x.device)
+        self.product(x, weight, out, weight)
+        return out.add_(bias)
+
+    def product(self, a: Tensor, b: Tensor, out: Tensor, weight: Tensor) -> None:
+        """Write the product of two matrices, or of T side by side, into `out`, as one that has to do with a weight."""
+        if not self.rounds(weight):
+            self.provider(weight).multiply(a, b, out)
+        elif self._onednn is not None and a.is_cpu:
+            with _Rounding(self._onednn):
+                torch.matmul(a, b, out=out)
+        else:
+            out.copy_(a.bfloat16() @ b.bfloat16())
+
+    def below(self, gradient: Tensor, weight: Tensor) -> Tensor:
+        """The gradient of a layer's input: gradient [R, U] @ weight [U, V]."""
+        found = torch.empty((len(gradient), weight.shape[1]), dtype=gradient.dtype, device=gradient.device)
+        self.product(gradient, weight, found, weight)
+        return found
+
+    def add_gradient(self, total: Tensor, gradient: Tensor, x: Tensor) -> None:
+        """Add the gradient of a weight, gradient [R, U] transposed @ x [R, V], to `total`."""
+        if not self.rounds(total) and self.provider(total) is PROVIDERS[TORCH]:
+            total.addmm_(gradient.t(), x)
+            return
+        found = torch.empty_like(total)
+        self.product(gradient.t(), x, found, total)
+        total.add_(found)
+
+    def rounds(self, weight: Tensor) -> bool:
+        """Whether factors of products with a weight, or of a stack of such, are rounded."""
+        least = self._settings.rounded_from
+        return least > 0 and min(weight.shape[-2:]) >= least
+
+    def provider(self, weight: Tensor) -> Provider:
+        """Who multiplies with a weight, or with a stack of such, in float32."""
+        name, (inputs, outputs) = self._settings.provider, weight.shape[-2:]
+        if name == TORCH or min(inputs, outputs) < FROM_UNITS or not weight.is_cpu or weight.dtype is not torch.float32:
+            return PROVIDERS[TORCH]
+        if name == "auto":
+            name = fastest(min(self._settings.rows, _MOST_ROWS), inputs, outputs)
+        return PROVIDERS[name]
+
+
+class _Product(torch.autograd.Function):
+    """A product with a weight as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, products: HiddenProducts, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.products = products
+        ctx.save_for_backward(x, weight)
+        out = torch.empty((*x.shape[:-1], weight.shape[-1]), dtype=x.dtype, device=x.device)
+        products.product(x, weight, out, weight)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,), (x, weight), products = gradients, ctx.saved_tensors, ctx.products
+        of_x = of_weight = None
+        if ctx.needs_input_grad[1]:
+            of_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+            products.product(gradient, weight.mT, of_x, weight)
+        if ctx.needs_input_grad[2]:
+            of_weight = torch.empty_like(weight)
+            products.product(x.mT, gradient, of_weight, weight)
+        return None, of_x, of_weight
+
+
+class HiddenLinear(nn.Linear):
+    """A linear layer whose product, forward and backward, is one of `HiddenProducts`; its bias is added in float32.
+
+    Args:
+        inputs: V.
+        outputs: U.
+        products: computes the products.
+    """
+
+    def __init__(self, inputs: int, outputs: int, products: HiddenProducts) -> None:
+        super().__init__(inputs, outputs)
+        self._products = products
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [R, V] to [R, U], both float32."""
+        return self._products.stacked(self.bias, x, self.weight.t())
+
+
+def encoding_in(bf16: bool, device: torch.device) -> Any:
+    """A context in which convolutions and linear layers of torch modules are computed in bfloat16, if asked for."""
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
+
+
+class _Rounding:
+    """A context in which oneDNN rounds the factors of products; of a function with `yield` it would take twice as long.
+
+    Args:
+        setting: `torch.backends.mkldnn.matmul`.
+    """
+
+    __slots__ = ("_before", "_setting")
+
+    def __init__(self, setting: Any) -> None:
+        self._setting = setting
+
+    def __enter__(self) -> None:
+        self._before = self._setting.fp32_precision
+        self._setting.fp32_precision = "bf16"
+
+    def __exit__(self, *_: object) -> None:
+        self._setting.fp32_precision = self._before
+
+
+def _onednn_setting() -> Any | None:
+    """Torch's setting of the precision of oneDNN's products; None in versions of torch before 2.9, without one."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return None
+    setting = getattr(torch.backends.mkldnn, "matmul", None)
+    return setting if hasattr(setting, "fp32_precision") else None
+
+
+def _cpu_flags() -> set[str]:
+    """The CPU's features by name: those that torch knows, or else the system."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        known = {name for name, there in torch.cpu.get_capabilities().items() if there is True}
+        if known:
+            return known
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        return set()
+    return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()[2:]}
