@@ -1,0 +1,287 @@
+"""A policy's returns in any environment object: a single one, a vectorised one, or one of many agents.
+
+Every kind of environment is stepped by a generator of its ended episodes, and `_KINDS` is the table of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.prediction.policy import LoadedPolicy, load_policy
+from headrace.queues.specs import STEP_MUL
+from headrace.stages.environments.spaces.masks import MASK
+from headrace.stages.errors import type_of
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The returns of some episodes, in the environment's own rewards."""
+
+    returns: tuple[float, ...]
+    """Of each episode, in the order in which they ended."""
+    lengths: tuple[int, ...]
+    """Environment steps of each."""
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return statistics.fmean(self.returns)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the returns, as NumPy's `std`."""
+        return statistics.pstdev(self.returns)
+
+    def __str__(self) -> str:
+        """Mean ± SD, and of how many."""
+        return f"{self.mean:.6g} ± {self.deviation:.3g} ({len(self.returns)} episodes)"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Who acts, and how."""
+
+    policy: LoadedPolicy
+    deterministic: bool
+    seed: int | None
+    episodes: int
+
+
+_Episodes = Iterator[tuple[float, int]]
+"""Return and length of each episode, when it has ended; without an end."""
+
+
+def evaluate(
+    policy: LoadedPolicy | str | os.PathLike[str] | Any,
+    env: Any,
+    episodes: int = 10,
+    *,
+    deterministic: bool = True,
+    seed: int | None = None,
+    behavior: str | None = None,
+    checkpoint: str | int | None = None,
+) -> Evaluation:
+    """Let a policy play so many episodes in an environment.
+
+        print(evaluate("results/cartpole", "CartPole-v1", episodes=100))
+
+    Args:
+        policy: what `load_policy` returned, or what it takes (a run's folder, a file), or the result of `run`.
+        env: an environment, which stays open: `gymnasium.Env`, `gymnasium.vector.VectorEnv` with any autoreset mode,
+            a VecEnv of Stable-Baselines3's, or PettingZoo's `ParallelEnv` or `AECEnv`, all agents of which the policy
+            plays; or Gymnasium's id of one or what makes one, which is closed again. It is wrapped as in the training.
+        episodes: how many; of n instances each plays its share of them, so that short episodes count no more than
+            long ones; of several agents every agent's is an episode.
+        deterministic: the mean and the most likely choice instead of a sample.
+        seed: of the first reset (instance i gets seed + i); None leaves randomness as it is.
+        behavior: of a run with several behaviours, the one that is wanted.
+        checkpoint: of a run: "best", "last", or a step.
+
+    Raises:
+        RunError: if the policy can't be loaded, or the environment is none of these.
+        PredictError: if an observation does not fit the policy.
+    """
+    if episodes < 1:
+        raise RunError(f"episodes: expected 1 or more, got {episodes}")
+    if not isinstance(policy, LoadedPolicy):
+        policy = load_policy(getattr(policy, "folder", policy), behavior, checkpoint, seed)
+    elif behavior is not None or checkpoint is not None:
+        raise RunError("behavior and checkpoint choose from a run; this policy is loaded already")
+    made = isinstance(env, str) or (callable(env) and _kind_of(env) is None)
+    if isinstance(env, str):
+        import gymnasium
+
+        env = gymnasium.make(env)
+    elif made:
+        env = env()
+    kind = _kind_of(env)
+    if kind is None:
+        raise RunError(
+            f"env: expected an environment of Gymnasium (single or vectorised), Stable-Baselines3 (a VecEnv) or "
+            f"PettingZoo, an id, or a function that makes one; got {type_of(env)}"
+        )
+    with closing(env) if made else nullcontext():
+        found = list(itertools.islice(kind(env, _Asked(policy, deterministic, seed, episodes)), episodes))
+    return Evaluation(tuple(each for each, _ in found), tuple(length for _, length in found))
+
+
+class _Agent:
+    """One agent's part of an episode: its memory, the action that it holds, its return so far."""
+
+    def __init__(self, asked: _Asked) -> None:
+        self._policy, self._deterministic = asked.policy, asked.deterministic
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin an episode."""
+        self._state: Any = None
+        self._action: Any = None
+        self._left = 0
+        self._returned, self._steps = 0.0, 0
+
+    def act(self, observation: Any, mask: Any) -> Any:
+        """Return the next action: a new decision, or the one that is still held."""
+        if self._left == 0:
+            prediction = self._policy.predict(observation, self._deterministic, self._state, mask)
+            self._action, self._state = prediction
+            self._left = self._policy.action_repeat or 1
+            if isinstance(self._action, dict) and STEP_MUL in self._action:
+                self._action, self._left = self._action["action"], int(self._action[STEP_MUL])
+        self._left -= 1
+        return self._action
+
+    def take(self, reward: Any) -> None:
+        """Count a step's reward."""
+        self._returned += float(np.asarray(reward).item())
+        self._steps += 1
+
+    def end(self, info: Any) -> tuple[float, int]:
+        """Return what the episode came to: what a monitor among the wrappers says, as its rewards are unchanged."""
+        told = info.get("episode") if isinstance(info, dict) else None
+        if isinstance(told, dict) and {"r", "l"} <= told.keys():
+            return float(np.asarray(told["r"]).item()), int(np.asarray(told["l"]).item())
+        return self._returned, self._steps
+
+
+def _single(env: Any, asked: _Asked) -> _Episodes:
+    agent, seed = _Agent(asked), asked.seed
+    while True:
+        observation, info = env.reset(seed=seed)
+        agent.begin()
+        seed, ended = None, False
+        while not ended:
+            observation, reward, terminated, truncated, info = env.step(agent.act(observation, info.get(MASK)))
+            agent.take(reward)
+            ended = bool(terminated or truncated)
+        yield agent.end(info)
+
+
+def _parallel(env: Any, asked: _Asked) -> _Episodes:
+    seed = asked.seed
+    while True:
+        observations, infos = env.reset(seed=seed)
+        agents = {name: _Agent(asked) for name in env.agents}
+        seed = None
+        while env.agents:
+            masks = {name: infos.get(name, {}).get(MASK) for name in env.agents}
+            actions = {name: agents[name].act(observations[name], masks[name]) for name in env.agents}
+            observations, rewards, terminated, truncated, infos = env.step(actions)
+            for name in actions:
+                agents[name].take(rewards[name])
+                if terminated[name] or truncated[name]:
+                    yield agents[name].end(infos.get(name, {}))
+            for name in env.agents:
+                agents.setdefault(name, _Agent(asked))
+
+
+def _in_turn(env: Any, asked: _Asked) -> _Episodes:
+    seed = asked.seed
+    while True:
+        env.reset(seed=seed)
+        agents, seed = {name: _Agent(asked) for name in env.agents}, None
+        for name in env.agent_iter():
+            observation, reward, terminated, truncated, info = env.last()
+            agent = agents.setdefault(name, _Agent(asked))
+            agent.take(reward)
+            if terminated or truncated:
+                returned, steps = agent.end(info)
+                yield returned, max(steps - 1, 0)  # the first reward came before the first action
+                env.step(None)
+            else:
+                env.step(agent.act(observation, info.get(MASK)))
+
+
+def _vectorised(env: Any, asked: _Asked) -> _Episodes:
+    from gymnasium.vector import AutoresetMode
+
+    def step(actions: Any) -> tuple[Any, Any, Any, Any, Callable[[int], Any]]:
+        batch, rewards, terminated, truncated, infos = env.step(actions)
+        ended = np.asarray(terminated) | np.asarray(truncated)
+        finals = infos.get("final_info", infos)
+        told = finals.get("episode", {}) if isinstance(finals, dict) else {}
+
+        def info(row: int) -> Any:
+            if not isinstance(finals, dict):
+                return finals[row]
+            return {"episode": {key: values[row] for key, values in told.items()}}
+
+        if mode is AutoresetMode.DISABLED and ended.any():
+            batch, infos = env.reset(options={"reset_mask": ended})
+        return batch, rewards, ended, infos.get(MASK), info
+
+    mode = AutoresetMode((env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
+    batch, infos = env.reset(seed=asked.seed)
+    yield from _instances(env, asked, batch, infos.get(MASK), step, mode is AutoresetMode.NEXT_STEP)
+
+
+def _stable_baselines(env: Any, asked: _Asked) -> _Episodes:
+    def step(actions: Any) -> tuple[Any, Any, Any, Any, Callable[[int], Any]]:
+        batch, rewards, ended, infos = env.step(actions)
+        return batch, rewards, np.asarray(ended), masks(), infos.__getitem__
+
+    def masks() -> Any:
+        try:
+            return env.env_method("action_masks")
+        except AttributeError:
+            return None
+
+    if asked.seed is not None:
+        env.seed(asked.seed)
+    yield from _instances(env, asked, env.reset(), masks(), step, False)
+
+
+def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, resets_later: bool) -> _Episodes:
+    """The episodes of n instances, each of which plays its share."""
+    from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+    n = env.num_envs
+    seen = getattr(env, "single_observation_space", env.observation_space)
+    done = getattr(env, "single_action_space", env.action_space)
+    shares = [(asked.episodes + i) // n for i in range(n)]
+    agents, waiting = [_Agent(asked) for _ in range(n)], [False] * n
+    while True:
+        rows = list(iterate(batch_space(seen, n), batch))
+        actions = tuple(agent.act(rows[i], None if masks is None else masks[i]) for i, agent in enumerate(agents))
+        room: Any = create_empty_array(done, n)
+        batch, rewards, ended, masks, info = step(concatenate(done, actions, room))
+        for i, agent in enumerate(agents):
+            if waiting[i]:  # this step was the reset, whatever the action
+                waiting[i] = False
+                agent.begin()
+                continue
+            agent.take(rewards[i])
+            if ended[i]:
+                if shares[i]:
+                    shares[i] -= 1
+                    yield agent.end(info(i))
+                agent.begin()
+                waiting[i] = resets_later
+
+
+_KINDS: Sequence[tuple[Callable[[Any], bool], Callable[[Any, _Asked], _Episodes]]] = (
+    (lambda env: _has(env, "num_envs", "step_async", "env_method"), _stable_baselines),
+    (lambda env: _has(env, "num_envs", "single_action_space", "step"), _vectorised),
+    (lambda env: _has(env, "agent_iter", "last", "step"), _in_turn),
+    (lambda env: _has(env, "possible_agents", "step", "reset"), _parallel),
+    (lambda env: _has(env, "action_space", "step", "reset"), _single),
+)
+"""How each kind of environment is told, by what it has, and stepped."""
+
+
+def _kind_of(env: Any) -> Callable[[Any, _Asked], _Episodes] | None:
+    if isinstance(env, type):
+        return None
+    return next((kind for fits, kind in _KINDS if fits(env)), None)
+
+
+def _has(env: Any, *names: str) -> bool:
+    return all(hasattr(env, name) for name in names)
