@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.common.errors import RunFailed as RunFailed
     from headrace.pipeline.common.errors import RunFolderError as RunFolderError
     from headrace.pipeline.policies.export import read_export as read_export
-    from headrace.pipeline.prediction.evaluate import Evaluation as Evaluation
+    from headrace.pipeline.prediction.evaluate import EvaluatedPolicy as EvaluatedPolicy
     from headrace.pipeline.prediction.evaluate import evaluate as evaluate
     from headrace.pipeline.prediction.policy import LoadedPolicy as LoadedPolicy
     from headrace.pipeline.prediction.policy import load_policy as load_policy
@@ -83,7 +83,7 @@ _HOMES = {
     "headrace.config.environment_kinds": ("ENVIRONMENT_KINDS", "EnvironmentKind"),
     "headrace.pipeline.common.errors": ("PredictError", "RunError", "RunFailed", "RunFolderError"),
     "headrace.pipeline.policies.export": ("read_export",),
-    "headrace.pipeline.prediction.evaluate": ("Evaluation", "evaluate"),
+    "headrace.pipeline.prediction.evaluate": ("EvaluatedPolicy", "evaluate"),
     "headrace.pipeline.prediction.policy": ("LoadedPolicy", "load_policy"),
     "headrace.pipeline.reporting.statistics": ("StatisticsWriter", "Summary"),
     "headrace.pipeline.run": ("RunOptions", "RunResult", "run", "run_async"),

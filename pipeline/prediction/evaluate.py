@@ -9,7 +9,7 @@ import itertools
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from headrace.stages.errors import type_of
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluatedPolicy:
     """The returns of some episodes, in the environment's own rewards."""
 
     returns: tuple[float, ...]
@@ -58,6 +58,7 @@ class _Asked:
 
 _Episodes = Iterator[tuple[float, int]]
 """Return and length of each episode, when it has ended; without an end."""
+_Kind = Callable[[Any, _Asked], _Episodes]
 
 
 def evaluate(
@@ -69,7 +70,7 @@ def evaluate(
     seed: int | None = None,
     behavior: str | None = None,
     checkpoint: str | int | None = None,
-) -> Evaluation:
+) -> EvaluatedPolicy:
     """Let a policy play so many episodes in an environment.
 
         print(evaluate("results/cartpole", "CartPole-v1", episodes=100))
@@ -96,6 +97,15 @@ def evaluate(
         policy = load_policy(getattr(policy, "folder", policy), behavior, checkpoint, seed)
     elif behavior is not None or checkpoint is not None:
         raise RunError("behavior and checkpoint choose from a run; this policy is loaded already")
+    asked = _Asked(policy, deterministic, seed, episodes)
+    with _opened(env) as (kind, there):
+        found = list(itertools.islice(kind(there, asked), episodes))
+    return EvaluatedPolicy(tuple(each for each, _ in found), tuple(length for _, length in found))
+
+
+@contextmanager
+def _opened(env: Any) -> Iterator[tuple[_Kind, Any]]:
+    """How an environment is stepped, and itself; one that is made here is closed again."""
     made = isinstance(env, str) or (callable(env) and _kind_of(env) is None)
     if isinstance(env, str):
         import gymnasium
@@ -106,12 +116,11 @@ def evaluate(
     kind = _kind_of(env)
     if kind is None:
         raise RunError(
-            f"env: expected an environment of Gymnasium (single or vectorised), Stable-Baselines3 (a VecEnv) or "
+            "env: expected an environment of Gymnasium (single or vectorised), Stable-Baselines3 (a VecEnv) or "
             f"PettingZoo, an id, or a function that makes one; got {type_of(env)}"
         )
     with closing(env) if made else nullcontext():
-        found = list(itertools.islice(kind(env, _Asked(policy, deterministic, seed, episodes)), episodes))
-    return Evaluation(tuple(each for each, _ in found), tuple(length for _, length in found))
+        yield kind, env
 
 
 class _Agent:
@@ -267,7 +276,7 @@ def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, reset
                 waiting[i] = resets_later
 
 
-_KINDS: Sequence[tuple[Callable[[Any], bool], Callable[[Any, _Asked], _Episodes]]] = (
+_KINDS: Sequence[tuple[Callable[[Any], bool], _Kind]] = (
     (lambda env: _has(env, "num_envs", "step_async", "env_method"), _stable_baselines),
     (lambda env: _has(env, "num_envs", "single_action_space", "step"), _vectorised),
     (lambda env: _has(env, "agent_iter", "last", "step"), _in_turn),
@@ -277,7 +286,7 @@ _KINDS: Sequence[tuple[Callable[[Any], bool], Callable[[Any, _Asked], _Episodes]
 """How each kind of environment is told, by what it has, and stepped."""
 
 
-def _kind_of(env: Any) -> Callable[[Any, _Asked], _Episodes] | None:
+def _kind_of(env: Any) -> _Kind | None:
     if isinstance(env, type):
         return None
     return next((kind for fits, kind in _KINDS if fits(env)), None)
