@@ -19,9 +19,10 @@ import torch
 import yaml
 from matches import Player, RandomPlayer, Tally, play_volley
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from trained import exports_of, first_quarter, steps_of
 
 from headrace.config import RunConfig
-from headrace.pipeline.policies.export import exports_by_step, load_acting_policy, read_export
+from headrace.pipeline.policies.export import load_acting_policy, read_export
 from headrace.stages.games.policy_player import PolicyPlayer
 from headrace.stages.games.volley import ScriptedPlayer
 from headrace.stages.games.volley.group import ACTIONS
@@ -47,32 +48,24 @@ def main() -> None:
     assert config.environment is not None, "a Volley run has an environment"
     options = config.environment.options
     (behavior,) = config.behaviors
-    exports = exports_by_step(args.run / behavior, behavior)
-    steps = [int(path.stem.removeprefix(f"{behavior}-")) for path in exports]
-    early = max((s for s in steps if s <= steps[-1] / 4), default=steps[0])
-    final, first_quarter = exports[-1], exports[steps.index(early)]
+    exports = exports_of(args.run, behavior)
+    final = exports[-1]
     scripted = ScriptedPlayer().act
-    print(f"{args.run}: {steps[-1]} steps, first-quarter snapshot at {early}")
+    print(f"{args.run}: {steps_of(final)} steps, first-quarter snapshot at {steps_of(first_quarter(exports))}")
     bars = [
         ("scripted against random play", scripted, RandomPlayer(ACTIONS, 1), "wins", 0.95),
         ("scripted against the untrained policy", scripted, untrained(config, behavior, final), "wins", 0.90),
         ("scripted against itself", scripted, scripted, "score", 0.5),
         ("final against scripted", player(final), scripted, "wins", 0.90),
-        (
-            "final against its first quarter",
-            player(final),
-            player(first_quarter),
-            "wins",
-            0.75,
-        ),
+        ("final against its first quarter", player(final), player(first_quarter(exports)), "wins", 0.75),
     ]
     print(f"{'':38} {'won':>5} {'drawn':>5} {'lost':>5} {'rate':>7} {'bar':>6}")
     held = [
         told(name, play_volley(one, other, args.games, seed=11, **options), what, bar)
         for name, one, other, what, bar in bars
     ]
-    for step, export in zip(steps, exports, strict=True):
-        if step <= steps[-1] / 2:
+    for export in exports:
+        if (step := steps_of(export)) <= steps_of(final) / 2:
             tally = play_volley(player(final), player(export), args.snapshot_games, seed=11, **options)
             held.append(told(f"final against its snapshot at {step}", tally, "wins", SNAPSHOT_BAR))
     ratings = elo(args.run / behavior)

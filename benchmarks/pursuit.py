@@ -64,10 +64,7 @@ def main() -> None:
         results.append([meet(pursuer(), evader()).wins for evader in fleeing.values()])
         print(f"{name:20}", *(f"{caught / asked.games:16.1%}" for caught in results[-1]), flush=True)
     before, games = results[1][1], asked.games
-    sides = {
-        "pursuers": (results[0][1], before),
-        "evader": (games - results[1][0], games - before),
-    }
+    sides = {"pursuers": (results[0][1], before), "evader": (games - results[1][0], games - before)}
     print(f"\nagainst the other's first quarter {'final':>8} {'its own first quarter':>22} {'p':>10}")
     missed = 0
     for side, (final, early) in sides.items():
