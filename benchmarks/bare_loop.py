@@ -1,18 +1,21 @@
 """A bare synchronous loop: the pipeline's policy, trainer and update, with no pipeline around them.
 
-What the pipeline is measured against, and the shortest way to see whether the trainer learns:
+What the pipeline is measured against, and the shortest way to see whether the trainer learns an example of PPO:
 
-    python benchmarks/bare_loop.py cartpole --seeds 0 1 2 3 4
-    python benchmarks/bare_loop.py halfcheetah --seeds 0 --evaluate 30
+    python benchmarks/bare_loop.py cartpole --steps 250000 --seed 0
+
+Prints one line of JSON, like the reference programs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from time import perf_counter
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,141 +24,52 @@ import torch
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from headrace.config import BehaviorSettings
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from headrace.config import load_config
 from headrace.queues.messages import ActionBatch, Array, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy import ActingPolicy, NumpyPolicy, design_of
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.ppo import PPOTrainer
 
-
-@dataclass(frozen=True)
-class Task:
-    """A Gymnasium environment and how to learn it."""
-
-    env_id: str
-    num_envs: int
-    settings: dict[str, Any]
-    """A behaviour's block, as in the YAML."""
-    solved: float = float("inf")
-    """Mean return of the last 100 episodes at which the task counts as solved."""
-    vector_kwargs: dict[str, Any] | None = None
+EXAMPLES = Path(__file__).resolve().parents[1] / "config" / "examples"
+SOLVED = {"cartpole": 475.0}
+"""Mean return of the last 100 episodes at which an example counts as solved."""
 
 
-def _settings(max_steps: int, gamma: float, network: dict[str, Any], **hyperparameters: Any) -> dict[str, Any]:
-    constant = {f"{name}_schedule": "constant" for name in ("learning_rate", "beta", "epsilon")}
-    return {
-        "trainer_type": "ppo",
-        "hyperparameters": {"max_grad_norm": 0.5, "epsilon": 0.2, **constant, **hyperparameters},
-        "network_settings": {"num_layers": 2, "activation": "tanh", **network},
-        "reward_signals": {"extrinsic": {"gamma": gamma}},
-        "max_steps": max_steps,
-    }
-
-
-_SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
-TASKS = {
-    "cartpole": Task(
-        "CartPole-v1",
-        64,
-        _settings(
-            250_000,
-            0.99,
-            {"hidden_units": 64},
-            batch_size=256,
-            buffer_size=2048,
-            num_epoch=4,
-            learning_rate=1e-3,
-            beta=0.0,
-            lambd=0.95,
-        ),
-        solved=475.0,
-    ),
-    "lunarlander": Task(
-        "LunarLander-v3",
-        16,
-        _settings(
-            500_000,
-            0.999,
-            {"hidden_units": 64},
-            batch_size=512,
-            buffer_size=8192,
-            num_epoch=4,
-            learning_rate=1e-3,
-            beta=0.01,
-            lambd=0.98,
-        ),
-        vector_kwargs=_SAME_STEP,
-    ),
-    "halfcheetah": Task(
-        "HalfCheetah-v5",
-        16,
-        _settings(
-            500_000,
-            0.99,
-            {"hidden_units": 256, "normalize": True},
-            batch_size=512,
-            buffer_size=2048,
-            num_epoch=10,
-            learning_rate=3e-4,
-            beta=0.0,
-            lambd=0.95,
-        ),
-        vector_kwargs=_SAME_STEP,
-    ),
-}
-"""Hyperparameters of Stable-Baselines3's reference runs; Adam's ε is our default (it has 1e-5)."""
-
-
-@dataclass(frozen=True)
-class BareResult:
-    """What a run brought."""
-
-    seed: int
-    steps: int
-    seconds: float
-    steps_per_s: float
-    last_100: float
-    """Mean return of the last 100 training episodes."""
-    solved_at: int | None
-    """Step at which that mean first reached the task's mark."""
-    evaluation: float | None = None
-    """Mean return of deterministic episodes of the final policy."""
-
-
-def run_bare(
-    task: Task, seed: int, max_steps: int | None = None, evaluate: int = 0, stop_when_solved: bool = False
-) -> BareResult:
+def run_bare(example: str, seed: int, max_steps: int | None = None) -> dict[str, Any]:
     """Train on one thread, collecting and learning in turn; the clock runs from the first step.
 
     Args:
-        task: environment and settings.
+        example: of config/examples, one behaviour of PPO in an environment of Gymnasium's.
         seed: of environment, policy and trainer.
-        max_steps: steps to make; the settings' own number by default.
-        evaluate: deterministic episodes of the final policy.
-        stop_when_solved: end as soon as the task is solved.
+        max_steps: steps to make; the example's own number by default.
     """
-    settings = BehaviorSettings.model_validate(task.settings)
-    envs = gymnasium.make_vec(task.env_id, num_envs=task.num_envs, vector_kwargs=task.vector_kwargs)
-    spec = behavior_spec(task.env_id, envs.single_observation_space, envs.single_action_space)
-    trainer = PPOTrainer(TrainerContext(spec.name, settings, spec, seed=seed))
+    config = load_config(EXAMPLES / f"{example}.yaml")
+    assert config.environment is not None, "each of them has an environment"
+    assert config.environment.id is not None, "and its name"
+    ((name, settings),) = config.behaviors.items()
+    # Its own vectorisation, if it has one, restarts at the next step alone.
+    own = gymnasium.spec(config.environment.id).vector_entry_point is not None
+    mode = {} if own else {"autoreset_mode": AutoresetMode.SAME_STEP}
+    envs = gymnasium.make_vec(config.environment.id, config.environment.num_envs, vector_kwargs=mode)
+    spec = behavior_spec(name, envs.single_observation_space, envs.single_action_space)
+    trainer = PPOTrainer(TrainerContext(name, settings, spec, seed=seed))
     policy = NumpyPolicy(design_of(spec, settings))
     policy.load(trainer.policy())
     collector = Collector(envs, spec, policy, seed)
     solved_at = None
-    begin = perf_counter()
+    clock, cpu = time.perf_counter(), time.process_time()
     while trainer.step < (max_steps or settings.max_steps):
         trainer.add(collector.collect(trainer.rows_per_update))
         trainer.learn()
         policy.load(trainer.policy())
-        if solved_at is None and collector.solved(task.solved):
+        if solved_at is None and collector.solved(SOLVED.get(example, float("inf"))):
             solved_at = trainer.step
-            if stop_when_solved:
-                break
-    seconds = perf_counter() - begin
+    took = {"seconds": time.perf_counter() - clock, "cpu_s": time.process_time() - cpu, "stages": {}}
     envs.close()
-    score = evaluate_policy(task.env_id, policy, evaluate, seed) if evaluate else None
-    return BareResult(seed, trainer.step, seconds, trainer.step / seconds, collector.last_100(), solved_at, score)
+    return {"steps": trainer.step, **took, "score": collector.last_100(), "solved_at": solved_at}
 
 
 class Collector:
@@ -242,14 +156,14 @@ class Collector:
         )
 
 
-def behavior_spec(env_id: str, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> BehaviorSpec:
+def behavior_spec(name: str, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> BehaviorSpec:
     """The spec of one agent with a vector observation and a Discrete or bounded Box action."""
     observation = ObservationSpec("observation", observations.shape or (), str(observations.dtype))
     if isinstance(actions, gymnasium.spaces.Discrete):
         action_spec = ActionSpec(discrete_branches=(int(actions.n),))
     else:
         action_spec = ActionSpec(continuous_size=int(np.prod(actions.shape or ())))
-    return BehaviorSpec(env_id.partition("-")[0], (observation,), action_spec)
+    return BehaviorSpec(name, (observation,), action_spec)
 
 
 def action_writer(space: gymnasium.Space[Any]) -> Callable[[ActionBatch], NDArray[Any]]:
@@ -281,17 +195,14 @@ def evaluate_policy(env_id: str, policy: ActingPolicy, episodes: int, seed: int)
 
 
 def main() -> None:
-    """Run the seeds one after the other and print one line each."""
+    """Train, and print what it took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=TASKS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--steps", type=int, help="steps to make; the task's own number by default")
-    parser.add_argument("--evaluate", type=int, default=0, help="deterministic episodes of the final policy")
-    arguments = parser.parse_args()
+    parser.add_argument("example", help="cartpole, lunarlander, halfcheetah, pendulum-ppo …")
+    parser.add_argument("--steps", type=int, help="the example's own number by default")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
     torch.set_num_threads(1)
-    for seed in arguments.seeds:
-        result = run_bare(TASKS[arguments.task], seed, arguments.steps, arguments.evaluate)
-        print(arguments.task, " ".join(f"{name}={value}" for name, value in asdict(result).items()), flush=True)
+    print(json.dumps(run_bare(asked.example, asked.seed, asked.steps)))
 
 
 if __name__ == "__main__":

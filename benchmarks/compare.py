@@ -1,15 +1,17 @@
 """The pipeline beside its references and peers, in turn on one machine: every ratio that docs/performance.md states.
 
-    python benchmarks/compare.py --pairs 5 --peer PEER --before CHECKOUT --write
+    python benchmarks/compare.py --pairs 5 --peer PEER --rltools RLTOOLS --sbx SBX --before CHECKOUT --write
     python benchmarks/compare.py --only W1 --pairs 3 --quick
 
 W1 is PPO on CartPole-v1, the same hyperparameters for all: the command with actor and learner in processes of their own
 and with both inline, our trainer in a bare loop (`bare_loop.py`), PPO by hand in NumPy (`reference_numpy_ppo.py`), PPO
 in eager torch (`reference_torch_ppo.py`), and Stable-Baselines3 (`peer_sb3.py`), which is the peer of the others too:
-W2 is PPO on HalfCheetah-v5, W3 SAC on Pendulum-v1, Pong PPO from pixels. PEER is a Python with the extra `peers`.
-Every process has one thread. `start`, from the command to the first update, and `main`, the built-in game to a policy
-that wins 90 % of its games, are compared with another checkout. `growth` is what more environments, units, behaviours,
-actors and snapshots and a longer horizon cost.
+W2 is PPO on HalfCheetah-v5, W3 SAC on Pendulum-v1, W4 PPO on it, Pong PPO from pixels. RLtools (C++, `peer_rltools.py`)
+and sbx (JAX, `peer_sb3.py --sbx`) do W3 and W4 as well. Each peer has a Python of its own. Every process has one
+thread, but for JAX, which takes what it finds. `start` is from the command to the first update, `main` the built-in
+game to a policy that wins 90 % of its games, in turn with another checkout. `envs` is what a step of single
+environments costs in a plain loop, in our group and in Gymnasium's SyncVectorEnv. `growth` is what more environments,
+units, behaviours, actors and snapshots and a longer horizon cost.
 
 Contestants of a workload run one after the other, round by round, in another order each time; a ratio is taken within a
 round, and the median of the rounds is told: by the clock, which needs a quiet machine, and in CPU time per step of the
@@ -28,12 +30,13 @@ from pathlib import Path
 
 import compare_growth
 import compare_page
+import compare_steps
 from compare_machine import description
 from compare_runs import ROOT, Measured
-from compare_workloads import NEEDS, WORKLOADS, Asked, Workload, has
+from compare_workloads import NEEDS, PEERS, WORKLOADS, Asked, Workload, has
 
-GROWTH = "growth"
-NEED_BEFORE = ("start", "main")
+GROWTH, STEPS = "growth", "envs"
+ONCE = ("start", "main")
 PAGE, PICTURE, GROWTH_PICTURE = (ROOT / "docs" / name for name in ("performance.md", "compare.svg", "cost-growth.svg"))
 
 
@@ -68,20 +71,20 @@ def wanted(names: Sequence[str], asked: Asked) -> Mapping[str, Workload]:
     """The workloads that can be run here; the others are named."""
     found = {}
     for name in names:
-        if name in NEED_BEFORE and asked.before is None:
+        if name == "main" and asked.before is None:
             print(f"{name} is skipped: --before names the checkout to compare with", file=sys.stderr)
-        elif name != GROWTH and has(sys.executable, NEEDS.get(name)):
+        elif name in WORKLOADS and has(sys.executable, NEEDS.get(name)):
             found[name] = WORKLOADS[name](asked)
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is asked for, print the tables, and write them where that is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    every = [*WORKLOADS, GROWTH]
+def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Asked]:
+    """What the command line says; what it lacks is named."""
+    every = [*WORKLOADS, STEPS, GROWTH]
     parser.add_argument("--only", nargs="+", choices=every, default=every, help="workloads")
     parser.add_argument("--pairs", type=int, default=3, help="rounds in which all contestants run in turn")
-    parser.add_argument("--peer", help="a Python with the extra `peers`; without it, Stable-Baselines3 is skipped")
+    for name, peer in PEERS.items():
+        parser.add_argument(f"--{peer.option}", metavar="PYTHON", help=f"has {name}: pip install {peer.packages}")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout, for `start` and `main`")
     parser.add_argument("--quick", action="store_true", help="fewer steps and sizes: to see that it works")
     parser.add_argument("--write", action="store_true", help="into docs/performance.md, with pictures beside it")
@@ -90,33 +93,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--pairs: there is at least one")
     if options.before is not None and not (options.before / "bin/run-pipeline").exists():
         parser.error(f"--before: {options.before} has no bin/run-pipeline; expected a checkout")
-    if options.peer is None:
-        print("Stable-Baselines3 is skipped: --peer names a Python that has it", file=sys.stderr)
-    elif not has(options.peer, "stable_baselines3"):
-        parser.error("--peer: in an environment of its own, pip install 'headrace[peers]', and name its Python")
-    before = options.before and options.before.resolve()
+    peers = {}
+    for name, peer in PEERS.items():
+        python = getattr(options, peer.option)
+        if python is None:
+            print(f"{name} is skipped: --{peer.option} names a Python that has it", file=sys.stderr)
+        elif not has(python, peer.module):
+            parser.error(f"--{peer.option}: in an environment of its own, pip install {peer.packages}; name its Python")
+        else:
+            peers[name] = python
+    # What is typed to get the same again; where peers and the other checkout lie matters to nobody else.
+    typed = [f"--only {' '.join(options.only)}"] if options.only != every else []
+    typed += [f"--pairs {options.pairs}", *(["--quick"] if options.quick else [])]
+    named = [*(peer.option for peer in PEERS.values()), "before"]
+    typed += [f"--{name} {name.upper()}" for name in named if getattr(options, name)]
+    options.typed = " ".join(typed)
+    return options, Asked(peers, options.before and options.before.resolve(), options.quick)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what is asked for, print the tables, and write them where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options, asked = options_of(parser, arguments)
     lines, results = [], {}
 
     def tell(*more: str) -> None:
         lines.extend(more)
         print("\n".join(more), flush=True)
 
-    # What is typed to get the same again; where the peer and the other checkout lie matters to nobody else.
-    typed = [f"--only {' '.join(options.only)}"] if options.only != every else []
-    typed += [f"--pairs {options.pairs}", *(["--quick"] if options.quick else [])]
-    typed += [f"--{name} {name.upper()}" for name in ("peer", "before") if getattr(options, name)]
-    tell(f"`python benchmarks/compare.py {' '.join(typed)}`: {description(options.peer)}", "")
-    for name, workload in wanted(options.only, Asked(options.peer, before, options.quick)).items():
+    machine = description({PEERS[name].distribution: python for name, python in asked.peers.items()})
+    tell(f"`python benchmarks/compare.py {options.typed}`: {machine}", "")
+    for name, workload in wanted(options.only, asked).items():
         found = results[name] = rounds(workload, options.pairs)
         tell(*compare_page.table(name, workload, found), "", *compare_page.ratios(workload, found), "")
         tell(*compare_page.roofline(name, found), "")
+    if STEPS in options.only:
+        tell(f"**{STEPS}**: a step of single environments, µs of CPU.", "")
+        tell(*compare_steps.table(compare_steps.measured(options.quick)), "")
     if GROWTH in options.only:
         grown = growth(options.pairs, options.quick)
         tell("**growth**: one size at a time, all else as in the example.", "")
         for name, by_size in grown.items():
             tell(*compare_growth.table(name, by_size), "")
     if options.write:
-        if timed := {name: found for name, found in results.items() if name not in NEED_BEFORE}:
+        if timed := {name: found for name, found in results.items() if name not in ONCE}:
             compare_page.draw(timed, PICTURE)
             lines += [f"![CPU time per step of each contestant]({PICTURE.name})", ""]
         if GROWTH in options.only:

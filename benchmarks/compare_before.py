@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from compare_runs import Finished, Measured, command
@@ -12,9 +13,9 @@ START_STEPS = 3 * 2048
 GAMES = 500
 
 
-def start(checkout: Path, seed: int) -> Measured:
-    """From the command to the first summary after an update: config/examples/cartpole.yaml."""
-    sets = [f"behaviors.CartPole.max_steps={START_STEPS}", "behaviors.CartPole.summary_freq=2048"]
+def start(checkout: Path, hosts: Sequence[str], seed: int) -> Measured:
+    """From the command to the first summary after an update: config/examples/cartpole.yaml on such hosts."""
+    sets = [*hosts, f"behaviors.CartPole.max_steps={START_STEPS}", "behaviors.CartPole.summary_freq=2048"]
     with tempfile.TemporaryDirectory() as results:
         run = command(checkout / "config/examples/cartpole.yaml", sets, seed, Path(results), checkout)
         learned = run.scalars("CartPole", "Losses/Policy Loss")

@@ -62,10 +62,10 @@ def roofline(name: str, found: Found) -> list[str]:
     lines = [f"Roofline: {FLOP[name] / 1e6:,.2f} million multiplications and additions in a step's products."]
     for contestant, half in ((OURS, False), (BF16, True)):
         if contestant in found:
-            rate = products_per_s(half)
+            provider, rate = products_per_s(half)
             least, (cpu,) = 1e6 * FLOP[name] / rate, _medians(found[contestant], "cpu_us")
             kind = "bfloat16" if half else "float32"
-            at = f"{least:,.1f} µs at {rate / 1e9:,.0f} GFLOP/s ({kind}, one core)"
+            at = f"{least:,.1f} µs at {rate / 1e9:,.0f} GFLOP/s ({kind} by {provider}, one core)"
             lines.append(f"These take {at}: {contestant} reaches {least / cpu:.0%}.")
     if OURS in found and NUMPY in found:
         update, (cpu,) = median(run.stages["update"] for run in found[NUMPY]), _medians(found[OURS], "cpu_us")

@@ -59,7 +59,7 @@ class Measured:
 def program(command: Sequence[str]) -> Measured:
     """Run a program that prints what it took as a line of JSON."""
     began = time.perf_counter()
-    ran = subprocess.run(list(command), cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
+    ran = subprocess.run(list(command), cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     if ran.returncode:
         raise SystemExit(f"{' '.join(command)} ended with status {ran.returncode}:\n{ran.stderr}")
     told = json.loads(ran.stdout.splitlines()[-1])
@@ -116,7 +116,7 @@ def command(yaml: Path, sets: Sequence[str], seed: int, results: Path, checkout:
     words += ["--run-id", "compared", "--results-dir", str(results), *(w for s in sets for w in ("--set", s))]
     began = time.time()
     with tempfile.TemporaryFile() as output:
-        with subprocess.Popen(words, cwd=checkout, env=_environment(), stdout=output, stderr=output) as process:
+        with subprocess.Popen(words, cwd=checkout, env=environment(), stdout=output, stderr=output) as process:
             samples, memory = _watch(process)
         ended = time.time()
         if process.returncode:
@@ -179,9 +179,10 @@ def measured(run: Finished, behavior: str, first: int, warm_up: int = 0, mark: f
     )
 
 
-def _environment() -> dict[str, str]:
-    """One thread for each process; no path, as a checkout finds its own packages."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def environment() -> dict[str, str]:
+    """One thread for each process, and OpenBLAS' own kernels; no path, as a checkout finds its own packages."""
+    left_out = ("PYTHONPATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 

@@ -12,27 +12,14 @@ import compare_before
 from compare_machine import flags
 from compare_runs import ROOT, Measured, pipeline, program
 
-sys.path.insert(0, str(ROOT))
-
-from headrace.config.sections import TorchSettings
-
 INLINE = [f"pipeline.hosts.{part}.kind=inline" for part in ("actors", "learners")]
 PROCESS = [f"pipeline.hosts.{part}.kind=process" for part in ("actors", "learners")]
 OURS, INLINE_OURS, BF16 = "Headrace, processes", "Headrace, inline", "Headrace, bf16"
-NUMPY, EAGER, SB3, BEFORE = "NumPy by hand", "eager torch", "Stable-Baselines3", "Headrace, --before"
+NUMPY, EAGER, BARE, BEFORE = "NumPy by hand", "eager torch", "our trainer in a bare loop", "Headrace, --before"
+INLINE_BEFORE = "Headrace inline, --before"
+SB3, RLTOOLS, SBX = "Stable-Baselines3", "RLtools", "sbx"
 SAC_FIRST = 1000
 PENDULUM = ("network_settings.hidden_units=256", "hyperparameters.learning_rate=3e-4")
-BARE = """
-import json, sys, time
-sys.path[:0] = [".", "benchmarks"]
-import torch
-from bare_loop import TASKS, run_bare
-torch.set_num_threads(1)
-began = time.process_time()
-told = run_bare(TASKS["cartpole"], int(sys.argv[2]), int(sys.argv[1]))
-took = {"steps": told.steps, "seconds": told.seconds, "cpu_s": time.process_time() - began, "stages": {}}
-print(json.dumps({**took, "score": told.last_100, "solved_at": told.solved_at}))
-"""
 Run = Callable[[int], Measured]
 """A contestant: from a seed to what its run took."""
 
@@ -59,10 +46,47 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """A library that does what ours does, in a Python of its own."""
+
+    option: str
+    """Names that Python."""
+    module: str
+    distribution: str
+    words: Sequence[str]
+    """The program, and what says that it is meant."""
+    workloads: Sequence[str]
+    packages: str
+    """What to install there."""
+
+
+PEERS: Mapping[str, Peer] = {
+    SB3: Peer(
+        "peer",
+        "stable_baselines3",
+        "stable-baselines3",
+        ["benchmarks/peer_sb3.py"],
+        ["W1", "W2", "W3", "W4", "Pong"],
+        "'headrace[peers]'",
+    ),
+    RLTOOLS: Peer(
+        "rltools",
+        "rltools",
+        "rltools",
+        ["benchmarks/peer_rltools.py"],
+        ["W3", "W4"],
+        "rltools mkl mkl-devel gymnasium",
+    ),
+    SBX: Peer("sbx", "sbx", "sbx-rl", ["benchmarks/peer_sb3.py", "--sbx"], ["W3", "W4"], "sbx-rl"),
+}
+
+
+@dataclass(frozen=True)
 class Asked:
     """What the command line asks for."""
 
-    peer: str | None
+    peers: Mapping[str, str]
+    """The Python of each peer that there is."""
     before: Path | None
     quick: bool
 
@@ -71,27 +95,20 @@ def w1(asked: Asked) -> Workload:
     """PPO on CartPole-v1."""
     steps = 100_000 if asked.quick else 250_000
     sized = ["--steps", str(steps), "--seed"]
-
-    def ours(sets: Sequence[str]) -> Run:
-        return lambda seed: pipeline(
-            "config/examples/cartpole.yaml", "CartPole", sets, seed, steps, steps // 5, mark=475.0
-        )
-
     contestants = {
-        OURS: ours(PROCESS),
-        INLINE_OURS: ours(INLINE),
-        "our trainer in a bare loop": lambda seed: program([sys.executable, "-c", BARE, str(steps), str(seed)]),
+        **by_hosts("config/examples/cartpole.yaml", "CartPole", steps, 475.0),
+        BARE: lambda seed: program([sys.executable, "benchmarks/bare_loop.py", "cartpole", *sized, str(seed)]),
         NUMPY: lambda seed: program([sys.executable, "benchmarks/reference_numpy_ppo.py", *sized, str(seed)]),
         EAGER: lambda seed: program([sys.executable, "benchmarks/reference_torch_ppo.py", *sized, str(seed)]),
-        **peer(asked, "W1", steps),
+        **peers(asked, "W1", steps),
     }
     bars = [
         Bar(OURS, NUMPY, cpu=0.85),
-        Bar(OURS, SB3, cpu=5.0, clock=5.0),
+        Bar(OURS, SB3, cpu=5.0, clock=5.5),
         Bar(OURS, EAGER, cpu=2.5),
         Bar(INLINE_OURS, NUMPY),
         Bar(INLINE_OURS, SB3),
-        Bar(INLINE_OURS, "our trainer in a bare loop"),
+        Bar(INLINE_OURS, BARE),
     ]
     return Workload(
         "PPO on CartPole-v1: 64 environments × 32 steps, 4 epochs of minibatches of 256, 2×64", contestants, bars
@@ -103,8 +120,8 @@ def w2(asked: Asked) -> Workload:
     steps = 16_384 if asked.quick else 61_440
     contestants = by_precision("config/examples/halfcheetah.yaml", "HalfCheetah", PROCESS, steps, steps // 5)
     title = "PPO on HalfCheetah-v5: 16 environments × 128 steps, 10 epochs of minibatches of 512, 2×256"
-    bars = [Bar(OURS, SB3, cpu=3.0), Bar(BF16, SB3)]
-    return Workload(title, {**contestants, **peer(asked, "W2", steps)}, bars)
+    bars = [Bar(OURS, SB3, cpu=3.5), Bar(BF16, SB3)]
+    return Workload(title, {**contestants, **peers(asked, "W2", steps)}, bars)
 
 
 def w3(asked: Asked) -> Workload:
@@ -112,9 +129,29 @@ def w3(asked: Asked) -> Workload:
     steps = SAC_FIRST + (500 if asked.quick else 2000)
     sets = [*PROCESS, *(f"behaviors.Pendulum.{key}" for key in PENDULUM)]
     contestants = by_precision("config/examples/pendulum.yaml", "Pendulum", sets, steps, SAC_FIRST, SAC_FIRST)
-    bars = [Bar(OURS, SB3, cpu=1.5), Bar(BF16, SB3, cpu=3.0 if "amx_bf16" in flags() else 2.5)]
+    bars = [
+        Bar(OURS, SB3, cpu=1.5),
+        Bar(OURS, RLTOOLS, clock=1.5),
+        Bar(OURS, SBX, clock=1.0),
+        Bar(BF16, SB3, cpu=3.0 if "amx_bf16" in flags() else 2.5),
+        Bar(BF16, OURS, clock=1.0),
+    ]
     title = "SAC on Pendulum-v1: one environment, an update of 256 rows a step, 2×256; rates after 1,000 steps"
-    return Workload(title, {**contestants, **peer(asked, "W3", steps)}, bars)
+    return Workload(title, {**contestants, **peers(asked, "W3", steps)}, bars)
+
+
+def w4(asked: Asked) -> Workload:
+    """PPO on Pendulum-v1, which Gymnasium has as single environments only."""
+    steps = 100_000 if asked.quick else 250_000
+    contestants = by_hosts("config/examples/pendulum-ppo.yaml", "Pendulum", steps)
+    bars = [
+        Bar(OURS, RLTOOLS, clock=1.25),
+        Bar(OURS, SBX),
+        Bar(OURS, SB3, clock=3.5),
+        Bar(INLINE_OURS, RLTOOLS, clock=0.7),
+    ]
+    title = "PPO on Pendulum-v1: 64 single environments × 32 steps, 4 epochs of minibatches of 256, 2×64"
+    return Workload(title, {**contestants, **peers(asked, "W4", steps)}, bars)
 
 
 def pong(asked: Asked) -> Workload:
@@ -123,33 +160,42 @@ def pong(asked: Asked) -> Workload:
     contestants = by_precision("config/examples/pong.yaml", "Pong", PROCESS, steps, steps // 5)
     bars = [Bar(OURS, SB3, cpu=3.0), Bar(BF16, SB3, cpu=4.0)]
     title = "PPO on Pong from pixels: 8 environments × 128 steps, 4 epochs of minibatches of 256, nature_cnn"
-    return Workload(title, {**contestants, **peer(asked, "Pong", steps)}, bars)
+    return Workload(title, {**contestants, **peers(asked, "Pong", steps)}, bars)
+
+
+def by_hosts(example: str, behavior: str, steps: int, mark: float = float("inf")) -> dict[str, Run]:
+    """Ours with actor and learner in processes of their own, and with both inline."""
+
+    def ours(sets: Sequence[str]) -> Run:
+        return lambda seed: pipeline(example, behavior, sets, seed, steps, steps // 5, mark=mark)
+
+    return {OURS: ours(PROCESS), INLINE_OURS: ours(INLINE)}
 
 
 def by_precision(
     example: str, behavior: str, sets: Sequence[str], steps: int, first: int, warm_up: int = 0
 ) -> dict[str, Run]:
-    """Ours in float32, and in bf16 where there is such a key."""
+    """Ours in float32 and in bf16."""
 
-    def ours(more: Sequence[str]) -> Run:
-        return lambda seed: pipeline(example, behavior, [*sets, *more], seed, steps, first, warm_up=warm_up)
+    def ours(precision: str) -> Run:
+        keys = [*sets, f"torch_settings.precision={precision}"]
+        return lambda seed: pipeline(example, behavior, keys, seed, steps, first, warm_up=warm_up)
 
-    found = {OURS: ours([])}
-    if "precision" in TorchSettings.model_fields:
-        found[BF16] = ours(["torch_settings.precision=bf16"])
-    return found
+    return {OURS: ours("float32"), BF16: ours("bf16")}
 
 
 def start(asked: Asked) -> Workload:
     """From the command to the first update."""
-    assert asked.before is not None, "asked for where there is one"
-    before = asked.before
-    contestants: dict[str, Run] = {
-        OURS: lambda seed: compare_before.start(ROOT, seed),
-        BEFORE: lambda seed: compare_before.start(before, seed),
-    }
+
+    def run(checkout: Path, hosts: Sequence[str]) -> Run:
+        return lambda seed: compare_before.start(checkout, hosts, seed)
+
+    contestants = {OURS: run(ROOT, PROCESS), INLINE_OURS: run(ROOT, INLINE)}
+    if asked.before is not None:
+        contestants |= {BEFORE: run(asked.before, PROCESS), INLINE_BEFORE: run(asked.before, INLINE)}
     title = "CartPole from the command to the first summary after an update"
-    return Workload(title, contestants, [Bar(OURS, BEFORE, clock=1 / 0.6)], once=True)
+    bars = [Bar(OURS, BEFORE, clock=1 / 0.6), Bar(INLINE_OURS, INLINE_BEFORE)]
+    return Workload(title, contestants, bars, once=True)
 
 
 def main_job(asked: Asked) -> Workload:
@@ -166,12 +212,17 @@ def main_job(asked: Asked) -> Workload:
     return Workload(title, contestants, [Bar(OURS, BEFORE, clock=2.0)], once=True)
 
 
-def peer(asked: Asked, workload: str, steps: int) -> dict[str, Run]:
-    """Stable-Baselines3, if there is a Python that has it, and what the environment needs."""
-    if asked.peer is None or not has(asked.peer, NEEDS.get(workload)):
-        return {}
-    words = [asked.peer, "benchmarks/peer_sb3.py", workload, "--steps", str(steps), "--seed"]
-    return {SB3: lambda seed: program([*words, str(seed)])}
+def peers(asked: Asked, workload: str, steps: int) -> dict[str, Run]:
+    """The peers that do a workload, of those whose Python has what its environment needs."""
+
+    def run(words: Sequence[str]) -> Run:
+        return lambda seed: program([*words, workload, "--steps", str(steps), "--seed", str(seed)])
+
+    return {
+        name: run([python, *PEERS[name].words])
+        for name, python in asked.peers.items()
+        if workload in PEERS[name].workloads and has(python, NEEDS.get(workload))
+    }
 
 
 def has(python: str, package: str | None) -> bool:
@@ -181,7 +232,7 @@ def has(python: str, package: str | None) -> bool:
     try:
         found = subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
     except OSError as error:
-        raise SystemExit(f"--peer: {python} does not run ({error}); expected a Python") from None
+        raise SystemExit(f"{python} does not run ({error}); expected a Python") from None
     if not found:
         print(f"skipped: {python} has no {package}", file=sys.stderr)
     return found
@@ -191,6 +242,7 @@ WORKLOADS: dict[str, Callable[[Asked], Workload]] = {
     "W1": w1,
     "W2": w2,
     "W3": w3,
+    "W4": w4,
     "Pong": pong,
     "start": start,
     "main": main_job,

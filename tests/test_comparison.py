@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from math import nan
 from pathlib import Path
@@ -123,3 +124,48 @@ def test_the_command_is_measured_from_outside(module):
     assert 0 < took.first_update_s < took.seconds
     assert took.memory_mb > 50
     assert took.score is not nan
+
+
+@pytest.mark.parametrize("module", ["compare_runs"], indirect=True)
+def test_commands_have_one_thread_and_the_kernels_of_users_machines(module, monkeypatch):
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONPATH"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("KEPT", "1")
+    found = module.environment()
+    assert not found.keys() & {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONPATH"}
+    assert (found["OMP_NUM_THREADS"], found["OPENBLAS_NUM_THREADS"], found["KEPT"]) == ("1", "1", "1")
+
+
+@pytest.mark.parametrize("module", ["compare_workloads"], indirect=True)
+def test_a_peer_does_its_own_workloads(module):
+    asked = module.Asked({module.RLTOOLS: "python", module.SBX: "python"}, None, quick=True)
+    assert not module.peers(asked, "W1", 10)
+    assert list(module.peers(asked, "W4", 10)) == [module.RLTOOLS, module.SBX]
+    assert {"RLtools", "sbx"} <= module.w4(asked).contestants.keys()
+
+
+@pytest.mark.parametrize("module", ["compare"], indirect=True)
+def test_a_python_without_its_peer_is_refused_with_what_to_install(module, capsys):
+    with pytest.raises(SystemExit):
+        module.main(["--only", "W4", "--rltools", sys.executable])
+    assert "--rltools: in an environment of its own, pip install rltools mkl mkl-devel" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="nowhere/python does not run"):
+        module.main(["--only", "W4", "--sbx", "nowhere/python"])
+
+
+@pytest.mark.parametrize("module", ["compare_steps"], indirect=True)
+def test_what_a_group_adds_to_its_environments_steps_is_told_beside_its_bar(module):
+    costs = {("Pendulum-v1", 64): {module.BARE: 8.0, module.GROUP: 9.25, module.SYNC: 20.5}}
+    assert module.table(costs)[-1] == "| 64 × Pendulum-v1 | 8.0 | 9.2 | 1.2 (at most 1.5) | 20.5 | 12.5 |"
+    costs["Pendulum-v1", 64][module.GROUP] = 10.0
+    assert "2.0 (at most 1.5, missed)" in module.table(costs)[-1]
+
+
+@pytest.mark.parametrize("module", ["compare_steps"], indirect=True)
+def test_each_way_to_step_makes_as_many_steps(module):
+    for env_id in module.ENVIRONMENTS:
+        ways = module.steppers(env_id, 2)
+        assert list(ways) == [module.BARE, module.GROUP, module.SYNC]
+        for step in ways.values():
+            step()
+        assert len(ways[module.GROUP]().steps[env_id].agent_ids) == len(ways[module.SYNC]()[0]) == 2

@@ -1,0 +1,87 @@
+"""What a step of single environments costs, for `benchmarks/compare.py`: alone, in our group, in `SyncVectorEnv`.
+
+CPU time in this process; the least of some passes, as other work only adds. Actions are the same ones again and again,
+and each end is a reset.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environments.gymnasium.group import GymnasiumGroup
+from headrace.stages.environments.gymnasium.vectorising import make_vector
+
+ENVIRONMENTS = ("Pendulum-v1", "CartPole-v1")
+COUNTS = (16, 64, 256)
+STEPS, BAR_US = 12_800, 1.5
+BARE, GROUP, SYNC = "env.step", "our group", "SyncVectorEnv"
+Costs = Mapping[str, float]
+"""Microseconds of CPU per step, by who steps."""
+
+
+def steppers(env_id: str, count: int) -> dict[str, Callable[[], Any]]:
+    """By who steps: one step of so many environments."""
+    random = np.random.default_rng(0)
+    envs = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(count)]
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    sync = gymnasium.make_vec(env_id, count, vectorization_mode="sync", vector_kwargs=same_step)
+    group = GymnasiumGroup(make_vector(env_id, count, {"vectorization_mode": "sync"}, env_id), env_id, env_id)
+    for i, env in enumerate(envs):
+        env.reset(seed=i)
+    sync.reset(seed=0)
+    group.reset(0)
+    sync.action_space.seed(0)
+    taken = sync.action_space.sample()
+    spec = group.behavior_specs[env_id].actions
+    continuous = random.uniform(-1, 1, (count, spec.continuous_size)).astype(np.float32)
+    discrete = random.integers(0, 2, (count, len(spec.discrete_branches))).astype(np.int32)
+    batch = {env_id: ActionBatch(continuous, discrete)}
+
+    def bare() -> None:
+        for env, action in zip(envs, taken, strict=True):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+
+    return {BARE: bare, GROUP: lambda: group.step(batch), SYNC: lambda: sync.step(taken)}
+
+
+def costs(env_id: str, count: int, rounds: int) -> Costs:
+    """What a step costs each, at least."""
+    found = {name: float("inf") for name in (BARE, GROUP, SYNC)}
+    by_name = steppers(env_id, count)
+    for _ in range(rounds):
+        for name, step in by_name.items():
+            began = time.process_time()
+            for _ in range(STEPS // count):
+                step()
+            found[name] = min(found[name], 1e6 * (time.process_time() - began) / (STEPS // count * count))
+    return found
+
+
+def table(found: Mapping[tuple[str, int], Costs]) -> list[str]:
+    """Costs by environment and number, and whether ours goes beyond the environments' own as little as it may."""
+    rows = [f"| single environments | {BARE} | {GROUP} | beyond | {SYNC} | beyond |", "|---|---|---|---|---|---|"]
+    for (env_id, count), took in found.items():
+        ours, sync = took[GROUP] - took[BARE], took[SYNC] - took[BARE]
+        missed = "" if ours <= BAR_US else ", missed"
+        cells = f"{took[BARE]:.1f} | {took[GROUP]:.1f} | {ours:.1f} (at most {BAR_US:g}{missed}) | {took[SYNC]:.1f}"
+        rows.append(f"| {count} × {env_id} | {cells} | {sync:.1f} |")
+    return rows
+
+
+def measured(quick: bool) -> dict[tuple[str, int], Costs]:
+    """The costs of each environment and number."""
+    counts: Sequence[int] = COUNTS[:1] if quick else COUNTS
+    return {(env_id, count): costs(env_id, count, 3 if quick else 15) for env_id in ENVIRONMENTS for count in counts}
