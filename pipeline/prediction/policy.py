@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.pipeline.common.errors import PredictError, RunError
-from headrace.pipeline.policies.model_files import BEST, LAST, check_decides, find_model, read_model
+from headrace.pipeline.policies.model_files import BEST, LAST, Model, check_decides, find_model, is_onnx, read_model
+from headrace.pipeline.prediction.judgement import ActionDistribution, Columns, critic_of, distribution_of
 from headrace.pipeline.prediction.observation_reader import ObservationReader, read_masks, read_starts, read_state
-from headrace.pipeline.prediction.policy_spaces import OwnTerms, own_terms
+from headrace.pipeline.prediction.policy_spaces import own_terms
 from headrace.queues.messages import ActionBatch, Floats
-from headrace.queues.specs import STEP_MUL, BehaviorSpec, behavior_name
+from headrace.queues.specs import STEP_MUL, behavior_name
 from headrace.stages.environments.spaces.actions import action_mapping
 from headrace.stages.environments.spaces.masks import MASK, MaskReader
 from headrace.stages.errors import StageError, type_of
+from headrace.stages.policy.design import ACTION_HEADS
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.protocol import ActingPolicy, Recall
 
@@ -47,11 +49,13 @@ class LoadedPolicy:
             None where an older file does not say.
     """
 
-    def __init__(
-        self, policy: ActingPolicy, spec: BehaviorSpec, terms: OwnTerms, file: Path, step: int, seed: int | None
-    ) -> None:
+    def __init__(self, model: Model, seed: int | None) -> None:
+        spec, policy, file, step = model.spec, model.make_policy(), model.path, model.update.step
+        check_decides(file, policy, spec)
+        terms = own_terms(spec, str(file))
+        self._model = model
         self.behavior = spec.name
-        self.step = step
+        self.step = max(0, step)
         self.file = file
         self.observation_space: Any = terms.observation_space  # of a kind that the caller knows
         self.action_space: Any = terms.action_space
@@ -116,6 +120,55 @@ class LoadedPolicy:
             return Prediction(_first_of(action) if single else action, None)
         memory = np.concatenate((after.memories, after.previous_actions), axis=1)
         return Prediction(_first_of(action), memory[0]) if single else Prediction(action, memory)
+
+    def distribution(self, obs: Any, state: Any = None, mask: Any = None) -> ActionDistribution:
+        """Return the distributions that an action for an observation is drawn from, or those of a batch.
+
+            policy.distribution(obs).probabilities[0]  # of each choice of the first (or only) discrete action
+
+        Args:
+            obs: as of `predict`, and so are the others.
+            state: the memory before the observation.
+            mask: the choices that are allowed.
+
+        Raises:
+            PredictError: if an argument does not fit, or the file (an `.onnx` model) has actions alone.
+        """
+        columns, single = self._reader.read(obs)
+        n, policy = len(columns[0]), self._with_heads
+        try:
+            masks, recall = self._masks(mask, obs, n, single), self._recall(state, None, n, single)
+            heads = policy.act(columns, masks, self._random, True, recall).columns[ACTION_HEADS]
+        except StageError as error:
+            raise PredictError(f"{self.file}: the policy can't decide: {error}") from error
+        found = distribution_of(self._model.spec, heads, masks, self._model.design.squashed)
+        return found.first() if single else found
+
+    def value(self, obs: Any) -> Any:
+        """Return the critic's value of an observation, or of each of a batch [n].
+
+        It is the expected return from there on, discounted as in the training, of the policy that was trained (with
+        SAC its entropy counts too). Where there were S reward signals, in the order of the YAML, an axis [S] is last.
+
+        Raises:
+            PredictError: if the observation does not fit, or the file has no critic that values a state alone: an
+                `.onnx` model, or the policy of a trainer without one, of POCA (which values groups) or with memory.
+        """
+        columns, single = self._reader.read(obs)
+        found = self._critic(columns)
+        found = found[:, 0] if found.shape[1] == 1 else found
+        return found[0] if single else found
+
+    @cached_property
+    def _with_heads(self) -> ActingPolicy:
+        if is_onnx(self.file):
+            raise PredictError(f"{self.file} gives actions alone; its .pt file gives distributions")
+        design = replace(self._model.design, extra_columns=(ACTION_HEADS,))
+        return replace(self._model, design=design).make_policy()
+
+    @cached_property
+    def _critic(self) -> Callable[[Columns], Floats]:
+        return critic_of(self.file)
 
     def _masks(self, mask: Any, obs: Any, n: int, single: bool) -> NDArray[np.bool_] | None:
         if mask is None and self._masked_beside and isinstance(obs, Mapping):
@@ -188,8 +241,6 @@ def load_policy(
     name = None if behavior is None else behavior_name(behavior)
     file = find_model(reference, name)
     model = read_model(file)
-    policy, spec = model.make_policy(), model.spec
-    if name not in (None, spec.name):
-        raise RunError(f"{file.path} is a policy of {spec.name}, not of {name}")
-    check_decides(file.path, policy, spec)
-    return LoadedPolicy(policy, spec, own_terms(spec, str(file.path)), file.path, max(0, model.update.step), seed)
+    if name not in (None, model.spec.name):
+        raise RunError(f"{file.path} is a policy of {model.spec.name}, not of {name}")
+    return LoadedPolicy(model, seed)

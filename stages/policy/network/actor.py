@@ -136,7 +136,7 @@ class TorchPolicy:
         self._observations = ObservationLayout(design.spec)
         self._sampler = ActionSampler(design)
         self._actor = untrained_actor(design).to(device)
-        self._normalizer: tuple[Array, Floats] | None = None
+        self._normalizer: Normalized | None = None
         self.memory_size = design.memory_size
         self.previous_action_size = design.previous_action_size
         self.version = -1
@@ -146,11 +146,7 @@ class TorchPolicy:
         check_layout(update, self._layout)
         tensors = update.tensors()
         self._actor.load_acting(tensors)
-        if NORMALIZER_MEAN in tensors:
-            mean: Array = tensors[NORMALIZER_MEAN].copy()
-            if NORMALIZER_REST in tensors:
-                mean = mean + tensors[NORMALIZER_REST].astype(np.float64)
-            self._normalizer = (mean, tensors[NORMALIZER_INVERSE_STD].copy())
+        self._normalizer = normalizer_of(tensors) or self._normalizer
         if self._actor.log_sigma is not None:
             self._sampler.log_sigma = self._actor.log_sigma.detach().cpu().numpy().copy()
         self._sampler.adopt(update)
@@ -187,13 +183,8 @@ class TorchPolicy:
         if not len(observations[0]):  # layers of torch refuse empty batches
             nobody = np.empty((0, self._actor.action.out_features), np.float32)
             return nobody, np.empty((0, self.memory_size), np.float32) if self.memory_size else None
-        with np.errstate(over="ignore", invalid="ignore"):
-            encoded = self._observations.encode(observations)
-            if self._normalizer is not None:
-                vectors = np.empty(encoded.vectors.shape, np.float32) if self._observations.exact else encoded.vectors
-                normalize(encoded.vectors, *self._normalizer, vectors)
-                encoded = EncodedObservations(vectors, encoded.others)
-        with torch.inference_mode(), _one_thread():
+        encoded = encoded_as_seen(self._observations, self._normalizer, observations)
+        with torch.inference_mode(), one_thread():
             inputs = Inputs.from_encoded(encoded, self._device)
             if recall is not None:
                 inputs = inputs._replace(
@@ -210,8 +201,35 @@ class TorchPolicy:
         return Recall(np.zeros((count, self.memory_size), np.float32), np.tile(first, (count, 1)))
 
 
+Normalized = tuple[Array, Floats]
+"""Mean and 1/std of the vectors."""
+
+
+def normalizer_of(tensors: Mapping[str, Array]) -> Normalized | None:
+    """The normaliser in the tensors of a policy; None where there is none."""
+    if NORMALIZER_MEAN not in tensors:
+        return None
+    mean = tensors[NORMALIZER_MEAN].copy()
+    if NORMALIZER_REST in tensors:
+        mean = mean + tensors[NORMALIZER_REST].astype(np.float64)
+    return mean, tensors[NORMALIZER_INVERSE_STD].copy()
+
+
+def encoded_as_seen(
+    layout: ObservationLayout, normalizer: Normalized | None, observations: tuple[Array, ...]
+) -> EncodedObservations:
+    """The observations of d agents, one array [d, *shape] each, as networks take them in: normalised if they are."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        encoded = layout.encode(observations)
+        if normalizer is None:
+            return encoded
+        vectors = np.empty(encoded.vectors.shape, np.float32) if layout.exact else encoded.vectors
+        normalize(encoded.vectors, *normalizer, vectors)
+        return EncodedObservations(vectors, encoded.others)
+
+
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Compute in one thread and restore the setting, as an inline learner may share the process."""
     threads = torch.get_num_threads()
     if threads == 1:
