@@ -197,7 +197,7 @@ def evaluate_policy(env_id: str, policy: ActingPolicy, episodes: int, seed: int)
 def main() -> None:
     """Train, and print what it took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("example", help="cartpole, lunarlander, halfcheetah, pendulum-ppo …")
+    parser.add_argument("example", help="cartpole, lunarlander, halfcheetah …")
     parser.add_argument("--steps", type=int, help="the example's own number by default")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()

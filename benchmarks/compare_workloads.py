@@ -143,7 +143,7 @@ def w3(asked: Asked) -> Workload:
 def w4(asked: Asked) -> Workload:
     """PPO on Pendulum-v1, which Gymnasium has as single environments only."""
     steps = 100_000 if asked.quick else 250_000
-    contestants = by_hosts("config/examples/pendulum-ppo.yaml", "Pendulum", steps)
+    contestants = by_hosts("benchmarks/pendulum_ppo.yaml", "Pendulum", steps)
     bars = [
         Bar(OURS, RLTOOLS, clock=1.25),
         Bar(OURS, SBX),

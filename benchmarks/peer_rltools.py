@@ -43,7 +43,7 @@ def sac() -> Any:
 
 
 def ppo() -> Any:
-    """PPO as in config/examples/pendulum-ppo.yaml; a step is an update."""
+    """PPO as in benchmarks/pendulum_ppo.yaml; a step is an update."""
     return rltools.PPO(
         pendulum, interface_name="compare_W4", enable_evaluation=False, N_ENVIRONMENTS=ENVS,
         ON_POLICY_RUNNER_STEPS_PER_ENV=HORIZON, BATCH_SIZE=256, N_EPOCHS=4, GAMMA=0.9, LAMBDA=0.95, EPSILON_CLIP=0.2,

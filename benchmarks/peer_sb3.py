@@ -127,7 +127,7 @@ def pendulum(library: Any, seed: int) -> BaseAlgorithm:
 
 
 def pendulums(library: Any, seed: int) -> BaseAlgorithm:
-    """PPO as in config/examples/pendulum-ppo.yaml."""
+    """PPO as in benchmarks/pendulum_ppo.yaml."""
     envs = make_vec_env("Pendulum-v1", 64, seed=seed)
     return library.PPO(
         "MlpPolicy", envs, n_steps=32, batch_size=256, n_epochs=4, learning_rate=1e-3, gamma=0.9, gae_lambda=0.95,
