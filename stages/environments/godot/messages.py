@@ -10,7 +10,7 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -86,12 +86,12 @@ class AgentColumns:
         """
         own = self._own(values)
         try:
-            rewards = np.fromiter(own, np.float32, len(own))
-        except (TypeError, ValueError):
+            rewards = _float32(own, len(own))
+        except (OverflowError, TypeError, ValueError):
             rewards = np.full(len(own), np.nan, np.float32)
         if not np.isfinite(rewards).all():
             for agent, value in zip(self._places, own, strict=True):
-                if not isinstance(value, _NUMBER_KINDS) or not np.isfinite(np.float32(value)):
+                if not isinstance(value, _NUMBER_KINDS) or not np.isfinite(_float32([_float(value)], 1)[0]):
                     raise WrongColumn(
                         f"agent {agent}: has the reward {not_a_number(value)}, expected a finite number; look for a "
                         "division by zero or an error where the game gives rewards"
@@ -175,8 +175,8 @@ class AgentColumns:
         try:
             if {*map(len, found)} != {size}:
                 raise ValueError
-            numbers = np.fromiter(chain.from_iterable(found), np.float32, size * len(found))
-        except (TypeError, ValueError):
+            numbers = _float32(chain.from_iterable(found), size * len(found))
+        except (OverflowError, TypeError, ValueError):
             numbers = np.concatenate(
                 [self._one_by_one(*each, observation) for each in zip(self._places, found, strict=True)]
             )
@@ -200,7 +200,7 @@ class AgentColumns:
         for index, number in enumerate(flat):
             if not isinstance(number, _NUMBER_KINDS):
                 raise WrongColumn(self._not_a_number(agent, observation, index, number))
-        return np.array(flat, np.float32)
+        return _float32(map(_float, flat), len(flat))
 
     def _not_a_number(self, agent: int, observation: ObservationSpec, index: int, value: Any) -> str:
         return (
@@ -266,6 +266,20 @@ def action_message(texts: Sequence[bytes]) -> bytes:
 def not_a_number(value: Any) -> str:
     """What stands in place of a number, for messages."""
     return "null (NaN in Godot, or nothing)" if value is None else value if isinstance(value, str) else shown(value)
+
+
+def _float32(numbers: Iterable[Any], count: int) -> NDArray[np.float32]:
+    """So many numbers; those that float32 does not hold become infinite, which is refused by name."""
+    with np.errstate(over="ignore"):
+        return np.fromiter(numbers, np.float32, count)
+
+
+def _float(number: Any) -> float:
+    """A number as Python's float; infinite where it has too many digits."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _flat(value: Any) -> chain[Any] | list[Any]:

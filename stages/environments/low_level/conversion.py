@@ -156,8 +156,9 @@ class _StepsReader:
         if values is None:
             raise self._broken(f"get_steps gave {kind} ({type(steps).__name__}) without {name}")
         try:
-            column = np.asarray(values).astype(dtype).reshape(-1)
-        except (TypeError, ValueError) as error:
+            with np.errstate(over="ignore"):  # `_finite` names it
+                column = np.asarray(values).astype(dtype).reshape(-1)
+        except (OverflowError, TypeError, ValueError) as error:
             raise self._broken(f"{kind}.{name} is no column of numbers: {error}") from error
         if count is not None and len(column) != count:
             raise self._broken(f"{kind}.{name} has {len(column)} rows, but agent_id has {count}")
@@ -172,8 +173,9 @@ class _StepsReader:
         if not count:
             return np.zeros((0, *spec.shape), np.float32)
         try:
-            column = np.asarray(observations[index], np.float32)
-        except (TypeError, ValueError) as error:
+            with np.errstate(over="ignore"):  # found and named below
+                column = np.asarray(observations[index], np.float32)
+        except (OverflowError, TypeError, ValueError) as error:
             raise self._broken(f"{kind}.obs[{index}] is no array of numbers: {error}") from error
         if column.shape != (count, *spec.shape):
             raise self._broken(f"{kind}.obs[{index}] has the shape {column.shape}, expected {(count, *spec.shape)}")

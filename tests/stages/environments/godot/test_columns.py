@@ -102,6 +102,9 @@ def test_infos_may_be_missing_or_none():
         (SEEN, {"obs": ["-nan", 1], "phase": 0}, "agent 1: has .*nan.* at index 0"),
         (SEEN, {"obs": ["inf", 1], "phase": 0}, "agent 1: has .*inf.* at index 0"),
         (SEEN, {"obs": [{}, 1], "phase": 0}, "agent 1: has {} at index 0"),
+        (SEEN, {"obs": [1, -(10**39)], "phase": 0}, "agent 1: has -1000.* at index 1"),
+        (SEEN, {"obs": [1, 10**400], "phase": 0}, "agent 1: has .* at index 1"),
+        (SEEN, {"obs": [1, [10**39]], "phase": 0}, "agent 1: has 1000.* at index 1"),
         (SEEN, {"obs": [1, 2], "phase": 3}, "agent 1: has 3 as the observation 'phase'.*from 0 to 2"),
         (SEEN, {"obs": [1, 2], "phase": 0.5}, "agent 1: has 0.5"),
         (SEEN, {"obs": [1, 2], "phase": None}, "agent 1: has None"),
@@ -116,7 +119,7 @@ def test_what_does_not_fit_is_named(observations, second, problem):
         columns(observations).observations([first, second])
 
 
-@pytest.mark.parametrize("reward", [None, "nan", "-inf", [1], float("inf"), "word"])
+@pytest.mark.parametrize("reward", [None, "nan", "-inf", [1], float("inf"), "word", 1e39, -(10**400)])
 def test_a_reward_that_is_no_finite_number_is_named(reward):
     with pytest.raises(WrongColumn, match="agent 1: has the reward"):
         columns().rewards([0.5, reward])

@@ -159,6 +159,8 @@ MISTAKES = [
     ({"obs": [[["a", "b"]]]}, r"DecisionSteps.obs\[0\] is no array of numbers"),
     ({"obs": [[[0.0, float("nan")]]]}, r"DecisionSteps.obs\[0\] of agent 1 is not finite"),
     ({"reward": [1.0, 2.0]}, "DecisionSteps.reward has 2 rows, but agent_id has 1"),
+    ({"obs": [np.array([[0.0, 1e39]])]}, r"DecisionSteps.obs\[0\] of agent 1 is not finite"),
+    ({"reward": [1e39]}, "DecisionSteps.reward of agent 1 is not finite: inf"),
     ({"reward": [float("inf")]}, "DecisionSteps.reward of agent 1 is not finite: inf"),
     ({"group_reward": [float("nan")]}, "DecisionSteps.group_reward of agent 1 is not finite"),
     ({"reward": None}, "without reward"),
