@@ -65,13 +65,14 @@ class EpisodeInfos:
 
     def _measured(self, columns: Mapping[str, Any], episodes: int, keys: Iterable[str]) -> dict[str, Measured]:
         found = {}
+        numbers = {key: values for key, each in columns.items() if (values := _numbers(each))}
         for key in self._keys:
-            if len(values := _numbers(columns.get(key, ()))):
-                found[f"Environment/{key}"] = Measured(values)
+            if key in numbers:
+                found[f"Environment/{key}"] = Measured(numbers[key])
                 self._found.add(key)
         for key in SUCCESS:
-            if len(values := _numbers(columns.get(key, ()))):
-                found[SUCCESS_RATE] = Measured(values)
+            if key in numbers:
+                found[SUCCESS_RATE] = Measured(numbers[key])
                 break
         self._ended += episodes
         if not self._warned and self._ended >= _PATIENCE:

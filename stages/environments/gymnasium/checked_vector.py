@@ -96,7 +96,7 @@ class CheckedVector:
             self.mode = _autoreset_mode(envs, name)
             spaces = envs.single_observation_space, envs.single_action_space
             self.spaces = SpaceColumns(*spaces, name, observations, exact)
-            self._shapes = [part.spec.shape for part in self.spaces.parts]
+            self._shapes = [(envs.num_envs, *part.spec.shape) for part in self.spaces.parts]
             self.actions = self.spaces.actions(envs.num_envs)
         except StageError:
             self.close()
@@ -252,7 +252,8 @@ class CheckedVector:
         error: Exception | None = None
         try:
             columns = self.spaces.extract(raw, who)
-            if [each.shape for each in columns] == [(count, *shape) for shape in self._shapes]:
+            shapes = self._shapes if instances is None else [(count, *shape[1:]) for shape in self._shapes]
+            if [each.shape for each in columns] == shapes:
                 return columns
         except (LookupError, TypeError, ValueError) as raised:
             error = raised

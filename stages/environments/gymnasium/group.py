@@ -157,11 +157,11 @@ class GymnasiumGroup:
 
     def _some_end(self, tick: VectorTick) -> StepResult:
         over = tick.terminated | tick.truncated
-        ended = np.flatnonzero(over)
+        ended = over.nonzero()[0]
         deciding, observations = self._agent_ids, tick.observations
-        last = tuple(observation[ended] for observation in observations)
-        if self._envs.mode is AutoresetMode.SAME_STEP:
-            last = self._envs.final_observations(tick.infos, ended)
+        same_step = self._envs.mode is AutoresetMode.SAME_STEP
+        last = self._envs.final_observations(tick.infos, ended) if same_step else _rows_of(observations, ended)
+        if same_step:
             masks = self._envs.masks(tick, None)
         elif self._envs.mode is AutoresetMode.DISABLED:
             masks = self._envs.masks(tick, ~over)  # before a reset, which may write over the arrays
@@ -191,15 +191,20 @@ class GymnasiumGroup:
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
     ) -> StepResult:
-        rows = np.concatenate((ended, deciding))
-        rewards = tick.rewards[rows]
-        rewards[len(ended) :][over[deciding]] = 0.0
+        rows = np.concatenate((ended, deciding))  # agents and instances have the same numbers
+        rewards, all_decide = tick.rewards[rows], len(deciding) == self.num_envs
+        if all_decide:
+            rewards[ended + len(ended)] = 0.0
         finished, self._episode_ids = self._episode_ids, self._episode_ids + over
+
+        def joined(last: Array, now: Array) -> Array:
+            return np.concatenate((last, now if all_decide else now[deciding]))
+
         steps = AgentSteps(
-            agent_ids=self._agent_ids[rows],
-            env_ids=self._env_ids[rows],
-            episode_ids=np.concatenate((finished[ended], self._episode_ids[deciding])),
-            observations=tuple(np.concatenate((e, o[deciding])) for e, o in zip(last, observations, strict=True)),
+            agent_ids=rows,
+            env_ids=rows.astype(np.int32),
+            episode_ids=joined(finished[ended], self._episode_ids),
+            observations=tuple(map(joined, last, observations)),
             rewards=rewards,
             ended=len(ended),
             terminated=tick.terminated[ended],
@@ -232,3 +237,7 @@ class GymnasiumGroup:
         spread.continuous[deciding] = actions.continuous
         spread.discrete[deciding] = actions.discrete
         return spread
+
+
+def _rows_of(columns: tuple[Array, ...], rows: NDArray[np.intp]) -> tuple[Array, ...]:
+    return tuple([column[rows] for column in columns])

@@ -30,6 +30,8 @@ from headrace.stages.environments.gymnasium.single import (
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import BrokenEnvironmentError, StageError
 
+_FALSE: Any = np.False_
+
 
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
     """A `SyncVectorEnv` in the mode SAME_STEP that checks what environments return.
@@ -54,6 +56,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                     )
         self._shared: bool | None = None
         """True if instances return the same array, so that each observation is copied at once; None: not known yet."""
+        self._all_false = np.zeros(len(envs), np.bool_)
         super().__init__([partial(itself, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def reset(
@@ -68,7 +71,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         observations, infos = [], dict[str, Any]()
         for i, each in enumerate(seeds):
             observation, info = self._begin(i, {"seed": each, "options": options})
-            observations.append(copy.deepcopy(observation))
+            observations.append(_apart(observation))
             if MASK in info:
                 add_mask(infos, info[MASK], i, self.num_envs)
             infos.update(dict.fromkeys(hints_of_masks(layers(self.envs[i]), info)))
@@ -76,33 +79,45 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all, and reset those whose episode ends; raises as `reset`."""
-        observations, rewards, terminations, truncations = list[Any](), list[Any](), list[Any](), list[Any]()
-        infos, endings = dict[str, Any](), list[tuple[int, Any, Any]]()
-        addresses, i, result = list[int](), 0, RAISED
+        # Literals, as to call `list[Any]` takes longer than many a step.
+        observations: list[Any] = []
+        rewards: list[Any] = []
+        flags: list[tuple[int, Any, Any]] = []  # of those that are other than False
+        endings: list[tuple[int, Any, Any]] = []
+        infos: dict[str, Any] = {}
+        own: list[Any] = []  # observations as they came; that they live on keeps their addresses apart
+        shared, result = self._shared, RAISED
+        each_action = iter(actions) if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
         try:
-            for i, (env, action) in enumerate(zip(self.envs, iterate(self.action_space, actions), strict=True)):
+            for env, action in zip(self.envs, each_action, strict=True):
                 result = RAISED
                 result = observation, reward, terminated, truncated, info = env.step(action)
                 rewards.append(reward)
-                terminations.append(terminated)
-                truncations.append(truncated)
-                if terminated or truncated:
-                    endings.append((i, copy.deepcopy(observation), _copied(info)))
-                    observation, info = self._begin(i, {})
-                observations.append(observation if self._shared is False else copy.deepcopy(observation))
-                addresses += [] if self._shared is not None else addresses_of(observation)
+                if (terminated is not False and terminated is not _FALSE) or (
+                    truncated is not False and truncated is not _FALSE
+                ):
+                    i = len(observations)
+                    flags.append((i, terminated, truncated))
+                    if terminated or truncated:
+                        endings.append((i, _apart(observation), _copied(info)))
+                        observation, info = self._begin(i, {})
+                if shared is not False:
+                    own.append(observation)
+                    observation = _apart(observation)
                 if (mask := info.get(MASK, MISSING)) is not MISSING:
-                    add_mask(infos, mask, i, self.num_envs)
+                    add_mask(infos, mask, len(observations), self.num_envs)
+                observations.append(observation)
         except Exception as error:
+            i = len(observations)
             blame(self.envs[i], self._label(i), "step", result, error, {})
+        if shared is None:
+            places = addresses_of(tuple(own))
+            self._shared = len({*places}) < len(places)
         if endings:
-            infos["final_obs"], infos["final_info"] = np.full((2, self.num_envs), None, object)
+            infos["final_obs"], infos["final_info"] = np.empty((2, self.num_envs), object)
             for i, observation, info in endings:
                 infos["final_obs"][i], infos["final_info"][i] = observation, info
-        if self._shared is None:
-            self._shared = len({*addresses}) < len(addresses)
-        columns = column(rewards, "biuf"), column(terminations, "b"), column(truncations, "b")
-        return self._batched(observations, "step"), *columns, infos
+        return self._batched(observations, "step"), column(rewards, "biuf"), *self._flag_columns(flags), infos
 
     def who(self, i: int | None) -> str:
         """How messages begin about what an instance returned last: its number, and the wrapper that is to blame."""
@@ -112,6 +127,14 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         ours = [layer for layer in layers(env) if not type(layer).__module__.startswith("gymnasium.wrappers.")]
         found = culprit(env, "step", {}) if len(ours) > 1 else None
         return self._label(i) if found is None else f"{self._label(i)}{wrapper_name(found[0])}"
+
+    def _flag_columns(self, flags: Sequence[tuple[int, Any, Any]]) -> tuple[Any, Any]:
+        if not flags:
+            return self._all_false, self._all_false
+        terminated, truncated = ([False] * self.num_envs for _ in range(2))
+        for i, *both in flags:
+            terminated[i], truncated[i] = both
+        return column(terminated, "b"), column(truncated, "b")
 
     def _begin(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         result = RAISED
@@ -124,9 +147,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
 
     def _batched(self, observations: list[Any], call: str) -> Any:
         try:
-            self._observations = stack(
-                self.single_observation_space, observations, f"{call}()", self.who, self._observations
-            )
+            return stack(self.single_observation_space, observations, f"{call}()", self.who)
         except BrokenEnvironmentError as error:
             space = self.single_observation_space
             for i, env in enumerate(self.envs):
@@ -136,10 +157,14 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                         f"{env.observation_space} now; set it once, in __init__"
                     ) from error
             raise
-        return self._observations
 
     def _label(self, i: int) -> str:
         return f"{self._name}, instance {i}" if self.num_envs > 1 else self._name
+
+
+def _apart(observation: Any) -> Any:
+    """A copy of an observation."""
+    return observation.copy() if type(observation) is np.ndarray else copy.deepcopy(observation)
 
 
 def _copied(info: Mapping[str, Any]) -> dict[str, Any]:
