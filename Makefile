@@ -15,7 +15,7 @@ BIN = $(VENV)/bin
 # All but those that want to be told a task, a finished run or a peer, and those that train for minutes or hours.
 UNASKED = bare_loop.py kill.py main_job.py learning.py acceptance.py connect_four.py pursuit.py compare.py peer_sb3.py peer_rltools.py reference_numpy_ppo.py reference_torch_ppo.py soak.py cuda_graphs.py
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,$(UNASKED)),$(shell grep -l __main__ benchmarks/*.py))
-DESCRIPTION = setup.cfg pyproject.toml constraints.txt
+DESCRIPTION = setup.cfg pyproject.toml constraints.txt setup.py stages/policy/network/kernels/kernels.c stages/policy/network/kernels/vectors.h
 # Else each of pytest's workers, and each of the hundreds of processes that tests start, would compile ours anew.
 unexport PYTHONDONTWRITEBYTECODE
 

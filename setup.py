@@ -1,10 +1,10 @@
-"""What setup.cfg can't say: where the packages lie, and the README's links as they are outside of the repository."""
+"""What setup.cfg can't say: where the packages lie, what is compiled, and the README's links as they are elsewhere."""
 
 import re
 from configparser import ConfigParser
 from pathlib import Path
 
-from setuptools import find_namespace_packages, setup
+from setuptools import Extension, find_namespace_packages, setup
 
 PARTS = ("config", "queues", "stages", "pipeline")
 """Folders, each of which is a package below `headrace`."""
@@ -21,10 +21,19 @@ def readme() -> str:
     return re.sub(r"(?<!!)(\[[^]]*\]\()(?!https?:|#)", rf"\1{address}/blob/main/", text)
 
 
+kernels = Extension(
+    "headrace.stages.policy.network.kernels._kernels",
+    ["stages/policy/network/kernels/kernels.c"],
+    depends=["stages/policy/network/kernels/vectors.h"],
+    extra_compile_args=["-O3"],
+    optional=True,  # without a compiler, or with one that lacks GCC's vectors, NumPy computes the same
+)
+
 # Folders of data are among them, as Python could import those too.
 found = [name for part in PARTS for name in find_namespace_packages(str(ROOT), include=[part, f"{part}.*"])]
 setup(
     long_description=readme(),
     packages=["headrace", *(f"headrace.{name}" for name in found if "__pycache__" not in name)],
     package_dir={"headrace": "headrace", **{f"headrace.{part}": part for part in PARTS}},
+    ext_modules=[kernels],
 )

@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 taskset -c 1 python benchmarks/update.py
 
-Buffers of random rows of the shapes of CartPole, LunarLander, HalfCheetah and Pong, a policy with memory, groups of
-four and unrolls of CartPole, with the hyperparameters of the examples. The three learn in turn, in a process that keeps
-freed memory as learners' do; CPU time, so that a busy machine disturbs less.
+Buffers of random rows of the shapes of CartPole, Pendulum, LunarLander, HalfCheetah and Pong, a policy with memory,
+groups of four and unrolls of CartPole, with the hyperparameters of the examples. The three learn in turn, in a process
+that keeps freed memory as learners' do; CPU time, so that a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ from headrace.config import BehaviorSettings
 from headrace.pipeline.hosts.host_process import keep_freed_memory
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.trainer import Trainer, TrainerContext
 from headrace.stages.trainer.factory import make_trainer
 
+CONTROL = {"buffer_size": 2048, "batch_size": 256, "num_epoch": 4, "max_grad_norm": 0.5}
+NARROW = {"hidden_units": 64, "activation": "tanh"}
 CASES: dict[str, tuple[str, tuple[int, ...], ActionSpec, dict[str, Any], dict[str, Any]]] = {
-    "CartPole": (
-        "ppo",
-        (4,),
-        ActionSpec(discrete_branches=(2,)),
-        {"buffer_size": 2048, "batch_size": 256, "num_epoch": 4, "max_grad_norm": 0.5},
-        {"hidden_units": 64, "activation": "tanh"},
-    ),
+    "CartPole": ("ppo", (4,), ActionSpec(discrete_branches=(2,)), CONTROL, NARROW),
+    "Pendulum": ("ppo", (3,), ActionSpec(continuous_size=1), CONTROL, NARROW),
     "LunarLander": (
         "ppo",
         (8,),
         ActionSpec(discrete_branches=(4,)),
         {"buffer_size": 8192, "batch_size": 512, "num_epoch": 4, "max_grad_norm": 0.5},
-        {"hidden_units": 64, "activation": "tanh"},
+        NARROW,
     ),
     "HalfCheetah": (
         "ppo",
@@ -65,7 +63,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], ActionSpec, dict[str, Any], dict[st
         (4,),
         ActionSpec(discrete_branches=(2,)),
         {"unroll_length": 128, "batch_size": 16},
-        {"hidden_units": 64, "activation": "tanh"},
+        NARROW,
     ),
     "Pong": (
         "ppo",
@@ -127,7 +125,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help=", ".join(CASES))
     parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--numpy", action="store_true", help="NumPy even where it is compiled (docs/performance.md)")
     args = parser.parse_args()
+    compiled.kernels = None if args.numpy else compiled.kernels
     torch.set_num_threads(1)
     keep_freed_memory()
     print(f"{'ms of CPU per update':>22} {'coupled':>9} {'decoupled':>9} {'more':>7} {'autograd':>9} {'times':>6}")

@@ -15,6 +15,7 @@ ROOMS = {
     "stages": (
         "",
         "policy",
+        "policy/network/kernels",
         "policy/network",
         "policy/onnx",
         "brains",

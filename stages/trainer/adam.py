@@ -19,6 +19,7 @@ from torch import Tensor
 
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.network.flat_parameters import write_named
+from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.protocol import TrainedActor
 from headrace.stages.policy.network.transfers import Inputs, host_copies
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
@@ -189,6 +190,8 @@ class GradientParts:
         self._gradients, self._parts = gradients, parts
         # Of small networks the calls are what it costs, and of large ones that a product with the parts reads them all.
         self._runs = [_runs(gradients, part) for part in parts] if gradients.device.type == "cpu" else None
+        self._stretches = np.array([(*edges, at) for at, part in enumerate(parts) for edges in _edges(part)], np.int64)
+        self._compiled = compiled.kernels is not None and self._runs is not None and gradients.dtype == torch.float32
 
     def clip(self, limit: float) -> Tensor:
         """Scale each part in place so that its norm is at most `limit`, as torch's `clip_grad_norm_` does.
@@ -199,6 +202,10 @@ class GradientParts:
         if self._runs is None:
             norms = torch.mv(self._parts, self._gradients.square()).sqrt_()
             self._gradients.mul_(torch.mv(self._parts.t(), (limit / (norms + 1e-6)).clamp_(max=1.0)))
+            return norms
+        if self._compiled:
+            norms = torch.empty(len(self._runs))
+            compiled.kernels.limit(self._gradients.numpy(), self._stretches, norms.numpy(), limit)
             return norms
         with np.errstate(all="ignore"):  # what is not finite stays so
             found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]  # noqa: C419
@@ -213,8 +220,12 @@ class GradientParts:
 
 def _runs(gradients: Tensor, part: Tensor) -> list[NDArray[Any]]:
     """Views of the stretches of gradients [n] in which a part [n] is 1."""
-    edges = np.flatnonzero(np.diff(part.numpy(), prepend=0, append=0))
-    return [gradients.numpy()[first:end] for first, end in edges.reshape(-1, 2)]
+    return [gradients.numpy()[first:end] for first, end in _edges(part)]
+
+
+def _edges(part: Tensor) -> NDArray[np.int64]:
+    """The first elements and the ends [k, 2] of the stretches in which a part [n] is 1."""
+    return np.flatnonzero(np.diff(part.cpu().numpy(), prepend=0, append=0)).reshape(-1, 2)
 
 
 # Adam's moments of weights whose gradients stay 0 (units of ReLU that are off, images without a pattern) fall by a

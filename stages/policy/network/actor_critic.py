@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace.stages.errors import StageError
-from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.design import FROM_UNITS, PolicyDesign
 from headrace.stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, ActorNetwork, without_normalizer
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors, seeded, write_named
+from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import write_tanh
 from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
@@ -90,6 +91,8 @@ class ActorCritic(FlatVectors):
         self.load(initial)
         layers = range(len(settings.widths))
         self._body = [(self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers]
+        narrow = device == "cpu" and max(settings.widths) < FROM_UNITS
+        self._compiles = narrow and compiled.compiles(self.activation, settings.widths, self.values.dtype)
         self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
         self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
         self.log_sigma = self.parameters.get("log_sigma")
@@ -98,8 +101,12 @@ class ActorCritic(FlatVectors):
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The action heads [B, continuous + choices] (means, logits) and values [B, S] of B rows."""
         x = inputs.vectors.expand(self._towers, *inputs.vectors.shape)
+        by_kernels = self._compiles and not torch.is_grad_enabled()
         for bias, weight in self._body:
-            x = self._activation(self.products.stacked(bias, x, weight))
+            if by_kernels:
+                x = compiled.layer(x, weight, bias, self.activation)
+            else:
+                x = self._activation(self.products.stacked(bias, x, weight))
         return torch.addmm(self._action[0], x[0], self._action[1]), torch.addmm(self._value[0], x[-1], self._value[1])
 
     def heads(self, inputs: Inputs) -> Tensor:

@@ -44,9 +44,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION
 from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.network.protocol import Perceptrons
+from headrace.stages.trainer.on_policy.minibatches import MinibatchArrays
 
 Numbers = NDArray[np.floating[Any]]
 """Of the network's own precision."""
@@ -158,6 +160,24 @@ class ActionLikelihood:
         self._row_entropies: list[Numbers] = []
         self._chosen: list[NDArray[np.int64]] = []
         self._numbers = np.empty(0, np.int64)
+        self._sizes = np.array(actions.discrete_branches, np.int64)
+        self.compiled = compiled.scores(actions, network.gradients.dtype)
+        """Whether `clipped` may be called."""
+
+    def clipped(
+        self,
+        heads: Numbers,
+        rows: MinibatchArrays,
+        coefficients: tuple[float, float, float],
+        of_heads: Numbers,
+        joint: bool,
+    ) -> tuple[float, float, Numbers]:
+        """The compiled `SurrogateByHand`, with clip range, weight of the entropy and share as coefficients."""
+        columns = 1 if joint else self._continuous + len(self._branches)
+        log_ratios = np.empty((columns, heads.shape[1]), np.float32)
+        given = heads, rows.continuous, rows.choices, rows.penalties, rows.old_log_probs, rows.advantages
+        settings = self._sizes, self._log_sigma, joint, *coefficients
+        return *compiled.kernels.surrogate(*given, *settings, of_heads, self._of_log_sigma, log_ratios), log_ratios
 
     def forward(
         self, heads: Numbers, actions: Numbers, choices: Sequence[NDArray[np.int64]], penalties: Numbers
@@ -242,7 +262,7 @@ def mean_of(values: Numbers) -> float:
     return float(np.add.reduce(values, axis=None)) / values.size
 
 
-# Hidden layers: by NumPy where they are small, by torch where they are large.
+# Hidden layers: compiled or by NumPy where they are small, by torch where they are large.
 
 
 FEWEST_OF_TORCH = 128
@@ -293,6 +313,24 @@ class _NarrowLayer:
             np.matmul(self.deltas, self._weight.swapaxes(-1, -2), out=before.deltas)
 
 
+class _CompiledLayer(_NarrowLayer):
+    """The same in one pass over the rows forwards, and three backwards."""
+
+    def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
+        super().__init__(activation, products, *parameters)
+        self._activation = compiled.ACTIVATIONS[activation]
+        self._transposed = np.empty(self._weight[0].size, np.float32)
+
+    def forward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
+        x = inputs.numpy() if before is None else before.outputs
+        compiled.kernels.forward(x, self._weight, self._bias, self._inputs, self.outputs, self._activation)
+
+    def backward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
+        x, of_x = (inputs.numpy(), None) if before is None else (before.outputs, before.deltas)
+        gradients = self.deltas, self._of_weight, self._of_bias, of_x
+        compiled.kernels.backward(x, self._weight, self._inputs, *gradients, self._transposed, self._activation)
+
+
 class _WideLayer:
     """The same by torch, whose products are faster and include the bias, and whose slopes are one pass."""
 
@@ -338,6 +376,12 @@ def make_layers(
     of_layer = [
         [of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")] for i in range(count)
     ]
-    units = max(weight.shape[2] for weight, *_ in of_layer)
-    kind = _WideLayer if units >= FEWEST_OF_TORCH or units * rows >= LEAST_OF_TORCH else _NarrowLayer
+    sizes = [weight.shape[2] for weight, *_ in of_layer]
+    kind: type[Any] = _NarrowLayer
+    if max(sizes) >= FEWEST_OF_TORCH or max(sizes) * rows >= LEAST_OF_TORCH:
+        kind = _WideLayer
+    elif compiled.compiles(activation, sizes, of_layer[0][0].dtype) and all(
+        each.is_contiguous() for parameters in of_layer for each in parameters
+    ):  # those of torch's modules are seen transposed
+        kind = _CompiledLayer
     return [kind(activation, products, *parameters) for parameters in of_layer]

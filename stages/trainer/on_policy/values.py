@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.agent_table import Chains
@@ -268,6 +269,11 @@ def next_values(
 
 def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> Floats:
     """Sums x_t = term_t + decay_t x_{t+1} [N, S] within each trajectory, of terms [N, S] and decays [N, S] or [S]."""
+    if compiled.kernels is not None and terms.dtype == np.float64:
+        sums = np.empty(terms.shape)
+        decays = np.ascontiguousarray(np.broadcast_to(decay, terms.shape))
+        compiled.kernels.accumulate(np.ascontiguousarray(terms), decays, lengths.astype(np.int64), sums)
+        return sums
     order, active = _backward_order(lengths, np.cumsum(lengths) - 1)
     # Rows in the order: all last rows, all rows one before the last, …; longest trajectories first. Then the
     # rows at one distance from the end are one slice, and those of the longer trajectories one distance on

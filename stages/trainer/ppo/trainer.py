@@ -263,6 +263,9 @@ class SurrogateByHand:
             Policy loss, entropy and log-ratios [P, R].
         """
         actions = self._likelihood
+        if actions.compiled:
+            numbers = coefficients.epsilon, coefficients.beta, share
+            return actions.clipped(heads, rows, numbers, of_heads, self._joint)
         log_ratios, entropy = actions.forward(heads, rows.continuous, rows.choices, rows.penalties)
         if self._joint and len(log_ratios) > 1:
             log_ratios = np.add.reduce(log_ratios, axis=0, keepdims=True)

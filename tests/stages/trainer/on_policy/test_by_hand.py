@@ -30,7 +30,7 @@ CASES = st.fixed_dictionaries(
     {
         "actions": ACTIONS,
         "activation": st.sampled_from(["tanh", "relu", "swish", "elu"]),
-        "hidden_units": st.integers(1, 9) | st.integers(127, 129),
+        "hidden_units": st.integers(1, 9) | st.sampled_from([16, 48]) | st.integers(127, 129),
         "num_layers": st.integers(1, 3),
         "vector": st.integers(1, 5),
         "signals": st.integers(1, 3),
@@ -173,8 +173,8 @@ def test_in_double_precision_they_agree_to_a_billionth(trainer, case):
 @trainers
 @given(case=CASES)
 def test_in_single_precision_they_agree_to_five_digits(trainer, case):
-    for what, (by_autograd, by_hand) in both_ways(trainer, case).items():
-        scale = float(by_autograd.abs().max()) if what == "gradients" else 1.0
+    for by_autograd, by_hand in both_ways(trainer, case).values():
+        scale = float(by_autograd.abs().max())
         torch.testing.assert_close(by_hand, by_autograd, rtol=1e-5, atol=1e-5 * max(1.0, scale))
 
 

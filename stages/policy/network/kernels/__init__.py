@@ -1,0 +1,1 @@
+"""Compiled passes over arrays, for what NumPy computes in many calls."""

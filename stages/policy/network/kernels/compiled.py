@@ -1,0 +1,46 @@
+"""The functions of `kernels.c`, where there was a compiler when the package was built.
+
+Nothing needs them: whoever calls one has the same in NumPy, which tests compare, and calls it where `kernels` is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.queues.specs import ActionSpec
+
+try:
+    kernels: Any = import_module("headrace.stages.policy.network.kernels._kernels")
+except ImportError:
+    kernels = None
+
+ACTIVATIONS = {"tanh": 1, "relu": 2, "swish": 3}
+"""The numbers of those that are compiled."""
+UNITS = 16
+"""Units of a layer come in multiples of so many where it is compiled."""
+
+
+def compiles(activation: str, sizes: Sequence[int], dtype: torch.dtype) -> bool:
+    """Whether layers of these units are compiled."""
+    known = kernels is not None and activation in ACTIVATIONS and dtype == torch.float32
+    return known and not any(units % UNITS for units in sizes)
+
+
+def scores(actions: ActionSpec, dtype: torch.dtype) -> bool:
+    """Whether the clipped loss of these actions is compiled."""
+    few = actions.continuous_size <= 24 and len(actions.discrete_branches) <= 8
+    return kernels is not None and few and dtype == torch.float32
+
+
+def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
+    """A layer [T, R, U] of x [T, R, V], weight [T, V, U] and bias [T, 1, U], without a graph."""
+    y = x.new_empty((*x.shape[:2], weight.shape[2]))
+    z = torch.empty_like(y) if activation == "swish" else y
+    arrays = (each.detach().numpy() for each in (x, weight, bias, z, y))
+    kernels.forward(*arrays, ACTIVATIONS[activation])
+    return y

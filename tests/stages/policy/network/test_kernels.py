@@ -1,0 +1,178 @@
+"""What is compiled gives what NumPy gives, to a millionth, and refuses what it can't take."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.config import NetworkSettings, PPOHyperparameters
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.kernels import compiled
+from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.trainer.adam import GradientParts
+from headrace.stages.trainer.on_policy.minibatches import Minibatch, PackedColumns
+from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
+from headrace.stages.trainer.on_policy.values import accumulated
+from headrace.stages.trainer.ppo.trainer import PPOByHand
+
+ROOT = Path(__file__).resolve().parents[4]
+NUMBERS, BRANCHES, BOTH = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(1, (4,))
+CASES = {
+    "numbers": (NUMBERS, "tanh", 64, 3, 70, False, False),
+    "numbers, one body, per dimension": (NUMBERS, "swish", 48, 1, 7, True, True),
+    "branches": (BRANCHES, "relu", 16, 17, 13, False, False),
+    "branches, one body, per dimension": (BRANCHES, "swish", 80, 5, 33, True, True),
+    "both": (BOTH, "tanh", 32, 2, 1, False, True),
+    "both, one body": (BOTH, "relu", 112, 4, 40, True, False),
+}
+"""Actions, activation, units, inputs, rows, whether bodies are shared, whether ratios are per dimension."""
+cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The module: that of the package, or one built here."""
+    if compiled.kernels is not None:
+        return compiled.kernels
+    if (
+        not (shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").is_file())
+        or sys.platform == "win32"
+    ):
+        pytest.skip("no compiler")
+    folder = tmp_path_factory.mktemp("kernels")
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", folder, "--build-temp", folder]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.glob("headrace/stages/policy/network/kernels/_kernels*")
+    spec = importlib.util.spec_from_file_location("_kernels", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def minibatch_of(actions, inputs, rows, columns, random) -> Minibatch:
+    widths = inputs, actions.continuous_size, actions.mask_size, columns, columns, 1
+    floats = torch.from_numpy(random.standard_normal((rows, sum(widths))).astype(np.float32))
+    floats[:, inputs + widths[1] : inputs + widths[1] + widths[2]].clamp_(max=0.0)  # penalties
+    floats[:, -2 - 2 * columns + 1 : -1 - columns] -= 1.5
+    choices = [random.integers(0, size, rows) for size in actions.discrete_branches]
+    chosen = torch.from_numpy(np.stack(choices, axis=1) if choices else np.empty((rows, 0), np.int64))
+    return Minibatch.of_block(PackedColumns(floats, chosen, widths), torch.arange(rows))
+
+
+def gradients_of(case, kernels, monkeypatch, spoil=None):
+    """Losses, log-ratios, values in evaluation, and the gradients by name; of PPO by hand."""
+    actions, activation, units, inputs, rows, shared, per_dimension = case
+    monkeypatch.setattr(compiled, "kernels", kernels)
+    random = np.random.default_rng(3)
+    spec = BehaviorSpec("Agent?team=0", (ObservationSpec("o", (inputs,)),), actions)
+    design = PolicyDesign(spec, NetworkSettings(hidden_units=units, num_layers=2, activation=activation))
+    network = ActorCritic(design, 1, shared, random)
+    network.values += torch.from_numpy(0.3 * random.standard_normal(len(network.values)).astype(np.float32))
+    settings = PPOHyperparameters(ratio_per_dimension=per_dimension, batch_size=rows, buffer_size=10**6)
+    update = PPOUpdate(network, spec, settings)
+    columns = actions.log_prob_size if per_dimension else 1
+    minibatch = minibatch_of(actions, inputs, rows, columns, random)
+    if spoil is not None:
+        spoil(minibatch)
+    coefficients = Coefficients(1e-3, 0.01, 0.2)
+    losses = PPOByHand(update, network, actions)(minibatch, coefficients, update.loss_weights(coefficients))
+    with torch.no_grad():
+        heads, values = network(Inputs(minibatch.inputs.vectors))
+    found = {"losses": losses, "log-ratios": update.ratios, "heads": heads, "values": values}
+    return found | {name: view.clone() for name, view in network.named_views(network.gradients).items()}
+
+
+@cases
+def test_losses_and_gradients_are_those_of_numpy(case, built, monkeypatch):
+    by_kernels, by_numpy = gradients_of(case, built, monkeypatch), gradients_of(case, None, monkeypatch)
+    for name, wanted in by_numpy.items():
+        size = max(1.0, float(wanted.abs().max()))
+        assert float((by_kernels[name] - wanted).abs().max()) <= 1e-6 * size, name
+
+
+@cases
+@pytest.mark.parametrize("column", ["inputs", "old_log_probs", "advantages", "returns"])
+def test_what_is_not_a_number_spoils_the_losses(case, column, built, monkeypatch):
+    """So the update is undone, and the message names the loss."""
+
+    def spoil(minibatch):
+        where = minibatch.inputs.vectors if column == "inputs" else getattr(minibatch, column)
+        where[0, 0] = torch.nan
+
+    for kernels in (built, None):
+        losses = gradients_of(case, kernels, monkeypatch, spoil)["losses"]
+        lost = 1 if column == "returns" else 0
+        assert torch.isnan(losses[lost])
+
+
+def test_a_choice_that_there_is_not_is_refused(built, monkeypatch):
+    def spoil(minibatch):
+        minibatch.block.choices[0, 0] = 3
+
+    with pytest.raises(IndexError, match="row 0 has a choice that there is not"):
+        gradients_of(CASES["branches"], built, monkeypatch, spoil)
+
+
+@pytest.mark.parametrize("lengths", [[5], [1, 1, 1], [3, 1, 4]])
+@pytest.mark.parametrize("decay", [np.array([0.9, 0.5]), None])
+def test_sums_within_trajectories_are_those_of_numpy(lengths, decay, built, monkeypatch):
+    random, lengths = np.random.default_rng(0), np.array(lengths)
+    terms = random.standard_normal((int(lengths.sum()), 2))
+    decay = random.random(terms.shape) if decay is None else decay
+    found = []
+    for kernels in (built, None):
+        monkeypatch.setattr(compiled, "kernels", kernels)
+        found.append(accumulated(terms, decay, lengths))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, np.inf])
+def test_limited_norms_are_those_of_numpy(size, built, monkeypatch):
+    random = np.random.default_rng(0)
+    given = torch.from_numpy(random.standard_normal(301).astype(np.float32)) * size
+    first = torch.zeros(301)
+    first[3:150], first[200:230] = 1.0, 1.0
+    found = []
+    for kernels in (built, None):
+        monkeypatch.setattr(compiled, "kernels", kernels)
+        gradients = given.clone()
+        norms = GradientParts(gradients, torch.stack([first, 1.0 - first])).clip(0.5)
+        found.append(torch.cat([norms, gradients]))
+    torch.testing.assert_close(*found, rtol=2e-6, atol=1e-6, equal_nan=True)
+
+
+def test_arrays_that_do_not_belong_together_are_refused(built):
+    x, weight, bias = (
+        np.zeros((2, 5, 3), np.float32),
+        np.zeros((2, 3, 16), np.float32),
+        np.zeros((2, 1, 16), np.float32),
+    )
+    y = np.zeros((2, 5, 16), np.float32)
+    built.forward(x, weight, bias, y, y, 1)
+    for wrong in (
+        (x[:, :, :2], weight, bias, y, y, 1),
+        (x, weight[:, :, :8].copy(), bias[:, :, :8].copy(), y, y, 1),
+        (x, weight, bias[:1], y, y, 1),
+        (x, weight, bias, y, y[:, :4], 1),
+        (x.astype(np.float64), weight, bias, y, y, 1),
+        (x, weight, bias, y, y, 9),
+    ):
+        with pytest.raises(ValueError, match="expected|x is not|unknown activation"):
+            built.forward(*wrong)
+    y.flags.writeable = False
+    with pytest.raises((ValueError, BufferError), match="read-only|not writable"):
+        built.forward(x, weight, bias, y, y, 1)
+    with pytest.raises(IndexError, match="outside of the gradients"):
+        built.limit(np.zeros(9, np.float32), np.array([[0, 10, 0]]), np.zeros(1, np.float32), 1.0)
+    with pytest.raises(ValueError, match="add up to N"):
+        built.accumulate(np.zeros((3, 1)), np.zeros((3, 1)), np.array([1, 1]), np.zeros((3, 1)))
