@@ -44,7 +44,7 @@ IMAGE_ENCODERS: Table[ImageEncoder] = Table(
 )
 """By `vis_encode_type`."""
 
-Activation = Literal["swish", "tanh", "relu", "elu"]
+Activation = Literal["swish", "tanh", "relu", "elu", "gelu", "leaky_relu"]
 
 MOST_UNITS = 16384
 MOST_LAYERS = 100

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -233,6 +234,30 @@ def _elu(x: Floats, scratch: Floats) -> None:
     np.maximum(x, scratch, out=x)
 
 
+def _leaky_relu(x: Floats, scratch: Floats) -> None:
+    np.multiply(x, np.float32(0.01), out=scratch)
+    np.maximum(x, scratch, out=x)
+
+
+_ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+"""Abramowitz and Stegun (1964), 7.1.26: erfc(z) of z ≥ 0 to 1.5e-7."""
+
+
+def _gelu(x: Floats, scratch: Floats) -> None:
+    # x·Φ(x), with Φ(x) = erfc(-x/√2)/2: for x ≤ 0 that series, beyond it 1 less that of -x.
+    z = np.abs(x) * np.float32(sqrt(0.5))
+    t = 1.0 / (1.0 + np.float32(0.3275911) * z)
+    scratch[...] = np.float32(_ERFC[-1])
+    for coefficient in reversed(_ERFC[:-1]):
+        scratch *= t
+        scratch += np.float32(coefficient)
+    scratch *= t
+    scratch *= np.exp(-z * z)
+    scratch *= _HALF
+    np.subtract(np.float32(1.0), scratch, out=scratch, where=x > 0)
+    x *= scratch
+
+
 _ALL = [slice(None)]
 
 _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
@@ -240,6 +265,8 @@ _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
     "tanh": _tanh,
     "relu": _relu,
     "elu": _elu,
+    "gelu": _gelu,
+    "leaky_relu": _leaky_relu,
 }
 
 

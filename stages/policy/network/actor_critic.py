@@ -45,6 +45,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": _tanh,
     "relu": torch.relu,
     "elu": torch.nn.functional.elu,
+    "gelu": torch.nn.functional.gelu,
+    "leaky_relu": torch.nn.functional.leaky_relu,
 }
 
 

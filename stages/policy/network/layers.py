@@ -17,7 +17,16 @@ from headrace.stages.policy.design import FROM_UNITS, TORCHS_OWN, ProductSetting
 from headrace.stages.policy.network.products import HiddenLinear, HiddenProducts
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"swish": nn.SiLU, "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "swish": nn.SiLU,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+}
+"""With the parameters that torch has by default."""
+_LEAK = 0.01
 
 
 def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
@@ -59,6 +68,8 @@ WRITE_ACTIVATION: dict[str, Callable[[Tensor, Tensor], object]] = {
     "tanh": write_tanh,
     "elu": lambda z, out: _ATEN.elu.out(z, out=out),
     "swish": lambda z, out: _ATEN.silu.out(z, out=out),
+    "gelu": lambda z, out: _ATEN.gelu.out(z, out=out),
+    "leaky_relu": lambda z, out: _ATEN.leaky_relu.out(z, _LEAK, out=out),
 }
 """Write an activation of z, without a graph; `out` may be z where the slope is not of the input."""
 TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
@@ -68,9 +79,13 @@ TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
         gradient, 1.0, 1.0, 1.0, True, kept, grad_input=gradient
     ),
     "swish": lambda gradient, kept: _ATEN.silu_backward.grad_input(gradient, kept, grad_input=gradient),
+    "gelu": lambda gradient, kept: _ATEN.gelu_backward.grad_input(gradient, kept, grad_input=gradient),
+    "leaky_relu": lambda gradient, kept: _ATEN.leaky_relu_backward.grad_input(
+        gradient, kept, _LEAK, True, grad_input=gradient
+    ),
 }
 """Multiply a gradient in place by the slope of the activation, at its output or input, by autograd's operators."""
-SLOPE_OF_INPUT = frozenset({"swish"})
+SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
 """Activations whose slope is found at their input."""
 
 

@@ -55,6 +55,9 @@ def apply(graph: Graph, module: nn.Module, x: str) -> str:
             return graph.node("Add", x, apply(graph, module.layers, x))
         case nn.SiLU():
             return swish(graph, x)
+        case nn.GELU():  # no operator before version 20
+            doubled = graph.add(graph.node("Erf", graph.multiply(x, sqrt(0.5))), 1.0)
+            return graph.node("Mul", graph.multiply(x, 0.5), doubled)
         case nn.Tanh():
             return graph.node("Tanh", x)
         case nn.ReLU():

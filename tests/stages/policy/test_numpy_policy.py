@@ -15,7 +15,7 @@ from headrace.stages.policy import ActingPolicy, Normalizer, NumpyPolicy, Policy
 from headrace.stages.policy.design import MASK_PENALTY, branch_slices
 from headrace.stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
 from headrace.stages.policy.network.actor import TorchPolicy
-from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_log_probs
+from headrace.stages.policy.network.layers import ACTIVATIONS, categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.numpy_policy import act_together
 
 OBSERVATIONS = (ObservationSpec("a", (3,)), ObservationSpec("b", (2,), "int64"))
@@ -73,7 +73,7 @@ def test_it_is_an_acting_policy_without_memory():
     assert policy.act(observations(2), None, np.random.default_rng(0)).recall is None
 
 
-@pytest.mark.parametrize("activation", ["swish", "tanh", "relu", "elu"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("squashed", [False, True])
 @pytest.mark.parametrize("actions", [ActionSpec(3), ActionSpec(0, (2, 3)), ActionSpec(2, (3, 2))])

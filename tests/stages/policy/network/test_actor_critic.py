@@ -102,9 +102,9 @@ def test_loading_weights_with_a_tensor_missing_or_unknown_names_it():
 
 
 def test_an_unknown_activation_is_refused():
-    settings = NetworkSettings.model_construct(**{**NetworkSettings().model_dump(), "activation": "gelu"})
+    settings = NetworkSettings.model_construct(**{**NetworkSettings().model_dump(), "activation": "mish"})
     spec = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2))
-    with pytest.raises(StageError, match="'gelu' is not one of swish, tanh, relu, elu"):
+    with pytest.raises(StageError, match="'mish' is not one of swish, tanh, relu, elu"):
         ActorCritic(PolicyDesign(spec, settings), 1, False, np.random.default_rng(0))
 
 

@@ -25,6 +25,7 @@ from onnx_samples import (
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy import Recall
+from headrace.stages.policy.network.layers import ACTIVATIONS
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.sampling import action_features, environment_actions, first_action_features
 
@@ -51,7 +52,7 @@ DESIGNS = {
     "normalised": design_for(VECTOR, ObservationSpec("more", (4,)), normalize=True),
     "a single number": design_for(VECTOR, ObservationSpec("height", ())),
     "bytes as a vector": design_for(ObservationSpec("ram", (6,), "uint8")),
-    **{f"{name} units": design_for(activation=name) for name in ("tanh", "relu", "elu")},
+    **{f"{name} units": design_for(activation=name) for name in ACTIVATIONS if name != "swish"},
     "one layer": design_for(num_layers=1),
     "layers of different widths": design_for(hidden_units=[12, 5, 7], num_layers=None),
     "layers of different widths, with a goal and an image": design_for(

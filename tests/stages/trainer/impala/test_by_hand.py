@@ -11,6 +11,7 @@ from headrace.config import ImpalaHyperparameters, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.layers import ACTIVATIONS
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.impala.gradients import ImpalaByHand
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
@@ -25,7 +26,7 @@ CASES = st.fixed_dictionaries(
             continuous_size=st.integers(0, 3),
             discrete_branches=st.lists(st.integers(2, 4), max_size=3).map(tuple),
         ).filter(lambda actions: actions.continuous_size or actions.discrete_branches),
-        "activation": st.sampled_from(["tanh", "relu", "swish", "elu"]),
+        "activation": st.sampled_from(list(ACTIVATIONS)),
         "num_layers": st.integers(1, 2),
         "signals": st.integers(1, 3),
         "shared": st.booleans(),

@@ -12,6 +12,7 @@ from headrace.config import NetworkSettings, POCAHyperparameters, PPOHyperparame
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import BF16, MASK_PENALTY, TORCHS_OWN, PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.layers import ACTIVATIONS
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.on_policy.minibatches import Minibatch
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
@@ -29,7 +30,7 @@ ACTIONS = st.builds(
 CASES = st.fixed_dictionaries(
     {
         "actions": ACTIONS,
-        "activation": st.sampled_from(["tanh", "relu", "swish", "elu"]),
+        "activation": st.sampled_from(list(ACTIVATIONS)),
         "hidden_units": st.integers(1, 9) | st.sampled_from([16, 48]) | st.integers(127, 129),
         "num_layers": st.integers(1, 3),
         "vector": st.integers(1, 5),

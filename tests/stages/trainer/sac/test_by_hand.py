@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.config import BehaviorSettings, NetworkSettings, SACHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import BF16, TORCHS_OWN, PolicyDesign
+from headrace.stages.policy.network.layers import ACTIVATIONS
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
@@ -23,7 +24,7 @@ from headrace.stages.trainer.sac.update import SACUpdate
 CASES = st.fixed_dictionaries(
     {
         "actions": st.integers(1, 3),
-        "activation": st.sampled_from(["tanh", "relu", "swish", "elu"]),
+        "activation": st.sampled_from(list(ACTIVATIONS)),
         "hidden_units": st.integers(1, 9) | st.integers(31, 34),
         "num_layers": st.integers(1, 3),
         "vector": st.integers(1, 3) | st.just(40),

@@ -7,6 +7,7 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.layers import ACTIVATIONS
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.sac.perceptron import Perceptron
 
@@ -29,7 +30,7 @@ def gradients(forward, parameters, x, weights):
     return [out.detach(), x.grad, *(parameter.grad for parameter in parameters)]
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh", "elu", "swish"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("inputs", "layers"), [(3, [8]), (3, [8, 8]), (40, [8, 12, 8])])
 def test_outputs_and_all_gradients_are_those_of_the_layers(activation, inputs, layers):
     body, head, perceptron = made(activation, inputs, layers)
@@ -42,7 +43,7 @@ def test_outputs_and_all_gradients_are_those_of_the_layers(activation, inputs, l
             torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh", "elu", "swish"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("wanted", [[1, 1, 1, 1], [1, 0, 0, 1], [0, 0, 0, 0]])
 def test_frozen_it_passes_gradients_on_to_its_inputs_alone(activation, wanted):
     body, head, perceptron = made(activation, 3, [8, 8])
