@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from headrace.config.errors import Finding
-from headrace.config.fields import Flag, Int, Reference, Settings, Text, one_of, to_number
+from headrace.config.fields import Flag, Float, Int, Reference, Settings, Text, one_of, to_number
 from headrace.config.tables import Table
 
 
@@ -58,6 +58,10 @@ def _units(value: Any) -> Any:
     if not 0 < len(value) <= MOST_LAYERS:
         raise ValueError(f"the list has {len(value)} widths; expected 1 to {MOST_LAYERS}, one for each hidden layer")
     return tuple(map(_width, value))
+
+
+def _units_or_none(value: Any) -> Any:
+    return None if value is None else _units(value)
 
 
 def _width(value: Any) -> int:
@@ -134,6 +138,24 @@ class NetworkSettings(Settings):
         "extending.md). Not in ML-Agents.",
     )
     activation: Activation = Field("swish", description="Activation of the hidden layers. Not in ML-Agents.")
+    critic_hidden_units: Annotated[int | tuple[int, ...] | None, BeforeValidator(_units_or_none)] = Field(
+        None,
+        description="Units of the critic's hidden layers, as `hidden_units` (a number is that of each of "
+        "`num_layers`), where they differ. Not in ML-Agents.",
+    )
+    initial_weights: Literal["default", "orthogonal"] = Field(
+        "default",
+        description="`orthogonal`: those of Stable-Baselines3's PPO, with gains of √2 for encoders and hidden layers, "
+        "0.01 for actions and 1 for values; not with SAC. `default`: ML-Agents', and torch's with SAC. Not in "
+        "ML-Agents.",
+    )
+    initial_log_std: Float = Field(
+        0.0,
+        ge=-20.0,
+        le=2.0,
+        description="Log of the standard deviation that continuous actions begin with; not with SAC, whose deviation "
+        "depends on the state. Not in ML-Agents.",
+    )
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -141,6 +163,16 @@ class NetworkSettings(Settings):
         if isinstance(self.hidden_units, tuple):
             return self.hidden_units
         return (self.hidden_units,) * (self.num_layers or DEFAULT_LAYERS)
+
+    @property
+    def of_critic(self) -> NetworkSettings:
+        """Those of a critic that has a body of its own."""
+        if self.critic_hidden_units is None:
+            return self
+        changed = {"critic_hidden_units": None, "hidden_units": self.critic_hidden_units}
+        if not isinstance(self.critic_hidden_units, tuple) and self.num_layers is None:
+            changed["num_layers"] = len(self.widths)
+        return self.model_copy(update=changed)
 
     def _mistakes(self) -> Iterator[Finding]:
         if isinstance(self.hidden_units, tuple) and self._is_set("num_layers") and self.num_layers is not None:

@@ -273,7 +273,14 @@ def _about_signals(settings: BehaviorSettings) -> Iterator[Finding]:
 
 
 def _about_network(settings: BehaviorSettings) -> Iterator[Finding]:
-    network = settings.network_settings
+    network, hyperparameters = settings.network_settings, settings.hyperparameters
+    if declared_kind(settings.trainer_type).off_policy:
+        for key in ("initial_weights", "initial_log_std"):
+            if key in changed(network):
+                yield _about(f"network_settings.{key}", f"has no effect with {settings.trainer_type}")
+    if network.critic_hidden_units is not None and getattr(hyperparameters, "shared_critic", False):
+        message = "has no effect, because the critic shares the actor's body (hyperparameters.shared_critic)"
+        yield _about("network_settings.critic_hidden_units", message)
     if network.network is None:
         return
     for key in changed(network):

@@ -10,7 +10,7 @@ out], a layer is `inputs @ weight + bias`; those of all others as in their torch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -161,6 +161,12 @@ class PolicyDesign:
         """True if it is a feed-forward perceptron over vectors, which actors run in NumPy (`numpy_policy`)."""
         settings = self.settings
         return settings.memory is None and settings.network is None and ObservationLayout(self.spec).plain
+
+    @property
+    def of_critic(self) -> PolicyDesign:
+        """That of a critic with a body of its own."""
+        settings = self.settings.of_critic
+        return self if settings is self.settings else replace(self, settings=settings)
 
     @property
     def hypernetwork(self) -> bool:

@@ -38,6 +38,18 @@ WARNINGS = [
         "network_settings: {network: 'a:B', goal_conditioning_type: none}",
         "network_settings.goal_conditioning_type: is only passed",
     ),
+    (
+        f"{SAC}, network_settings: {{initial_weights: orthogonal}}",
+        "network_settings.initial_weights: has no effect with sac",
+    ),
+    (
+        f"{SAC}, network_settings: {{initial_log_std: -1}}",
+        "network_settings.initial_log_std: has no effect with sac",
+    ),
+    (
+        "trainer_type: ppo, hyperparameters: {shared_critic: true}, network_settings: {critic_hidden_units: 64}",
+        "network_settings.critic_hidden_units: has no effect, because the critic shares the actor's body",
+    ),
     ("network_settings: {deterministic: true}", "network_settings.deterministic: nothing new is tried while learning"),
     (
         f"{MEMORY % 64}, time_horizon: 63",

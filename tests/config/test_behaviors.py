@@ -54,7 +54,13 @@ OURS: dict[str, Any] = {
         "ratio_per_dimension": False,
         "decoupled": True,
     },
-    "network_settings": {"network": None, "activation": "swish"},
+    "network_settings": {
+        "network": None,
+        "activation": "swish",
+        "critic_hidden_units": None,
+        "initial_weights": "default",
+        "initial_log_std": 0.0,
+    },
 }
 
 

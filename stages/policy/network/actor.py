@@ -27,7 +27,7 @@ from headrace.stages.policy.design import (
 )
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import seeded, write_named
-from headrace.stages.policy.network.layers import linear
+from headrace.stages.policy.network.layers import ACTION_GAIN, draw_orthogonal, linear
 from headrace.stages.policy.network.transfers import Inputs, host_copies
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
@@ -49,12 +49,15 @@ class ActorNetwork(nn.Module):
         self.body = NetworkBody(design)
         self.action = linear(self.body.encoding_size, design.head_size)
         gaussian = actions.continuous_size * (2 if design.squashed else 1)
-        with torch.no_grad():
-            self.action.weight[:gaussian] *= MU_GAIN
-            self.action.weight[gaussian:] *= LOGITS_GAIN
+        if design.settings.initial_weights == "orthogonal":
+            draw_orthogonal(self.action, ACTION_GAIN)
+        else:
+            with torch.no_grad():
+                self.action.weight[:gaussian] *= MU_GAIN
+                self.action.weight[gaussian:] *= LOGITS_GAIN
         self.log_sigma: nn.Parameter | None = None
         if actions.continuous_size and not design.squashed:
-            self.log_sigma = nn.Parameter(torch.zeros(actions.continuous_size))
+            self.log_sigma = nn.Parameter(torch.full((actions.continuous_size,), design.settings.initial_log_std))
         self._plain = design.plain
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:

@@ -20,7 +20,13 @@ from headrace.stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, ActorNetw
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors, seeded, write_named
 from headrace.stages.policy.network.kernels import compiled
-from headrace.stages.policy.network.layers import write_tanh
+from headrace.stages.policy.network.layers import (
+    ACTION_GAIN,
+    HIDDEN_GAIN,
+    VALUE_GAIN,
+    draw_orthogonal,
+    write_tanh,
+)
 from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.policy.network.transfers import Inputs, host_copies
@@ -173,32 +179,61 @@ def _initial_parameters(
     """Draw initial weights as ML-Agents does.
 
     Bodies: normal with std 1/sqrt(fan_in) (He's initialisation with the gain of a linear layer); the heads of
-    continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases and log-sigma 0.
+    continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases 0. Or orthogonal weights, if
+    the settings say so.
     """
     parameters: dict[str, NDArray[np.float32]] = {}
     settings, actions = design.settings, design.spec.actions
-    width = ObservationLayout(design.spec).vector_size
+    width, orthogonal = ObservationLayout(design.spec).vector_size, settings.initial_weights == "orthogonal"
+
+    def drawn(shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
+        return orthogonal_weights(random, shape, gain) if orthogonal else _kaiming(random, shape)
+
     for layer, units in enumerate(settings.widths):
-        parameters[f"body.{layer}.weight"] = _kaiming(random, (towers, width, units))
+        parameters[f"body.{layer}.weight"] = drawn((towers, width, units), HIDDEN_GAIN)
         parameters[f"body.{layer}.bias"] = np.zeros((towers, 1, units), np.float32)
         width = units
     continuous, choices = actions.continuous_size, actions.mask_size
-    heads = _kaiming(random, (width, continuous + choices))
-    heads[:, :continuous] *= MU_GAIN
-    heads[:, continuous:] *= LOGITS_GAIN
-    bound = sqrt(6.0 / (width + 1))  # each signal's head is a layer of its own with one output
+    heads = drawn((width, continuous + choices), ACTION_GAIN)
+    if not orthogonal:
+        heads[:, :continuous] *= MU_GAIN
+        heads[:, continuous:] *= LOGITS_GAIN
     parameters["action.weight"] = heads
     parameters["action.bias"] = np.zeros(continuous + choices, np.float32)
-    parameters["value.weight"] = random.uniform(-bound, bound, (width, signals)).astype(np.float32)
+    # Each signal's head is a layer of its own with one output.
+    if orthogonal:
+        parameters["value.weight"] = orthogonal_weights(random, (signals, width, 1), VALUE_GAIN)[:, :, 0].T.copy()
+    else:
+        bound = sqrt(6.0 / (width + 1))
+        parameters["value.weight"] = random.uniform(-bound, bound, (width, signals)).astype(np.float32)
     parameters["value.bias"] = np.zeros(signals, np.float32)
     if continuous:
-        parameters["log_sigma"] = np.zeros(continuous, np.float32)
+        parameters["log_sigma"] = np.full(continuous, settings.initial_log_std, np.float32)
     return parameters
 
 
 def _kaiming(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Normal weights [..., fan_in, fan_out] with std 1/sqrt(fan_in)."""
     return random.standard_normal(shape, np.float32) / np.float32(sqrt(shape[-2]))
+
+
+def orthogonal_weights(random: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
+    """Draw orthogonal weights [..., fan_in, fan_out] times a gain; see `layers.draw_orthogonal`."""
+    *stack, inputs, outputs = shape
+    return orthogonalised(random.standard_normal((*stack, outputs, inputs), np.float32), gain).swapaxes(-1, -2)
+
+
+def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float32]:
+    """Matrices [..., out, in] with orthonormal rows or columns, whichever are fewer, times a gain, of normal numbers.
+
+    The signs are those of `torch.nn.init.orthogonal_`, which makes them uniform: Mezzadri (2007), "How to generate
+    random matrices from the classical compact groups".
+    """
+    wide = drawn.shape[-2] < drawn.shape[-1]
+    q, r = np.linalg.qr(drawn.swapaxes(-1, -2) if wide else drawn)
+    q = q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
+    found: NDArray[np.float32] = (np.float32(gain) * (q.swapaxes(-1, -2) if wide else q)).astype(np.float32)
+    return found
 
 
 class WithActor(nn.Module):
@@ -277,9 +312,11 @@ class _ActorAndCritic(WithActor):
     def __init__(self, design: PolicyDesign, signals: int, shared_critic: bool) -> None:
         super().__init__()
         self.actor = ActorNetwork(design)
-        self.critic: NetworkBody | None = None if shared_critic else NetworkBody(design)
-        width = self.actor.body.encoding_size
+        self.critic: NetworkBody | None = None if shared_critic else NetworkBody(design.of_critic)
+        width = (self.critic or self.actor.body).encoding_size
         self.value = value_heads(width, signals)
+        if design.settings.initial_weights == "orthogonal":
+            draw_orthogonal(self.value, VALUE_GAIN)
 
 
 def value_heads(width: int, signals: int) -> nn.Linear:
@@ -336,6 +373,7 @@ def make_actor_critic(
     Raises:
         StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
     """
-    if design.plain and not design.squashed:
+    stacks = shared_critic or design.of_critic.settings.widths == design.settings.widths
+    if design.plain and not design.squashed and stacks:
         return ActorCritic(design, signals, shared_critic, random, device)
     return ModularActorCritic(design, signals, shared_critic, random, device)

@@ -41,6 +41,23 @@ def hidden_linear(inputs: int, outputs: int, settings: ProductSettings, gain: fl
     return _normal(HiddenLinear(inputs, outputs, HiddenProducts(settings)), gain / sqrt(inputs))
 
 
+HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = sqrt(2.0), 0.01, 1.0
+"""Of orthogonal weights, as of Stable-Baselines3's `ActorCriticPolicy`."""
+
+
+def draw_orthogonal(module: nn.Module, gain: float = HIDDEN_GAIN) -> None:
+    """Draw the weights of linear layers and convolutions anew: orthogonal ones times the gain; their biases are 0.
+
+    Saxe, McClelland and Ganguli (2014), "Exact solutions to the nonlinear dynamics of learning in deep linear neural
+    networks".
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
 def attention_linear(inputs: int, outputs: int) -> nn.Linear:
     """A layer of an attention block: normal with std sqrt(0.125 / outputs) for inputs of any width, biases 0.
 

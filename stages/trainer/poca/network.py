@@ -60,6 +60,7 @@ class GroupCritic(nn.Module):
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
         super().__init__()
+        design = design.of_critic
         settings, actions = design.settings, design.spec.actions
         self.encoders: Encoders | CustomNetwork
         self.encoders = Encoders(design) if settings.network is None else CustomNetwork(design)

@@ -26,6 +26,7 @@ class ValueNetwork(nn.Module):
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
         super().__init__()
+        design = design.of_critic
         self.body = NetworkBody(design)
         self.head = nn.Linear(self.body.encoding_size, signals)
         self._plain = Perceptron(design, self.body, self.head) if design.plain else None
@@ -47,6 +48,7 @@ class QNetwork(nn.Module):
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
         super().__init__()
+        design = design.of_critic
         actions = design.spec.actions
         self._signals = signals
         self._takes_actions = actions.continuous_size > 0
