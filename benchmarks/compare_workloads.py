@@ -14,7 +14,7 @@ from compare_runs import ROOT, Measured, pipeline, program
 
 INLINE = [f"pipeline.hosts.{part}.kind=inline" for part in ("actors", "learners")]
 PROCESS = [f"pipeline.hosts.{part}.kind=process" for part in ("actors", "learners")]
-OURS, INLINE_OURS, BF16 = "Headrace, processes", "Headrace, inline", "Headrace, bf16"
+OURS, INLINE_OURS, BF16, LAG = "Headrace, processes", "Headrace, inline", "Headrace, bf16", "Headrace, lag 1"
 NUMPY, EAGER, BARE, BEFORE = "NumPy by hand", "eager torch", "our trainer in a bare loop", "Headrace, --before"
 INLINE_BEFORE = "Headrace inline, --before"
 SB3, RLTOOLS, SBX = "Stable-Baselines3", "RLtools", "sbx"
@@ -104,7 +104,7 @@ def w1(asked: Asked) -> Workload:
     }
     bars = [
         Bar(OURS, NUMPY, cpu=0.85),
-        Bar(OURS, SB3, cpu=5.0, clock=5.5),
+        Bar(OURS, SB3, cpu=5.5, clock=5.5),
         Bar(OURS, EAGER, cpu=2.5),
         Bar(INLINE_OURS, NUMPY),
         Bar(INLINE_OURS, SB3),
@@ -120,7 +120,7 @@ def w2(asked: Asked) -> Workload:
     steps = 16_384 if asked.quick else 61_440
     contestants = by_precision("config/examples/halfcheetah.yaml", "HalfCheetah", PROCESS, steps, steps // 5)
     title = "PPO on HalfCheetah-v5: 16 environments × 128 steps, 10 epochs of minibatches of 512, 2×256"
-    bars = [Bar(OURS, SB3, cpu=3.5), Bar(BF16, SB3)]
+    bars = [Bar(OURS, SB3, cpu=3.5, clock=3.5), Bar(BF16, SB3)]
     return Workload(title, {**contestants, **peers(asked, "W2", steps)}, bars)
 
 
@@ -143,11 +143,13 @@ def w3(asked: Asked) -> Workload:
 def w4(asked: Asked) -> Workload:
     """PPO on Pendulum-v1, which Gymnasium has as single environments only."""
     steps = 100_000 if asked.quick else 250_000
-    contestants = by_hosts("benchmarks/pendulum_ppo.yaml", "Pendulum", steps)
+    contestants = by_hosts("benchmarks/pendulum_ppo.yaml", "Pendulum", steps, lag=True)
     bars = [
         Bar(OURS, RLTOOLS, clock=1.25),
         Bar(OURS, SBX),
         Bar(OURS, SB3, clock=3.5),
+        Bar(LAG, RLTOOLS, clock=1.25),
+        Bar(LAG, SB3, clock=3.5),
         Bar(INLINE_OURS, RLTOOLS, clock=0.7),
     ]
     title = "PPO on Pendulum-v1: 64 single environments × 32 steps, 4 epochs of minibatches of 256, 2×64"
@@ -158,18 +160,19 @@ def pong(asked: Asked) -> Workload:
     """PPO on Atari's Pong."""
     steps = 3_072 if asked.quick else 10_240
     contestants = by_precision("config/examples/pong.yaml", "Pong", PROCESS, steps, steps // 5)
-    bars = [Bar(OURS, SB3, cpu=3.0), Bar(BF16, SB3, cpu=4.0)]
+    bars = [Bar(OURS, SB3, cpu=3.0, clock=3.0), Bar(BF16, SB3, cpu=4.0)]
     title = "PPO on Pong from pixels: 8 environments × 128 steps, 4 epochs of minibatches of 256, nature_cnn"
     return Workload(title, {**contestants, **peers(asked, "Pong", steps)}, bars)
 
 
-def by_hosts(example: str, behavior: str, steps: int, mark: float = float("inf")) -> dict[str, Run]:
-    """Ours with actor and learner in processes of their own, and with both inline."""
+def by_hosts(example: str, behavior: str, steps: int, mark: float = float("inf"), lag: bool = False) -> dict[str, Run]:
+    """Ours with actor and learner in processes of their own, with a lag of 1 too if asked to, and with both inline."""
 
     def ours(sets: Sequence[str]) -> Run:
         return lambda seed: pipeline(example, behavior, sets, seed, steps, steps // 5, mark=mark)
 
-    return {OURS: ours(PROCESS), INLINE_OURS: ours(INLINE)}
+    ahead = {LAG: ours([*PROCESS, "pipeline.max_policy_lag=1"])} if lag else {}
+    return {OURS: ours(PROCESS), **ahead, INLINE_OURS: ours(INLINE)}
 
 
 def by_precision(
