@@ -30,7 +30,8 @@ def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> F
     """
     if squashed:
         return drawn.copy()
-    scaled = np.clip(drawn, -ACTION_LIMIT, ACTION_LIMIT)
+    scaled = np.minimum(drawn, ACTION_LIMIT)  # both take half of np.clip's time
+    np.maximum(scaled, -ACTION_LIMIT, out=scaled)
     scaled /= ACTION_LIMIT
     if actions.unbounded:
         unbounded = list(actions.unbounded)
