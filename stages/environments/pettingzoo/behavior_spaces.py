@@ -197,14 +197,14 @@ class BehaviorRows:
     actors: list[tuple[int, Agent]] = field(default_factory=list)
     """(instance, agent) of those that decide."""
 
-    def add(self, env_id: int, episode: AgentEpisode, time_step: TimeStep, group_reward: float) -> None:
-        """Add an agent's time step, and the rewards of its mates since its last row."""
-        rows = self.ending if time_step.ended else self.deciding
+    def add(self, env_id: int, episode: AgentEpisode, time_step: TimeStep, ended: bool, group_reward: float) -> None:
+        """Add an agent's time step, whether its episode has ended, and the rewards of its mates since its last row."""
+        rows = self.ending if ended else self.deciding
         rows.time_steps.append(time_step)
         rows.agents.append((episode.agent_id, env_id, episode.episode_id, episode.group_id))
         rows.rewards.append(time_step.reward if episode.decided else 0.0)
         rows.group_rewards.append(group_reward if episode.decided else 0.0)
-        if not time_step.ended:
+        if not ended:
             self.actors.append((env_id, time_step.agent))
 
     def columns(self, spaces: BehaviorSpaces, grouped: bool) -> AgentSteps:

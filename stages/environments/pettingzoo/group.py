@@ -320,20 +320,22 @@ class PettingZooGroup:
         if self._tracks_group_rewards:
             self._add_group_rewards(env_id, game, time_steps)
         for time_step in time_steps:
-            episode = game.live.get(time_step.agent)
+            agent, ended = time_step.agent, time_step.ended
+            episode = game.live.get(agent)
             if episode is None:
-                episode = game.live[time_step.agent] = self._begin_agent_episode(env_id, time_step.agent, game.rotation)
-            game.score.add(episode.team, time_step.reward, at_the_end=time_step.ended)
-            if time_step.ended:
-                del game.live[time_step.agent]
+                episode = game.live[agent] = self._begin_agent_episode(env_id, agent, game.rotation)
+            if self._teams > 1:
+                game.score.add(episode.team, time_step.reward, at_the_end=ended)
+            if ended:
+                del game.live[agent]
                 if not episode.decided:
                     continue  # it never acted, so there is nothing to learn from
             rows = tick.rows.get(episode.behavior_id)
             if rows is None:
                 rows = tick.rows[episode.behavior_id] = BehaviorRows()
-            mates_rewards = game.group_rewards.of_mates(episode.group_id, time_step.agent)
-            rows.add(env_id, episode, time_step, mates_rewards - episode.mates_rewards)
-            episode.decided, episode.mates_rewards = True, mates_rewards
+            mates = game.group_rewards.of_mates(episode.group_id, agent) if self._tracks_group_rewards else 0.0
+            rows.add(env_id, episode, time_step, ended, mates - episode.mates_rewards)
+            episode.decided, episode.mates_rewards = True, mates
 
     def _add_group_rewards(self, env_id: int, game: _RunningGame, time_steps: Sequence[TimeStep]) -> None:
         """Add the members' rewards to their groups, before rows are made of them."""

@@ -189,7 +189,8 @@ class ParallelInstance(Instance):
                         *(agent, there),
                     )
                 continue
-            time_step = TimeStep(agent, observation, reward, infos.get(agent) or {}, False, False)
+            # Half the time of TimeStep(…), once for each agent and step.
+            time_step = tuple.__new__(TimeStep, (agent, observation, reward, infos.get(agent) or {}, False, False))
             self._last[agent] = time_step
             yield time_step
 
