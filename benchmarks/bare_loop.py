@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from headrace.config import load_config
 from headrace.queues.messages import ActionBatch, Array, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy import ActingPolicy, NumpyPolicy, design_of
+from headrace.stages.policy import NumpyPolicy, design_of
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.ppo import PPOTrainer
 
@@ -173,25 +173,6 @@ def action_writer(space: gymnasium.Space[Any]) -> Callable[[ActionBatch], NDArra
     assert isinstance(space, gymnasium.spaces.Box)
     middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
     return lambda actions: middle + half * actions.continuous
-
-
-def evaluate_policy(env_id: str, policy: ActingPolicy, episodes: int, seed: int) -> float:
-    """Mean return of deterministic episodes in a fresh environment."""
-    env = gymnasium.make(env_id)
-    write, random = action_writer(env.action_space), np.random.default_rng(seed)
-    returns = []
-    for episode in range(episodes):
-        observation, _ = env.reset(seed=10_000 + 1000 * seed + episode)
-        total, done, recall = 0.0, False, None
-        while not done:
-            decision = policy.act((observation[None],), None, random, deterministic=True, recall=recall)
-            action, recall = write(decision.actions)[0], decision.recall
-            observation, reward, terminated, truncated, _ = env.step(action)
-            total += float(reward)
-            done = terminated or truncated
-        returns.append(total)
-    env.close()
-    return float(np.mean(returns))
 
 
 def main() -> None:

@@ -23,11 +23,10 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 import torch
-from bare_loop import evaluate_policy
 from trained import second_half
 
 from headrace.config import load_config
-from headrace.pipeline.policies.export import load_acting_policy
+from headrace.pipeline.prediction.evaluate import evaluate
 from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run import RunOptions, run
 
@@ -76,9 +75,8 @@ def learn(task: str, seed: int, results: Path, changes: list[str]) -> Learned:
     last = behavior.recent_return or 0.0
     if last >= mark:
         solved.append(behavior.step)
-    assert behavior.export is not None, "a run that ended well has exported"
-    policy = load_acting_policy(behavior.export)
-    score = evaluate_policy(environment_id, policy, 30, seed)
+    # Other episodes than those of the training.
+    score = evaluate(result, environment_id, 30, seed=10_000 + seed).mean
     training = second_half(results / f"{task}-{seed}" / name, config.behaviors[name].max_steps)
     return Learned(behavior.step, training, last, score, min(solved, default=None), took)
 
