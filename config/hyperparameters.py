@@ -81,6 +81,16 @@ class Hyperparameters(Settings):
         return ()
 
 
+def reward_normalization_field() -> Any:
+    """Return the field of a trainer's `reward_normalization`."""
+    return Field(
+        False,
+        description="Learn from the environment's rewards divided by the running standard deviation of their "
+        "discounted returns, cut at ±10, as Stable-Baselines3's `VecNormalize` does; scores and statistics stay in "
+        "the environment's own. Not in ML-Agents.",
+    )
+
+
 class OnPolicyHyperparameters(Hyperparameters):
     """Hyperparameters that `ppo` and `poca` share."""
 
@@ -118,6 +128,8 @@ class OnPolicyHyperparameters(Hyperparameters):
         description="Clip around the policy before the update, and learn less from actions that it would hardly take "
         "any more; `false`: around the policy that acted, as ML-Agents does. Not in ML-Agents.",
     )
+
+    reward_normalization: Flag = reward_normalization_field()
 
     @property
     def rows_per_update(self) -> int:

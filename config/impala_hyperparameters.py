@@ -9,7 +9,13 @@ from pydantic import Field
 
 from headrace.config.errors import Finding
 from headrace.config.fields import Flag, Float, Int, changed
-from headrace.config.hyperparameters import Block, Hyperparameters, Schedule, schedule_field
+from headrace.config.hyperparameters import (
+    Block,
+    Hyperparameters,
+    Schedule,
+    reward_normalization_field,
+    schedule_field,
+)
 
 
 class ImpalaHyperparameters(Hyperparameters):
@@ -68,6 +74,7 @@ class ImpalaHyperparameters(Hyperparameters):
         description="Actor and critic share the network's body.",
         json_schema_extra={"default_text": "`true` with memory, else `false`"},
     )
+    reward_normalization: Flag = reward_normalization_field()
     critic_pretrain_steps: Int = Field(
         0, ge=0, description="Steps at the start of the run in which only the critic learns, and the policy stays."
     )

@@ -110,7 +110,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             self._intake.layout,
             h.rows_per_update,
             self._sequences(),
-            follows_agents=self._signals.sums is not None,
+            follows_agents=self._signals.follows_agents,
             extra=self._design.asked_columns,
             unroll_length=h.unroll_length,
         )

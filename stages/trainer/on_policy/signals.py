@@ -27,6 +27,7 @@ from headrace.stages.trainer.on_policy.values import (
     rows_per_pass,
 )
 from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.reward_scale import RewardScale
 from headrace.stages.trainer.rewards import make_signals
 from headrace.stages.trainer.rewards.signal import Extrinsic
 
@@ -58,6 +59,21 @@ class Signals:
         self._others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
         self.sums = AgentTable(len(self._others), "float64") if self._others else None
         self._losses: dict[str, list[float]] = {}
+        own = [at for at, signal in enumerate(self._signals) if isinstance(signal, Extrinsic)]
+        scaled = getattr(context.settings.hyperparameters, "reward_normalization", False) and bool(own)
+        self.scale = RewardScale(float(self.gammas[own[0]])) if scaled else None
+        """What the environment's rewards are divided by; None where they are learned from as they are."""
+
+    @property
+    def follows_agents(self) -> bool:
+        """Whether something is kept of each agent from trajectory to trajectory."""
+        return self.sums is not None or self.scale is not None
+
+    def see(self, extrinsic: NDArray[np.float32], buffer: RolloutBuffer, chains: Chains | None, update: int) -> None:
+        """Take in the environment's rewards [N] of a full buffer, once, where they are scaled."""
+        if self.scale is not None:
+            lengths, agents, episodes = (buffer.trajectories[name] for name in ("lengths", "agent_ids", "episode_ids"))
+            self.scale.see(extrinsic, lengths, agents, episodes, buffer.ended, update, chains)
 
     def observe(self, vectors: NDArray[np.float32]) -> None:
         """Show all signals the vector observations [n, V] of new steps."""
@@ -80,7 +96,8 @@ class Signals:
         Raises:
             NotFiniteError: if one is NaN or infinite.
         """
-        rewards: NDArray[np.float64] = extrinsic.astype(np.float64)[:, None] * self.strengths
+        own = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
+        rewards: NDArray[np.float64] = own[:, None] * self.strengths
         if transitions is None:
             return rewards
         block = rows_per_pass(self._context.spec)
@@ -159,6 +176,7 @@ class Signals:
         return {
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
             "sums": None if self.sums is None else self.sums.state_dict(),
+            "scale": None if self.scale is None else self.scale.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -177,6 +195,8 @@ class Signals:
             signal.load_state_dict(found[signal.name])
         if self.sums is not None:
             self.sums.load_state_dict(state["sums"])
+        if self.scale is not None and (scale := state.get("scale")) is not None:
+            self.scale.load_state_dict(scale)
 
 
 class BufferTransitions:

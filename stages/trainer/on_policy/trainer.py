@@ -150,6 +150,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             NotFiniteError: if a loss became NaN or infinite; weights, optimizer, buffer and replay are then as before.
         """
         rows, chains = len(self._buffer), self._buffer.chains()
+        if self._signals.scale is not None:
+            self._signals.see(self._extrinsic_rewards(), self._buffer, chains, self.version + 1)
         with self._update.adam.undone_on_failure():
             outcome = self._learn(chains)
         self.version += 1
@@ -278,9 +280,14 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         critic = prepared.estimates, prepared.values.values, prepared.returns
         return Outcome(prepared.rewards, losses.named(coefficients) | self._signals.value_statistics(*critic))
 
+    def _extrinsic_rewards(self) -> NDArray[np.float32]:
+        """The environment's rewards [N] of the buffer's rows, as they are learned from."""
+        rewards: NDArray[np.float32] = self._buffer.rows["rewards"]
+        return rewards
+
     def _make_buffer(self) -> RolloutBuffer:
         """Make the empty buffer; all else is there already."""
-        follows_agents = self._memory is not None or self._signals.sums is not None
+        follows_agents = self._memory is not None or self._signals.follows_agents
         sizes = self._intake.layout, self.rows_per_update, self._memory
         return RolloutBuffer(self._spec, *sizes, follows_agents, grouped=self.follows_groups and self._spec.grouped)
 

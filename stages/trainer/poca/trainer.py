@@ -125,6 +125,9 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         estimates = {VALUES: values.values, BASELINES: baselines}
         return Prepared(GroupRollout(rollout, teams, baselines), rewards, values, returns, estimates)
 
+    def _extrinsic_rewards(self) -> NDArray[np.float32]:
+        return self._extrinsic(row_mates(self._buffer))
+
     def _extrinsic(self, mates: Mates) -> NDArray[np.float32]:
         """Environment's rewards [N]: those of the agent, of its group, and of its mates at the same moment."""
         rewards: NDArray[np.float32] = self._buffer.rows["rewards"]

@@ -1,0 +1,112 @@
+"""Rewards divided by the running standard deviation of discounted returns, which keeps value targets near 1.
+
+As `VecNormalize` of Stable-Baselines3 does it (and Engstrom et al. (2020), "Implementation Matters in Deep Policy
+Gradients", section 3): of each agent's R = γ·R + r, which starts anew with each episode, the variance over all steps so
+far is kept, and a reward becomes r / sqrt(variance + 1e-8), cut at ±10. The rewards of a buffer are divided by the
+deviation after its last row. Scores and statistics stay in the environment's own rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.stages.trainer.agent_table import AgentTable, Chains
+
+LIMIT = 10.0
+_EPSILON = 1e-8
+_FIRST_COUNT = 1e-4
+"""Steps that the variance of 1, with which it begins, counts as."""
+
+Floats = NDArray[np.float64]
+
+
+class RewardScale:
+    """The running deviation of one behaviour's discounted returns.
+
+    Args:
+        gamma: γ, the discount.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self._gamma = gamma
+        self._count, self._mean, self._variance = _FIRST_COUNT, 0.0, 1.0
+        self._returns = AgentTable(1, "float64")
+        """R of each agent in the middle of an episode."""
+
+    def see(
+        self,
+        rewards: NDArray[np.floating[Any]],
+        lengths: NDArray[np.integer[Any]],
+        agents: NDArray[np.int64],
+        episodes: NDArray[np.int64],
+        ended: NDArray[np.bool_],
+        update: int,
+        chains: Chains | None = None,
+    ) -> None:
+        """Take in the rewards [N] of K trajectories that lie end to end.
+
+        Args:
+            rewards: [N]
+            lengths: [K] rows of each trajectory.
+            agents: [K] the agent of each.
+            episodes: [K] its episode.
+            ended: [K] true where the episode ends with the trajectory.
+            update: number of the update, rising; see `AgentTable.keep`.
+            chains: which trajectory continues which, if that is known already.
+        """
+        chains = chains or Chains.of(agents, episodes, ended)
+        found, after = np.empty(len(rewards)), self._returns.values_of(agents, episodes)[:, 0]
+        starts = np.cumsum(lengths) - lengths
+        for which in chains.rounds:
+            before = chains.previous[which]
+            returns = np.where(before < 0, after[which], after[before])
+            self._walk(rewards, starts[which], lengths[which], returns, found)
+            after[which] = found[starts[which] + lengths[which] - 1]
+        last = chains.latest
+        self._returns.keep(agents[last], episodes[last], after[last][:, None], ended[last], update)
+        self._include(found)
+
+    def apply(self, rewards: NDArray[np.floating[Any]]) -> Floats:
+        """Return rewards of any shape as they are learned from."""
+        scaled: Floats = np.clip(rewards / np.sqrt(self._variance + _EPSILON), -LIMIT, LIMIT)
+        return scaled
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that it keeps."""
+        moments = {"count": self._count, "mean": self._mean, "variance": self._variance}
+        return {**moments, "returns": self._returns.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self._count, self._mean, self._variance = (float(state[name]) for name in ("count", "mean", "variance"))
+        self._returns.load_state_dict(state["returns"])
+
+    def _walk(
+        self,
+        rewards: NDArray[np.floating[Any]],
+        starts: NDArray[np.integer[Any]],
+        lengths: NDArray[np.integer[Any]],
+        returns: Floats,
+        found: Floats,
+    ) -> None:
+        """Write R of trajectories side by side, given what it was before each."""
+        order = np.argsort(-lengths, kind="stable")
+        starts, returns = starts[order], returns[order]
+        going = np.searchsorted(-lengths[order], -np.arange(int(lengths.max())), side="left")
+        for step, count in enumerate(going.tolist()):
+            rows = starts[:count] + step
+            returns[:count] *= self._gamma
+            returns[:count] += rewards[rows]
+            found[rows] = returns[:count]
+
+    def _include(self, values: Floats) -> None:
+        """Chan, Golub and LeVeque (1979): moments of two sets together."""
+        count, mean, variance = len(values), float(values.mean()), float(values.var())
+        total, delta = self._count + count, mean - self._mean
+        squares = self._variance * self._count + variance * count + delta * delta * self._count * count / total
+        self._mean += delta * count / total
+        self._count, self._variance = total, squares / total
