@@ -26,6 +26,7 @@ _CONVERTED = "# Written by run-pipeline --convert. It learns as the old file did
 _RESUME_YIELDS = Finding(
     ("checkpoint_settings", "resume"), "has no effect, because initialize_from was set on the command line"
 )
+_GIVEN = "or give it to run(…, environment=…)"
 _NO_FILE = (
     "no configuration file was given: each behaviour that the environment has learns with the defaults "
     "(trainer_type ppo)"
@@ -330,10 +331,10 @@ def plain(value: object, path: KeyPath = ()) -> Any:
         return value.item()
     is_environment = hasattr(value, "reset") and hasattr(value, "step") and not isinstance(value, type)
     if callable(value) and not is_environment:
-        return _named(value, path)
+        return named(value, path)
     expected = "what YAML can hold: maps, lists, texts, numbers, true, false or null"
     if is_environment:
-        expected = "the class or a function that makes it, as the run makes its environments itself"
+        expected = f"the class or a function that makes it, as the run makes its environments itself; {_GIVEN}"
     raise _refused(path, f"holds {value!r}; expected {expected}")
 
 
@@ -343,7 +344,7 @@ def _key(key: object, path: KeyPath) -> str:
     return key
 
 
-def _named(value: Any, path: KeyPath) -> str:
+def named(value: Any, path: KeyPath) -> str:
     """Name a class or function, so that other processes can import it; an object that merely can be called has none."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if module == "__main__":
@@ -353,7 +354,8 @@ def _named(value: Any, path: KeyPath) -> str:
     bound = getattr(value, "__self__", None)
     importable = name and module and "<" not in name and (bound is None or isinstance(bound, type | ModuleType))
     if not importable:
-        raise _refused(path, _not_importable(value, name, bound))
+        given = f"; {_GIVEN}" if path == ("environment", "factory") else ""
+        raise _refused(path, f"{_not_importable(value, name, bound)}{given}")
     return f"{module}:{name}"
 
 

@@ -98,6 +98,10 @@ class RunConfig(Sections):
         completed, inherited = merge_default_settings(plain)
         return check(cls, completed, locate).loaded(path, locate, (), inherited)
 
+    def rewritten(self, plain: Mapping[str, Any]) -> RunConfig:
+        """Return the configuration of other plain data, from the same file; raises as `from_plain`."""
+        return type(self).from_plain(plain, self._path, self._locate)
+
     def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
         """Set the file, the places of keys and the warnings of a configuration that is being loaded.
 

@@ -90,6 +90,9 @@ class RunResult:
 class RunOptions:
     """A caller's part in a run."""
 
+    environment: Any = None
+    """In place of what the configuration's `environment` names: an environment of Gymnasium or PettingZoo, a function
+    or class that makes one, a list of these for the instances, a vector environment, or an id (docs/python.md)."""
     stop: StopRequest | asyncio.Event | None = None
     """Stops the run cleanly when it is set: drain, checkpoint, export. An `asyncio.Event` is for its own loop alone."""
     on_progress: Callable[[ProgressSnapshot], object] | None = None
@@ -143,16 +146,25 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
         raise TypeError(f"no part of a run: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     try:
         with kept_surroundings(), kept_state():
-            loaded = config if isinstance(config, RunConfig) else load_config(config)
-            loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
-            with started_early(loaded):
-                return await _run(loaded, chosen, replace(options or RunOptions(), **parts))
+            options = replace(options or RunOptions(), **parts)
+            with _loaded(config, options.environment) as loaded:
+                loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
+                with started_early(loaded):
+                    return await _run(loaded, chosen, options)
     except Exception:
         raise
     except BaseException as error:  # code that is named in the configuration must not end its caller
         if not is_failure(error):
             raise
         raise RunFailed(describe_error(error)) from error
+
+
+def _loaded(config: Configuration, environment: Any) -> AbstractContextManager[RunConfig]:
+    if environment is None:
+        return nullcontext(config if isinstance(config, RunConfig) else load_config(config))
+    from headrace.pipeline.given_environment import given_to  # runs from files need none of it
+
+    return given_to(config, environment)
 
 
 async def _run(config: RunConfig, chosen: str, options: RunOptions) -> RunResult:

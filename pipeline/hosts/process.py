@@ -1,4 +1,4 @@
-"""Process hosts: a host in a process of its own, or learners in processes that they share, without fork or pickle.
+"""Process hosts: a host in a process of its own, or learners in processes that they share, without fork.
 
 The child is `python -m headrace.pipeline.hosts.child` (`child_process`); its plan, its control sockets and its links
 reach it with one msgpack message on its standard input. It ends when it has no work left, when main's end of the

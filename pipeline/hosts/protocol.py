@@ -15,8 +15,10 @@ from typing import Any, Protocol
 
 from headrace.config import RunConfig
 from headrace.config.tables import import_plugins, plugin_modules
+from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.queues.ends import Inlet, Outlet
+from headrace.stages.environments.given import carried, take_over
 
 
 class HostHandle(Protocol):
@@ -161,13 +163,17 @@ class HostPlan:
 
     plugins: Sequence[str] = field(default_factory=plugin_modules)
     """Modules that have added kinds to tables, which the configuration may name."""
+    given: Mapping[str, bytes] = field(default_factory=dict)
+    """For another process: what makes the environment that the run's caller gave as an object."""
 
     def to_plain(self) -> dict[str, Any]:
         """For msgpack."""
-        return asdict(self)
+        makes_environments = host_role(self.role).placed_as in ("actors", "evaluation")
+        return {**asdict(self), "given": carried(self.config) if makes_environments else {}}
 
     def load_config(self) -> RunConfig:
         """The run's configuration."""
+        take_over(self.given)
         import_plugins(self.plugins)
         return RunConfig.from_plain(self.config, Path(self.config_path) if self.config_path else None)
 

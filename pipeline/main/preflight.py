@@ -28,6 +28,7 @@ from headrace.pipeline.run_folder.checkpoint import CheckpointError, holds_check
 from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
 from headrace.pipeline.run_folder.names import check_behavior_name
 from headrace.queues.errors import StreamError
+from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.errors import StageError
 from headrace.surroundings import absolute
 
@@ -68,6 +69,8 @@ def _check_environment(config: RunConfig) -> None:
         raise RunError("\n".join(lacking))
     check = config.environment_kind.preflight
     try:
+        if config.environment is not None and is_given(config.environment.factory):
+            find_given(str(config.environment.factory))
         if check is not None:
             load_entry(check)(config)
     except StageError as error:

@@ -66,7 +66,7 @@ def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks:
     for which in ("actors", "learners"):
         if getattr(config.pipeline.hosts, which).is_auto("kind"):
             before = kept.get("pipeline", {}).get("hosts", {}).get(which, {}).get("kind")
-            config = _with_hosts(config, which, kind=before or ("process" if cores > 1 else "inline"))
+            config = with_hosts(config, which, kind=before or ("process" if cores > 1 else "inline"))
             chosen.append(which)
     kinds = {getattr(config.pipeline.hosts, which).kind for which in chosen}
     if kinds:
@@ -79,24 +79,24 @@ def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, rema
     """Choose `num_envs`."""
     section = config.environment
     if _has_player(config):
-        return _with_num_envs(config, 1)
+        return with_num_envs(config, 1)
     if (before := _instances(kept)) is not None:
         remarks.append(f"num_envs {before}, as before")
-        return _with_num_envs(config, before)
+        return with_num_envs(config, before)
     if section is None or config.environment_kind.apart:
         number = min(max(1, cores - 1), MOST_PROGRAMS)
         remarks.append(f"num_envs {number}, as there are {_cores(cores)}, one of them for learning")
-        return _with_num_envs(config, number)
+        return with_num_envs(config, number)
     most = _most_instances(config)
     counts = [2**power for power in range(most.bit_length()) if 2**power <= most]
     took = _measured(config, counts, GROWTH)
     if not took:
         remarks.append("num_envs 1, as the time of the environment's steps could not be measured")
-        return _with_num_envs(config, 1)
+        return with_num_envs(config, 1)
     best = max(count / (TICK_S + seconds) for count, seconds in took.items())
     number = next(count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best)
     remarks.append(f"num_envs {number}, which step in {took[number]:.2g} s ({_others(took, number)})")
-    return _with_num_envs(config, number)
+    return with_num_envs(config, number)
 
 
 def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
@@ -193,7 +193,8 @@ def _is_auto_section(config: RunConfig) -> bool:
     return config.environment is not None and config.environment.is_auto("num_envs")
 
 
-def _with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
+def with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
+    """Return the configuration with other hosts; evaluation is where actors are, unless it is said where."""
     hosts = config.pipeline.hosts
     changed = {which: getattr(hosts, which).model_copy(update=changes)}
     if which == "actors" and "kind" in changes and not hosts.evaluation._is_set("kind"):
@@ -202,7 +203,8 @@ def _with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
     return config.model_copy(update={"pipeline": config.pipeline.model_copy(update={"hosts": hosts})})
 
 
-def _with_num_envs(config: RunConfig, number: int) -> RunConfig:
+def with_num_envs(config: RunConfig, number: int) -> RunConfig:
+    """Return the configuration with this number of instances for each actor."""
     update: dict[str, Any] = {"env_settings": config.env_settings.model_copy(update={"num_envs": number})}
     if config.environment is not None:
         update["environment"] = config.environment.model_copy(update={"num_envs": number})
@@ -212,7 +214,7 @@ def _with_num_envs(config: RunConfig, number: int) -> RunConfig:
 def _shared(config: RunConfig, actors: int) -> RunConfig:
     assert config.environment is not None, "its instances are shared"
     share = config.environment.model_copy(update={"num_envs": config.environment.num_envs // actors})
-    return _with_hosts(config.model_copy(update={"environment": share}), "actors", replicas=actors)
+    return with_hosts(config.model_copy(update={"environment": share}), "actors", replicas=actors)
 
 
 def _divisors(whole: int, most: int) -> list[int]:

@@ -22,6 +22,7 @@ from headrace.pipeline.hosts.failures import how_it_ended
 from headrace.pipeline.hosts.last_words import RAISED, LastWords
 from headrace.pipeline.hosts.process_cleanup import new_mark, remove_folder_at_end, watch_host
 from headrace.queues.packing import pack, unpack
+from headrace.stages.environments.given import carried
 
 _GRACE_S = 60.0
 """After the time limit, at which the child writes its stack and ends, and for its start and its imports before."""
@@ -60,13 +61,14 @@ def call_in_subprocess(
         with_folder: True for a last argument, a folder for what it writes, which is removed whatever happens.
     """
     with _folder() as folder:
-        path = config.path
+        path, plain = config.path, config.to_plain()
         request = {
             "path": sys.path,
             "plugins": plugin_modules(),
+            "given": carried(plain),
             "folder": folder,
             "timeout_s": timeout_s,
-            "config": config.to_plain(),
+            "config": plain,
             "config_path": None if path is None else str(path),
             "function": function,
             "arguments": [*arguments, folder] if with_folder else arguments,

@@ -37,6 +37,7 @@ def _answer(descriptor: int, lifeline: HostLifeline) -> None:
     from headrace.config.tables import import_plugins
     from headrace.pipeline.common.process import follow_path_of_main, import_early
     from headrace.queues.packing import pack, unpack
+    from headrace.stages.environments.given import take_over
     from headrace.stages.errors import describe_error
     from headrace.surroundings import keep_surroundings
 
@@ -50,6 +51,7 @@ def _answer(descriptor: int, lifeline: HostLifeline) -> None:
     path = Path(request["config_path"]) if request["config_path"] else None
     try:
         import_plugins(request["plugins"])
+        take_over(request["given"])
         answer = load_entry(request["function"])(RunConfig.from_plain(request["config"], path), *request["arguments"])
     except BaseException as error:  # also a request to exit: nobody here made one
         written = {"error": describe_error(error)}

@@ -23,6 +23,7 @@ from headrace.config.environment_kinds import load_entry
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import preparing
 from headrace.stages.environments.action_repeat import RepeatingGroup
+from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.environments.protocol import EnvironmentGroup, settled
 from headrace.stages.environments.time_limit import Limited, LimitedGroup
 from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_fault, type_of
@@ -91,6 +92,8 @@ def make_group(
         check_window(request.settings.options, request.settings.num_envs)
     group = load_entry(request.config.environment_kind.group)(request)
     assert isinstance(group, EnvironmentGroup), f"{type(group).__name__} is no environment group"
+    if request.config.environment is not None and is_given(request.settings.factory):
+        find_given(request.settings.factory or "").lend_to(group)
     if film is not None:
         group = film(group)
     settings = request.config.environment
@@ -136,15 +139,31 @@ def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
         yield partial(find_wrapper, settings, index, config.source_folder)
 
 
-def find_factory(reference: str, folder: Path | None) -> Callable[..., Any]:
-    """Import what `environment.factory` names.
+def find_factory(reference: str, folder: Path | None, first: int = 0) -> Callable[..., Any]:
+    """Import what `environment.factory` names, or find what a caller of `run()` gave.
+
+    Args:
+        reference: the factory.
+        folder: the YAML's, whose modules are importable.
+        first: number of the first instance that is to be made.
 
     Raises:
         LoadError: if it can't be found, or can't be called.
     """
     with blaming("environment", "factory"):
+        if is_given(reference):
+            return find_given(reference).maker(first)
         expected = "something to call that makes an environment"
         return load_callable(reference, folder, "environment factory", expected)
+
+
+def factory_name(reference: str) -> str:
+    """Return what messages call the environment that a factory makes."""
+    return (
+        f"environment {reference.partition(':')[2]}, given to run(),"
+        if is_given(reference)
+        else (f"environment factory {reference!r}")
+    )
 
 
 def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[[], Any]]:
@@ -155,7 +174,7 @@ def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[
     """
     settings = request.settings
     assert settings.factory is not None, "the schema asks for an id or a factory"
-    make = find_factory(settings.factory, request.folder)
+    make = find_factory(settings.factory, request.folder, request.first_instance)
     offered = {"num_envs": settings.num_envs, "behavior": settings.behavior or ""}
     make = partial(make, **arguments_for(make, settings.options, offered, name))
     return call(make, name), make

@@ -49,7 +49,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
         wrapped = wrap(settings.max_episode_steps if singles else None)
         envs = make_vector(settings.id, settings.num_envs, settings.options, name, wrapped, singly)
     else:
-        name = f"environment factory {settings.factory!r}"
+        name = factory.factory_name(settings.factory or "")
         env, make = factory.call_factory(request, name)
         if isinstance(env, EnvironmentGroup):
             return factory.check_own_group(env, settings, name)

@@ -205,8 +205,8 @@ def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
     """
     settings, engine, first = request.settings, request.config.engine_settings, request.first_instance
     assert settings.factory is not None, "the schema asks for it"
-    name = f"environment factory {settings.factory!r}"
-    make = factory.find_factory(settings.factory, request.folder)
+    name = factory.factory_name(settings.factory)
+    make = factory.find_factory(settings.factory, request.folder, first)
     taken = factory.parameter_names(make)
     bridges = [SideChannelBridge(engine, None, first + index, request.seed) for index in range(settings.num_envs)]
     envs: list[Any] = []

@@ -71,7 +71,7 @@ def first_environment(request: factory.EnvironmentRequest) -> tuple[Any, Callabl
     """
     settings = request.settings
     if settings.id is None:
-        name = f"environment factory {settings.factory!r}"
+        name = factory.factory_name(settings.factory or "")
         return *factory.call_factory(request, name), name
     name = f"PettingZoo environment {settings.id!r}"
     with blaming("environment", "id"):

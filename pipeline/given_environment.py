@@ -1,0 +1,277 @@
+"""What callers of `run()` have as an environment: an id, an object, what makes one, or a list of these.
+
+What other processes can import is named in the configuration, as a YAML file would name it. All else is an object of
+this process (`headrace.stages.environments.given`): what makes environments goes to the run's own processes, and what
+can't is stepped in main.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config.environment_kinds import ENVIRONMENT_KINDS
+from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.load import Override, apply, named
+from headrace.config.yaml_reader import read_file
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.main.run_shape import with_hosts, with_num_envs
+from headrace.stages.environments.factory import arguments_for, call
+from headrace.stages.environments.given import GivenEnvironment, GivenObject, giving
+from headrace.stages.environments.pettingzoo.instances import api_of
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.errors import StageError, type_of
+from headrace.stages.loading import load_attribute
+
+log = logging.getLogger(__name__)
+
+_WHO = "run(environment=…)"
+_FUNCTION = "give a function that makes one"
+_VERSION = re.compile(r"[-_]v\d+$")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """An environment as its caller has it."""
+
+    makers: Sequence[Any]
+    """Objects, and what makes them; or alone an id, or a module."""
+    count: int | None = None
+    """How many instances they are; None: as many as are wanted."""
+
+
+@contextmanager
+def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
+    """Load a configuration for an environment that the caller has; the object is there as long as this lasts.
+
+    Args:
+        config: as for `run`; keys of its `environment` section that do not say what to make go with the object.
+        environment: as in `RunOptions`.
+
+    Raises:
+        ConfigError: if the configuration has mistakes.
+        RunError: if the environment is of no known kind, or can't be had as the configuration wants it.
+    """
+    told, written = _told(environment), _written(config)
+    first, section, behaviors = told.makers[0], written.get("environment") or {}, written.get("behaviors")
+    kind, sample = str(section.get("kind", "")), first
+    if callable(first) and not isinstance(first, type) and not _is_object(first) and not (kind and behaviors):
+        sample = _made_once(first, section.get("options") or {})
+    key = "id" if isinstance(first, str | ModuleType) else "factory"
+    if kind not in ENVIRONMENT_KINDS or key not in ENVIRONMENT_KINDS[kind].made_by:
+        kind = _kind_of(sample)
+    name = _name_of(sample)
+    values: dict[tuple[str, ...], Any] = {("environment", each): None for each in ("id", "factory")}
+    values["environment", "kind"] = kind
+    if not behaviors and not section.get("behavior") and "behavior" in ENVIRONMENT_KINDS[kind].keys:
+        values["behaviors", name] = {}
+    if not behaviors and "default_settings" not in written:
+        values["default_settings",] = {}
+    known = _importable(told)
+    if known is not None:
+        yield _loaded(config, {**values, ("environment", key): known})
+        return
+    given = GivenEnvironment([])
+    with giving(name, given) as reference:
+        loaded = _loaded(config, {**values, ("environment", "factory"): reference})
+        yield _arranged(loaded, told, given)
+
+
+def _told(environment: Any) -> _Told:
+    if _has(environment, "num_envs", "step_async", "env_method"):  # a VecEnv of Stable-Baselines3's
+        if hasattr(environment, "venv") or not hasattr(environment, "envs"):
+            raise RunError(
+                f"{_WHO}: {type_of(environment)} is not taken apart; give the list of functions that it was made "
+                "from. What VecNormalize does is a behaviour's network_settings.normalize, VecFrameStack is a wrapper "
+                "(gymnasium.wrappers.FrameStackObservation)"
+            )
+        environment = list(environment.envs)
+    makers = list(environment) if isinstance(environment, list | tuple) else [environment]
+    several = isinstance(environment, list | tuple)
+    for each in makers:
+        if not (callable(each) or _is_object(each) or (isinstance(each, str | ModuleType) and not several)):
+            raise RunError(
+                f"{_WHO}: expected an environment of Gymnasium or PettingZoo, a function that makes one, a list of "
+                f"these, or an id; got {type_of(each)}{' in the list' if several else ''}"
+            )
+    if not makers:
+        raise RunError(f"{_WHO}: the list is empty; expected an environment, or what makes one, for each instance")
+    return _Told(makers, len(makers) if several else None)
+
+
+def _written(config: Any) -> Mapping[str, Any]:
+    """Return what a configuration says, unchecked: whoever checks it names what is wrong."""
+    if isinstance(config, RunConfig):
+        return _plain_of(config)
+    data = config if isinstance(config, Mapping) else read_file(Path(config)).data
+    sections = data if isinstance(data, Mapping) else {}
+    return {key: value for key, value in sections.items() if key == "default_settings" or isinstance(value, Mapping)}
+
+
+def _plain_of(config: RunConfig) -> dict[str, Any]:
+    """Return a configuration as it was written: what is left to be chosen stays so."""
+    whole = config.to_plain()
+    plain = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    plain |= {key: whole[key] for key in ("behaviors", "default_settings") if whole[key]}
+    for key in ("environment", "env_settings"):
+        section = getattr(config, key)
+        if section is not None and section.is_auto("num_envs"):
+            plain.setdefault(key, {})["num_envs"] = "auto"
+    return plain
+
+
+def _loaded(config: Any, values: Mapping[tuple[str, ...], Any]) -> RunConfig:
+    overrides = [Override(_WHO, path, value) for path, value in values.items()]
+    if not isinstance(config, RunConfig):
+        return load_config(config, overrides)
+    return config.rewritten(apply(_plain_of(config), overrides)[0])
+
+
+def _importable(told: _Told) -> str | None:
+    """Return the name by which every process finds the environment; None if there is none."""
+    (maker, *others) = told.makers
+    if isinstance(maker, str):
+        return maker
+    if isinstance(maker, ModuleType):
+        return maker.__name__
+    if others or told.count or _is_object(maker) or getattr(maker, "__module__", None) == "__main__":
+        return None
+    try:
+        reference = named(maker, ("environment", "factory"))
+        return reference if load_attribute(reference, None, _WHO) is maker else None
+    except (ConfigError, StageError):
+        return None
+
+
+def _made_once(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """Make an environment, to see of what kind it is, and close it."""
+    what = f"{_WHO}: {_name_of(make)}"
+    try:
+        arguments = arguments_for(make, options, {"num_envs": 1, "behavior": ""}, what)
+        env = call(partial(make, **arguments), what)
+    except StageError as error:
+        raise RunError(str(error)) from error
+    if not _is_object(env):
+        raise RunError(f"{what} gave {type_of(env)}; expected an environment of Gymnasium or PettingZoo")
+    with closing(env):
+        return env
+
+
+def _kind_of(environment: Any) -> str:
+    if isinstance(environment, str | ModuleType):
+        is_module = isinstance(environment, ModuleType) or "." in environment
+        return "pettingzoo" if is_module else "gymnasium"
+    if _has(environment, "get_steps", "set_actions"):
+        return "mlagents"
+    own_group = not isinstance(environment, type) and isinstance(environment, EnvironmentGroup)
+    return "pettingzoo" if not own_group and api_of(environment) is not None else "gymnasium"
+
+
+def _name_of(environment: Any) -> str:
+    """Return how the behaviour of an environment with one kind of agents is called."""
+    if isinstance(environment, partial):
+        return _name_of(environment.func)
+    spec, metadata = getattr(environment, "spec", None), getattr(environment, "metadata", None)
+    name = environment if isinstance(environment, str) else getattr(environment, "__name__", "")
+    if _is_object(environment):
+        inner = type(getattr(environment, "unwrapped", environment)).__name__
+        name = getattr(spec, "id", None) or (metadata.get("name") if isinstance(metadata, Mapping) else None) or inner
+    last = re.split(r"[/:.]", _VERSION.sub("", name))[-1]
+    return re.sub(r"\W+", "_", last).strip("_") or "Agent"
+
+
+def _arranged(config: RunConfig, told: _Told, given: GivenEnvironment) -> RunConfig:
+    """Fill in what makes the instances, and see that the run has as many of them, where they can be."""
+    section, hosts = config.environment, config.pipeline.hosts
+    assert section is not None, "it was given"
+    asked = None if hosts.actors.is_auto("kind") else hosts.actors.kind
+    wants, actors = section.num_envs, 1 if hosts.actors.is_auto("replicas") else hosts.actors.replicas
+    count, stays = told.count, ""
+    for each in told.makers:
+        maker, why = _maker_of(each, in_main=asked == "inline" and wants * actors == 1)
+        given.makers.append(maker)
+        stays = stays or why
+    if _is_object(told.makers[0]) and not stays:
+        log.info(
+            "The environment is made again from the object's spec, as often as it is needed; what has been changed in "
+            "the object itself is not in it."
+        )
+    if isinstance(given.makers[0], GivenObject) and count is None:
+        count = getattr(told.makers[0], "num_envs", 1)
+    if count is not None and (
+        (wants != 1 and wants * actors != count and not section.is_auto("num_envs")) or count % actors
+    ):
+        raise RunError(
+            f"environment.num_envs: {wants}{f' for each of {actors} actors' if actors > 1 else ''} does not go with "
+            f"{_WHO}, which is {count}; leave it out, or {_FUNCTION}"
+        )
+    if count is not None:
+        config = with_num_envs(config, count // actors)
+    if not stays and asked != "inline":
+        try:
+            given.pickled()
+        except StageError as error:
+            stays = f"it can't go to another process: {error}"
+    return _in_main(config, stays) if stays else _apart(config)
+
+
+def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]:
+    """Return what makes an instance, and why it can't leave this process; empty if it can."""
+    if not _is_object(environment):
+        return environment, ""
+    import gymnasium
+
+    spec = getattr(environment, "spec", None)
+    if not isinstance(spec, gymnasium.envs.registration.EnvSpec) or not isinstance(environment, gymnasium.Env):
+        why = "the environment is an object, without a spec as gymnasium.make gives it"
+    elif lost := [each.name for each in spec.additional_wrappers if each.kwargs is None]:
+        why = (
+            "the environment is an object, and cannot be made again from its spec: its wrapper "
+            f"{lost[0]} does not derive from gymnasium.utils.RecordConstructorArgs"
+        )
+    elif in_main:
+        why = "pipeline.hosts.actors.kind is inline"
+    else:
+        return partial(gymnasium.make, spec), ""
+    return GivenObject(environment), why
+
+
+def _in_main(config: RunConfig, why: str) -> RunConfig:
+    """Let a run step the caller's object in main."""
+    hosts = config.pipeline.hosts
+    for which in ("actors", "evaluation") if config.evaluation is not None else ("actors",):
+        asked = getattr(hosts, which)
+        if asked.kind != "inline" and asked._is_set("kind"):
+            raise RunError(
+                f"pipeline.hosts.{which}.kind: '{asked.kind}' can't be had: {why}; {_FUNCTION}, or leave it out"
+            )
+    log.info("Environments are stepped in main: %s.", why)
+    return with_hosts(config, "actors", kind="inline")
+
+
+def _apart(config: RunConfig) -> RunConfig:
+    """Check that what makes environments goes to no other machine."""
+    for which, hosts in config.pipeline.hosts:
+        if which in ("actors", "evaluation") and hosts.kind is not None and HOST_KINDS[hosts.kind].on_ray:
+            raise RunError(
+                f"pipeline.hosts.{which}.kind: '{hosts.kind}' does not go with {_WHO}: an object is passed on to "
+                "processes of this machine alone; write a class or function at the top of a module, and its name in "
+                "environment.factory"
+            )
+    return config
+
+
+def _is_object(environment: Any) -> bool:
+    return _has(environment, "reset", "step") and not isinstance(environment, type | ModuleType)
+
+
+def _has(environment: Any, *names: str) -> bool:
+    return all(hasattr(environment, name) for name in names)

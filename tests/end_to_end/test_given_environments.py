@@ -1,0 +1,43 @@
+"""Runs whose environment is an object: in main and in processes, resumed, and refused where nobody gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import yaml
+from run_configs import INLINE, cartpole, changed
+
+from headrace import RunResult, load_config, run
+from headrace.pipeline.common.errors import RunError
+
+
+def given(folder: Path, environment: Any, *, steps: int = 600, **changes: Any) -> RunResult:
+    plain = changed(cartpole(behaviors__CartPole__max_steps=steps, **changes), {})
+    plain["environment"] = {"num_envs": 4}
+    plain["checkpoint_settings"] = {"results_dir": folder, "run_id": "run"}
+    return run(plain, environment=environment)
+
+
+@pytest.mark.lengthy
+def test_a_run_with_an_object_is_resumed_with_one_and_says_so_without(tmp_path):
+    first = given(tmp_path, lambda: gymnasium.make("CartPole-v1"), **INLINE)
+    file = first.folder / "configuration.yaml"
+    assert yaml.safe_load(file.read_text())["environment"]["factory"] == "headrace.given:CartPole"
+    again = load_config(file, ["checkpoint_settings.resume=true", "behaviors.CartPole.max_steps=1200"])
+    with pytest.raises(RunError, match=r"'headrace.given:CartPole': it was an object .*environment=…"):
+        run(again)
+    resumed = run(again, environment=lambda: gymnasium.make("CartPole-v1"))
+    assert resumed.behaviors["CartPole"].step >= 1200
+
+
+@pytest.mark.slow
+def test_closures_are_stepped_in_the_runs_own_processes(tmp_path):
+    lengths = [5, 6, 7, 8]
+    makers = [lambda steps=steps: gymnasium.make("CartPole-v1", max_episode_steps=steps) for steps in lengths]
+    result = given(tmp_path, makers, pipeline__hosts={"actors": {"kind": "process"}})
+    kept = yaml.safe_load((result.folder / "configuration.yaml").read_text())
+    assert kept["pipeline"]["hosts"]["actors"]["kind"] == "process"
+    assert result.behaviors["CartPole"].recent_return == pytest.approx(6.5, abs=0.5)

@@ -1,0 +1,174 @@
+"""What becomes of an environment that a caller of run() has: its kind, its behaviour's name, and where it is stepped."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from small_zoo import Crowd
+
+from headrace.config import ConfigError, RunConfig, load_config
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.given_environment import given_to
+from headrace.stages.environments.given import find_given
+from headrace.stages.errors import StageError
+
+BARE: dict[str, Any] = {"default_settings": {"max_steps": 7}}
+
+
+def make_pole(**options: Any) -> gymnasium.Env:
+    return gymnasium.make("CartPole-v1", **options)
+
+
+def make_crowd() -> Crowd:
+    return Crowd({"a_0": (0, 3, 1.0)})
+
+
+def own() -> gymnasium.Env:
+    """An object that gymnasium.make has not made."""
+    return gymnasium.make("CartPole-v1").unwrapped.__class__()
+
+
+class Bare(gymnasium.Wrapper):
+    """A wrapper that does not keep its arguments."""
+
+
+def arranged(config: Any, environment: Any) -> RunConfig:
+    with given_to(config, environment) as loaded:
+        return loaded
+
+
+def told(environment: Any, config: Any = BARE) -> tuple[Any, ...]:
+    """Kind, id or factory, behaviours, instances, and where they are stepped if it had to be chosen."""
+    loaded = arranged(config, environment)
+    section, actors = loaded.environment, loaded.pipeline.hosts.actors
+    assert section is not None
+    where = "" if actors.is_auto("kind") else actors.kind
+    return section.kind, section.id or section.factory, list(loaded.behaviors), section.num_envs, where
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ("CartPole-v1", ("gymnasium", "CartPole-v1", ["CartPole"], 1, "")),
+        ("ALE/Pong-v5", ("gymnasium", "ALE/Pong-v5", ["Pong"], 1, "")),
+        ("mpe2.simple_tag_v3", ("pettingzoo", "mpe2.simple_tag_v3", ["simple_tag"], 1, "")),
+        (lambda: make_pole(), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
+        (partial(make_pole, render_mode=None), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
+        ([lambda: make_pole(), make_pole], ("gymnasium", "headrace.given:CartPole", ["CartPole"], 2, "")),
+        (make_pole(), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
+        ([make_pole(), make_pole()], ("gymnasium", "headrace.given:CartPole", ["CartPole"], 2, "")),
+        (own(), ("gymnasium", "headrace.given:CartPoleEnv", ["CartPoleEnv"], 1, "inline")),
+        (Bare(make_pole()), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "inline")),
+        (gymnasium.make_vec("CartPole-v1", 3), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 3, "inline")),
+        (SimpleNamespace(num_envs=2, step_async=0, env_method=0, envs=[own(), own()]),
+         ("gymnasium", "headrace.given:CartPoleEnv", ["CartPoleEnv"], 2, "inline")),
+        (make_crowd(), ("pettingzoo", "headrace.given:Crowd", ["Crowd"], 1, "inline")),
+        (lambda: make_crowd(), ("pettingzoo", "headrace.given:Crowd", ["Crowd"], 1, "")),
+    ],
+)  # fmt: skip
+def test_everything_that_users_have_is_told_by_what_it_is(environment, expected):
+    assert told(environment) == expected
+
+
+def test_what_can_be_imported_by_its_name_is_named_and_not_sent():
+    assert told(CartPoleEnv)[1:3] == (
+        "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
+        ["CartPoleEnv"],
+    )
+
+
+def test_what_a_configuration_says_beside_the_object_stays(tmp_path):
+    (tmp_path / "own.yaml").write_text(
+        "environment: {kind: gymnasium, id: Pendulum-v1, num_envs: 4, max_episode_steps: 9}\n"
+        "behaviors: {Pole: {max_steps: 70}}\n"
+    )
+    file = tmp_path / "own.yaml"
+    for config in (file, load_config(file)):
+        loaded = arranged(config, lambda: 1 / 0)  # its kind and its behaviour are known: none is made before the run
+        assert loaded.environment is not None
+        assert (loaded.environment.num_envs, loaded.environment.max_episode_steps) == (4, 9)
+        assert (loaded.environment.id, loaded.environment.behavior) == (None, "Pole")
+        assert loaded.pipeline.hosts.actors.is_auto("kind")
+    assert loaded.source_folder == tmp_path.resolve()
+
+
+def test_an_empty_configuration_learns_with_the_defaults():
+    assert arranged({}, "CartPole-v1").behaviors["CartPole"].trainer_type == "ppo"
+
+
+def test_objects_are_found_while_the_run_lasts():
+    with given_to(BARE, own()) as loaded:
+        assert loaded.environment is not None
+        reference = str(loaded.environment.factory)
+        assert find_given(reference)
+    with pytest.raises(StageError, match="give it again"):
+        find_given(reference)
+
+
+def test_an_object_that_is_stepped_in_main_and_one_that_is_made_again_are_said(caplog):
+    caplog.set_level(logging.INFO, "headrace.pipeline.given_environment")
+    arranged(BARE, Bare(make_pole()))
+    assert (
+        "stepped in main: the environment is an object, and cannot be made again from its spec: its wrapper Bare"
+        in (caplog.text)
+    )
+    arranged(BARE, make_pole())
+    assert "made again from the object's spec, as often as it is needed" in caplog.text
+
+
+def test_an_object_itself_is_stepped_where_actors_are_to_be_inline_and_it_alone_is_wanted():
+    env = make_pole()
+    config = {**BARE, "pipeline": {"hosts": {"actors": {"kind": "inline"}}}}
+    with given_to(config, env) as loaded:
+        assert loaded.environment is not None
+        assert find_given(str(loaded.environment.factory)).maker(0)() is env
+
+
+def test_what_can_go_to_no_other_process_is_stepped_in_main(caplog):
+    caplog.set_level(logging.INFO, "headrace.pipeline.given_environment")
+    lock = threading.Lock()
+    assert told(lambda: (make_pole(), lock)[0])[4] == "inline"
+    assert "can't go to another process: TypeError: cannot pickle '_thread.lock' object" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "sections", "message"),
+    [
+        (5, {}, r"run\(environment=…\): expected an environment of Gymnasium or PettingZoo, .*; got an int"),
+        ([], {}, "the list is empty"),
+        (["CartPole-v1"], {}, "got a str in the list"),
+        (lambda: 5, {}, "lambda gave an int; expected an environment"),
+        (lambda: 1 / 0, {}, "lambda raised ZeroDivisionError"),
+        (make_pole, {"environment": {"kind": "gymnasium", "options": {}}, "behaviours": {}}, "behaviours"),
+        (own(), {"environment": {"kind": "gymnasium", "num_envs": 4}}, "num_envs: 4 does not go with"),
+        ([own, own], {"pipeline": {"hosts": {"actors": {"replicas": 3}}}}, "which is 2"),
+        (own(), {"pipeline": {"hosts": {"actors": {"kind": "process"}}}}, "'process' can't be had: the environment is"),
+        (lambda: own(), {"pipeline": {"hosts": {"actors": {"kind": "ray"}}}}, "'ray' does not go with run"),
+        (SimpleNamespace(num_envs=2, step_async=0, env_method=0, envs=[], venv=1), {}, "network_settings.normalize"),
+        (SimpleNamespace(num_envs=2, step_async=0, env_method=0), {}, "give the list of functions"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_is_refused_by_name(environment, sections, message):
+    with pytest.raises((ConfigError, RunError), match=message):
+        arranged({**BARE, **sections}, environment)
+
+
+def test_a_list_is_shared_by_actors():
+    loaded = arranged({**BARE, "pipeline": {"hosts": {"actors": {"replicas": 2}}}}, [lambda: make_pole()] * 4)
+    assert loaded.environment is not None
+    assert loaded.environment.num_envs == 2
+
+
+def test_a_function_of_the_script_is_sent_and_the_script_is_not_imported(monkeypatch):
+    monkeypatch.setitem(make_pole.__globals__, "__name__", "__main__")
+    monkeypatch.setattr(make_pole, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "make_pole", make_pole, raising=False)
+    assert told(make_pole)[1] == "headrace.given:CartPole"

@@ -1,0 +1,89 @@
+"""Environments as objects: which of them leave their process, and who may have one."""
+
+from __future__ import annotations
+
+import threading
+
+import gymnasium
+import pytest
+from environment_requests import request_of
+
+from headrace.config import EnvironmentSettings
+from headrace.queues.packing import pack, unpack
+from headrace.stages.environments import given
+from headrace.stages.environments.factory import call_factory, make_group
+from headrace.stages.environments.given import GivenEnvironment, GivenObject, carried, find_given, giving, take_over
+from headrace.stages.errors import LoadError, StageError
+
+
+def cartpole() -> gymnasium.Env:
+    return gymnasium.make("CartPole-v1")
+
+
+def settings(reference: str, num_envs: int = 1) -> EnvironmentSettings:
+    return EnvironmentSettings(kind="gymnasium", factory=reference, num_envs=num_envs, behavior="Pole")
+
+
+def test_a_closure_is_the_same_in_a_process_that_got_it_as_it_started(monkeypatch):
+    gravity = 3.5
+    with giving("<lambda>", GivenEnvironment([lambda: gymnasium.make("Pendulum-v1", g=gravity)])) as reference:
+        assert reference == "headrace.given:lambda"
+        sent = unpack(pack(carried({"environment": {"factory": reference}})))
+    monkeypatch.setattr(given, "_given", {})
+    take_over(sent)
+    assert find_given(reference).maker(0)().unwrapped.g == 3.5
+
+
+def test_nothing_is_sent_for_a_factory_that_has_a_name():
+    assert carried({"environment": {"factory": "my_env:MyEnv"}}) == carried({"environment": None}) == carried({}) == {}
+
+
+def test_two_runs_at_once_give_different_objects_of_one_name():
+    with giving("make", GivenEnvironment([cartpole])) as one, giving("make", GivenEnvironment([cartpole])) as other:
+        assert (one, other) == ("headrace.given:make", "headrace.given:make_2")
+
+
+def test_what_is_no_longer_given_is_refused_with_what_to_do():
+    with giving("make", GivenEnvironment([cartpole])) as reference:
+        pass
+    with pytest.raises(LoadError, match=r"'headrace.given:make': it was an object .* run\('<run folder>/configuration"):
+        find_given(reference)
+
+
+def test_what_cannot_be_pickled_is_named():
+    lock = threading.Lock()
+    with pytest.raises(StageError, match="cannot pickle '_thread.lock' object"):
+        GivenEnvironment([lambda: lock]).pickled()
+    with pytest.raises(StageError, match="an environment object can't go to another process"):
+        GivenEnvironment([GivenObject(cartpole())]).pickled()
+
+
+def test_bytes_that_are_of_no_use_here_are_named(monkeypatch):
+    monkeypatch.setattr(given, "_given", {})
+    take_over({"headrace.given:x": b"cno_such_module\nthing\n."})
+    with pytest.raises(LoadError, match="can't be used in another process: ModuleNotFoundError: .*no_such_module"):
+        find_given("headrace.given:x")
+
+
+def test_each_instance_has_the_maker_of_its_number_over_all_actors():
+    makers = [lambda number=number: number for number in range(4)]
+    with giving("make", GivenEnvironment(makers)) as reference:
+        first, second = (call_factory(request_of(settings(reference, 2), replica=replica), "it") for replica in (0, 1))
+    assert (first[0], first[1]()) == (0, 1)
+    assert (second[0], second[1]()) == (2, 3)
+
+
+def test_an_object_stays_open_and_one_group_at_a_time_has_it():
+    closed: list[str] = []
+
+    class Told(gymnasium.Wrapper):
+        def close(self) -> None:
+            closed.append("closed")
+
+    with giving("Told", GivenEnvironment([GivenObject(Told(cartpole()))])) as reference:
+        group = make_group(request_of(settings(reference)))
+        with pytest.raises(StageError, match="is one object, and this run needs another one beside it"):
+            make_group(request_of(settings(reference)))
+        group.close()
+        make_group(request_of(settings(reference))).close()
+    assert not closed
