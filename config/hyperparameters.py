@@ -129,6 +129,9 @@ class OnPolicyHyperparameters(Hyperparameters):
         "any more; `false`: around the policy that acted, as ML-Agents does. Not in ML-Agents.",
     )
 
+    value_coefficient: Float = Field(
+        0.5, ge=0, description="Weight of the value loss (c₁ of the paper's eq. 9). Not in ML-Agents (which has this)."
+    )
     reward_normalization: Flag = reward_normalization_field()
 
     @property

@@ -53,6 +53,7 @@ OURS: dict[str, Any] = {
         "adam_epsilon": 1e-8,
         "ratio_per_dimension": False,
         "decoupled": True,
+        "value_coefficient": 0.5,
         "reward_normalization": False,
     },
     "network_settings": {

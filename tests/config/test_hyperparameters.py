@@ -54,6 +54,7 @@ POCA_OF_OURS = {
     "adam_epsilon": 1e-8,
     "ratio_per_dimension": False,
     "decoupled": True,
+    "value_coefficient": 0.5,
     "reward_normalization": False,
 }
 

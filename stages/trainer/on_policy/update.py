@@ -38,9 +38,6 @@ from headrace.stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatc
 from headrace.stages.trainer.on_policy.values import change_of, measured
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
-VALUE_COEFFICIENT = 0.5
-"""Weight of the value loss, c₁ of eq. 9, as in ML-Agents."""
-
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
@@ -109,8 +106,8 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
     names: ClassVar[tuple[str, ...]]
     """The results of `losses`, for messages: first the policy loss, then the value loss, last the entropy."""
-    weights: ClassVar[tuple[float, ...]]
-    """Weights of all of them but the entropy."""
+    of_value: ClassVar[tuple[float, ...]] = (1.0,)
+    """The weights of the losses behind the policy's, but for the entropy, in units of `value_coefficient`."""
     measures: ClassVar[tuple[str, ...]] = ()
     """Further results of `losses`, behind the entropy, that are only reported: statistics `Policy/<name>`."""
 
@@ -242,7 +239,8 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
     def loss_weights(self, coefficients: Coefficients) -> Tensor:
         """Weights of the losses; none for the entropy without a bonus, which saves its backward pass."""
-        numbers = [*self.weights, -coefficients.beta] if coefficients.beta else [*self.weights]
+        numbers = [1.0, *(self.settings.value_coefficient * each for each in self.of_value)]
+        numbers += [-coefficients.beta] if coefficients.beta else []
         return torch.tensor(numbers, device=self.network.values.device)
 
     def log_probs_and_entropy(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
@@ -308,7 +306,6 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
     """Trains an actor and a critic that values single agents; arguments as of `OnPolicyUpdate`."""
 
     names = ("policy loss", "value loss", "entropy")
-    weights = (1.0, VALUE_COEFFICIENT)
     network: ActorCriticNetwork
 
     def heads(self, inputs: Inputs) -> Tensor:

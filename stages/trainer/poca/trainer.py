@@ -28,7 +28,6 @@ from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.on_policy.signals import BufferTransitions
 from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer, Outcome, Prepared
 from headrace.stages.trainer.on_policy.update import (
-    VALUE_COEFFICIENT,
     Coefficients,
     OnPolicyUpdate,
     clipped_policy_loss,
@@ -214,7 +213,7 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
     """Trains an actor and a critic of whole groups; arguments as of `OnPolicyUpdate`."""
 
     names = ("policy loss", "value loss", "baseline loss", "entropy")
-    weights = (1.0, VALUE_COEFFICIENT, VALUE_COEFFICIENT * BASELINE_COEFFICIENT)
+    of_value = (1.0, BASELINE_COEFFICIENT)
     network: GroupActorCritic
 
     def heads(self, inputs: Inputs) -> Tensor:

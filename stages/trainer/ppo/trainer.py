@@ -36,7 +36,6 @@ from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, Sequ
 from headrace.stages.trainer.on_policy.signals import BufferTransitions
 from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer, Outcome, Prepared
 from headrace.stages.trainer.on_policy.update import (
-    VALUE_COEFFICIENT,
     Coefficients,
     OnPolicyUpdate,
     PPOUpdate,
@@ -213,7 +212,7 @@ class PPOByHand:
             policy, entropy, log_ratios = self._surrogate(
                 network.heads, rows, coefficients, batch.share, network.of_heads
             )
-            weight = VALUE_COEFFICIENT * batch.share
+            weight = self._update.settings.value_coefficient * batch.share
             value = value_loss_by_hand(network.values, rows.returns, weight, network.of_values)
             network.backward()
         self._update.ratios = torch.from_numpy(log_ratios.T)

@@ -42,6 +42,7 @@ CASES = st.fixed_dictionaries(
         "rows": st.integers(1, 12),
         "expected_rows": st.sampled_from([0, 10**6]),
         "beta": st.sampled_from([0.0, 0.01, 1.0]),
+        "value_coefficient": st.sampled_from([0.0, 0.5, 2.0]),
         "share": st.sampled_from([None, 0.375]),
         "seed": st.integers(0, 10**6),
     }
@@ -90,7 +91,10 @@ def ppo_of(case, design: PolicyDesign, random: np.random.Generator, replicas: Re
     spec, per_dimension = design.spec, case["per_dimension"]
     network = ActorCritic(design, case["signals"], case["shared"], random)
     settings = PPOHyperparameters(
-        ratio_per_dimension=per_dimension, batch_size=max(1, case["expected_rows"]), buffer_size=10**6
+        value_coefficient=case["value_coefficient"],
+        ratio_per_dimension=per_dimension,
+        batch_size=max(1, case["expected_rows"]),
+        buffer_size=10**6,
     )
     update = PPOUpdate(network, spec, settings, replicas)
     update.find_gradients = PPOByHand(update, network, spec.actions)
@@ -103,7 +107,10 @@ def poca_of(case, design: PolicyDesign, random: np.random.Generator, replicas: R
     network = GroupActorCritic(design, case["signals"], random)
     assert network.tower is not None
     settings = POCAHyperparameters(
-        ratio_per_dimension=per_dimension, batch_size=max(1, case["expected_rows"]), buffer_size=10**6
+        value_coefficient=case["value_coefficient"],
+        ratio_per_dimension=per_dimension,
+        batch_size=max(1, case["expected_rows"]),
+        buffer_size=10**6,
     )
     update = POCAUpdate(network, spec, settings, replicas)
     update.find_gradients = POCAByHand(update, network.tower, spec.actions)
