@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.config.legacy import ConvertedDocument
 
 _CONVERTED = "# Written by run-pipeline --convert. It learns as the old file did.\n"
+_OF_AN_ENTRY = "# Written by run-pipeline --convert.\n"
 _RESUME_YIELDS = Finding(
     ("checkpoint_settings", "resume"), "has no effect, because initialize_from was set on the command line"
 )
@@ -78,25 +79,42 @@ class ConvertedFile:
     """The YAML; the file's own text if nothing had to be converted."""
     warnings: tuple[str, ...]
     """Warnings about what was converted, and others that its writer should know."""
+    left_out: tuple[str, ...] = ()
+    """What has no place in it, so that the run learns otherwise."""
 
 
 def convert(
-    path: Path | str, curriculum: Path | str | None = None, sampler: Path | str | None = None, lesson: int = 0
+    path: Path | str,
+    curriculum: Path | str | None = None,
+    sampler: Path | str | None = None,
+    lesson: int = 0,
+    *,
+    env_id: str | None = None,
+    algorithm: str | None = None,
 ) -> ConvertedFile:
-    """Convert a file of any version of ML-Agents to today's form.
+    """Convert a file of any version of ML-Agents to today's form, or an entry of rl-baselines3-zoo to a run.
 
     Args:
         path: the YAML file.
         curriculum: old lessons to put into it: a file, or a folder with one for each behaviour.
         sampler: a file of old samplers to put into it.
         lesson: the lesson that all curricula are to begin with, from 0.
+        env_id: the environment whose entry is meant, in a file of the zoo.
+        algorithm: `ppo` or `sac`, for an entry; None: as the file's name or keys say.
 
     Raises:
         ConfigError: with every mistake in the files, but for what only a run refuses, which is a warning.
     """
-    from headrace.config.legacy import as_yaml
+    from headrace.config.legacy import ConvertedDocument, as_yaml
+    from headrace.config.legacy.rl_zoo import EntryRequest, convert_entry, is_rl_zoo
 
-    modern = _read(path, curriculum, sampler, lesson)
+    document = read_file(Path(path))
+    if env_id is not None or algorithm is not None or is_rl_zoo(document):
+        entry = convert_entry(document, EntryRequest(env_id, algorithm))
+        warnings = _check(ConvertedDocument(entry.document, entry.notes, entry.data), (), complete=False).warnings
+        text = as_yaml(entry.data, entry.notes.comments)
+        return ConvertedFile(f"{_OF_AN_ENTRY}{entry.header}{text}", warnings, entry.left_out)
+    modern = _modern(document, curriculum, sampler, lesson)
     warnings = _check(modern, (), complete=False, model=_Converted).warnings
     if modern.unchanged and not modern.document.tagged:
         return ConvertedFile(Path(path).read_text(encoding="utf-8-sig"), warnings)
@@ -106,11 +124,20 @@ def convert(
 def _read(
     path: Path | str | None, curriculum: Path | str | None, sampler: Path | str | None, lesson: int
 ) -> ConvertedDocument:
-    from headrace.config.legacy import (
-        convert_document,  # hosts, whose configuration comes from main, import none of this
-    )
-
     document = read_text("default_settings: {}", "") if path is None else read_file(Path(path))
+    return _modern(document, curriculum, sampler, lesson)
+
+
+def _modern(
+    document: Document, curriculum: Path | str | None, sampler: Path | str | None, lesson: int
+) -> ConvertedDocument:
+    # Hosts, whose configuration comes from main, import none of this.
+    from headrace.config.legacy import convert_document
+    from headrace.config.legacy.rl_zoo import HOW, is_rl_zoo
+
+    if is_rl_zoo(document):
+        message = f"is a file of rl-baselines3-zoo, of which one entry makes a run: '{HOW}' writes it"
+        raise ConfigError([Mistake(document.name, None, "", message)])
     _expect_map(document)
     return convert_document(
         document,

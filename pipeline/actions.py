@@ -52,7 +52,9 @@ def follow(arguments: Sequence[str] | None) -> int:
         if args.serve:
             return _serve(args)
         if args.convert is not None:
-            return _convert(args.convert, request)
+            return _convert(args, request)
+        if args.id is not None or args.algo is not None:
+            raise CommandError("--id and --algo go with --convert, which reads an entry of rl-baselines3-zoo by them")
         config = load_config(request.config, request.overrides, complete=not args.validate, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
@@ -105,11 +107,14 @@ def _say(level: str, text: str) -> None:
     complain(indent(text.rstrip(), f"[{level}] ", lambda line: True))
 
 
-def _convert(old: str, request: Request) -> int:
-    converted = convert(old, **request.old_files)
+def _convert(args: Namespace, request: Request) -> int:
+    """Print a converted file; return 1 if something of it has no place, so that it learns otherwise."""
+    if request.old_files and (args.id is not None or args.algo is not None):
+        return _refuse("--id and --algo go with a file of rl-baselines3-zoo, which has no lessons")
+    converted = convert(args.convert, **request.old_files, env_id=args.id, algorithm=args.algo)
     _warn(converted.warnings)
     print(converted.text, end="")
-    return 0
+    return 1 if converted.left_out else 0
 
 
 def _export_onnx(run_folder: Path, request: Request) -> int:

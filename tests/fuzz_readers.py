@@ -30,7 +30,9 @@ from fuzz_games import (
     read_godot_message,
     read_open_message,
     read_recorded,
+    read_rl_zoo_file,
     read_rllib_file,
+    rl_zoo_files,
     rllib_files,
 )
 from google.protobuf.message import DecodeError
@@ -506,4 +508,5 @@ READERS = (
     Reader("demos of Godot", godot_demos, read_recorded, (StageError,)),
     Reader("open protocol", open_messages, read_open_message, (MessageError,)),
     Reader("yaml of rllib", rllib_files, read_rllib_file, (ConfigError,)),
+    Reader("yaml of rl-zoo", rl_zoo_files, read_rl_zoo_file, (ConfigError,), share=0.2),
 )

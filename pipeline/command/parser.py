@@ -111,8 +111,11 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
         "--convert",
         metavar="OLD",
         type=user_path,
-        help="print a file of an older version of ML-Agents in today's form; run nothing",
+        help="print a file of an older version of ML-Agents in today's form, or an entry of rl-baselines3-zoo (--id) "
+        "as a run; run nothing",
     )
+    add("--id", metavar="ENV", help="with --convert: the environment whose entry of rl-baselines3-zoo is meant")
+    add("--algo", metavar="NAME", help="with --convert: its algorithm, ppo or sac, where the file's name tells none")
     add(
         "-v",
         "--verbose",

@@ -274,6 +274,37 @@ def test_an_old_file_that_can_not_be_converted_is_a_mistake(tmp_path, capsys):
     assert (shown.out, "there is no such file" in shown.err) == ("", True)
 
 
+def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_status_of_its_own(tmp_path, capsys):
+    path = tmp_path / "sac.yml"
+    path.write_text("Own-v0: {n_timesteps: 9000}\nHard-v0: {n_timesteps: 9000, use_sde: true}\n", encoding="utf-8")
+    assert main(["--convert", str(path), "--id", "Own-v0"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["behaviors"]["Own"]["trainer_type"] == "sac"
+    assert main(["--convert", str(path), "--id", "Hard-v0"]) == 1
+    shown = capsys.readouterr()
+    assert yaml.safe_load(shown.out)["behaviors"]["Hard"]["trainer_type"] == "sac"
+    assert "sac.yml:2: use_sde: true: has no place" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--convert", "FILE"], "name the environment, as in 'run-pipeline --convert"),
+        (["FILE", "--validate"], "is a file of rl-baselines3-zoo, of which one entry makes a run"),
+        (["FILE", "--id", "Own-v0"], "--id and --algo go with --convert"),
+        (
+            ["--convert", "FILE", "--id", "Own-v0", "--lesson", "1"],
+            "--id and --algo go with a file of rl-baselines3-zoo",
+        ),
+    ],
+)
+def test_an_entry_that_is_not_asked_for_as_it_must_be_is_refused(arguments, message, tmp_path, capsys):
+    path = tmp_path / "sac.yml"
+    path.write_text("Own-v0: {n_timesteps: 9000}\n", encoding="utf-8")
+    assert main([str(path) if word == "FILE" else word for word in arguments]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, message in shown.err) == ("", True)
+
+
 def test_old_lessons_may_come_beside_an_old_file(tmp_path, capsys):
     file, lessons = tmp_path / "old.yaml", tmp_path / "lessons.yaml"
     file.write_text("Ball: {trainer: ppo, batch_size: 64, buffer_size: 640}\n", encoding="utf-8")

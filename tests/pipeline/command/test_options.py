@@ -76,7 +76,7 @@ NO_KEYS = {
     "--plot-file",
     "--verbose",
 }
-NO_KEYS |= {"--tournament", "--serve", "--listen", "--allow-origin"}
+NO_KEYS |= {"--id", "--algo", "--tournament", "--serve", "--listen", "--allow-origin"}
 
 
 def value_at(config: RunConfig, path: str) -> object:

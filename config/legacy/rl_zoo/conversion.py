@@ -1,0 +1,195 @@
+"""The conversion of an entry: its hyperparameters, by the table, and what is made of several keys at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.config.errors import ConfigError, Mistake
+from headrace.config.legacy.old_values import Notes, integral
+from headrace.config.legacy.rl_zoo import keys
+from headrace.config.legacy.rl_zoo.entries import Entry, EntryRequest, NoEntryError, find_entry
+from headrace.config.legacy.rl_zoo.surroundings import convert_environment
+from headrace.config.legacy.rl_zoo.writing import Given, Writing, in_words
+from headrace.config.yaml_reader import Document
+
+_SUMMARIES = 20
+_DEFAULT_STEPS = 1_000_000
+_ENVIRONMENT = ("env_wrapper", "env_kwargs", "frame_stack", "monitor_kwargs", "vec_env_wrapper", "callback")
+_SEPARATELY = (*_ENVIRONMENT, "n_envs", "n_timesteps", "policy", "policy_kwargs", "normalize")
+_OF_PPO, _OF_SAC = ("n_steps", "batch_size"), ("train_freq", "gradient_steps")
+_POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
+_PICTURES = 512
+"""Features that Stable-Baselines3's NatureCNN makes of a picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedEntry:
+    """A run made of an entry."""
+
+    document: Document
+    data: dict[str, Any]
+    notes: Notes
+    header: str
+    """Comment lines for the top of the file."""
+    left_out: tuple[str, ...]
+    """What has no place, with the reason."""
+
+
+def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
+    """Convert the entry that was asked for; a list of what has no place goes with it.
+
+    Raises:
+        ConfigError: if no entry, or no algorithm, can be told.
+    """
+    document = document.last_of_repeated()
+    try:
+        entry = find_entry(document, asked)
+    except NoEntryError as error:
+        raise ConfigError([Mistake(document.name, None, "", str(error))]) from None
+    notes = Notes()
+    behavior = re.sub(r"-v\d+$", "", re.split("[:/]", entry.env_id)[-1]) or entry.env_id
+    writing = Writing(notes, behavior, entry.whole)
+    given = {key: Given(key, old.value, old) for key, old in entry.values.items()}
+    convert_environment(entry, writing, given)
+    writing.own.put("trainer_type", entry.algorithm, entry.whole)
+    (_convert_ppo if entry.algorithm == "ppo" else _convert_sac)(writing, given)
+    _convert_ends(writing, given)
+    writing.top.put_at(("behaviors", behavior), writing.own.data, entry.whole)
+    if entry.algorithm == "ppo":
+        alike = "as there; without this key actors may collect while the trainer learns"
+        writing.top.put("pipeline.max_policy_lag", 0, entry.whole, alike)
+    writing.top.put("checkpoint_settings.run_id", f"{behavior}-{entry.algorithm}", entry.whole)
+    if entry.name and entry.name != entry.env_id:
+        notes.warn(entry.whole, "--id", f"{entry.env_id} has no entry; that of '{entry.name}' is converted")
+    return ConvertedEntry(document, writing.top.data, notes, _header(entry, writing), tuple(writing.left_out))
+
+
+def _header(entry: Entry, writing: Writing) -> str:
+    name = f"the entry '{in_words(entry.name)}'" if entry.name else "an entry"
+    lines = [f"{entry.algorithm.upper()} for {in_words(entry.env_id)}, by {name} of rl-baselines3-zoo"]
+    lines += ["Beside each key stands theirs, with its value where that is written otherwise here"]
+    for title, parts in (
+        ("Without a place here, so what is learned differs:", writing.left_out),
+        ("Done otherwise, where the entry leaves Stable-Baselines3's default:", writing.otherwise),
+        ("Without effect on what is learned:", writing.idle),
+    ):
+        lines += [title, *(f"  {part}" for part in dict.fromkeys(parts))] if parts else []
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _convert_ppo(writing: Writing, given: Mapping[str, Given]) -> None:
+    envs = _number(writing, given, "n_envs", 1)
+    steps, batch = _number(writing, given, "n_steps", 2048), _number(writing, given, "batch_size", 64)
+    rollout = steps.value * envs.value
+    least = min(batch.value, rollout)
+    less = f"{batch}, of which a rollout of n_steps × n_envs has {rollout}" if least < batch.value else ""
+    writing.put("hyperparameters.batch_size", least, batch, less)
+    writing.put("hyperparameters.buffer_size", rollout, steps, f"{steps} × {envs}")
+    writing.settle(keys.PPO, _without(given, (*_SEPARATELY, *_OF_PPO)), {})
+    _convert_policy(writing, given, keys.PPO_POLICY)
+    _convert_normalize(writing, given, keys.PPO_NORMALIZE)
+    writing.put("time_horizon", steps.value, steps)
+
+
+def _convert_sac(writing: Writing, given: Mapping[str, Given]) -> None:
+    _convert_frequencies(writing, given)
+    writing.settle(keys.SAC, _without(given, (*_SEPARATELY, *_OF_SAC)), {})
+    _convert_policy(writing, given, keys.SAC_POLICY)
+    _convert_normalize(writing, given, keys.SAC_NORMALIZE)
+
+
+def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
+    """Convert train_freq, which counts steps of all environments at once, or episodes, and gradient_steps."""
+    freq = given.get("train_freq") or writing.default("train_freq", 1)
+    updates = given.get("gradient_steps") or writing.default("gradient_steps", 1)
+    every, unit = freq.value if isinstance(freq.value, list) and len(freq.value) == 2 else (freq.value, "step")
+    each = updates.value
+    if unit not in ("step", "episode") or not (_is_count(every) and every > 0 and _is_count(each) and each >= -1):
+        writing.wrong(freq, f"'{freq}' and '{updates}' do not fit; expected whole numbers, or [1, episode]")
+        return
+    if unit == "episode":
+        writing.put("hyperparameters.update_at", "episode_end", freq)
+        if every != 1:
+            writing.leave_out(freq, "updates are made after each episode")
+        if each != -1:
+            writing.leave_out(updates, "an episode has as many updates as steps")
+        writing.put("hyperparameters.steps_per_update", 1, updates)
+    elif each == 0:
+        writing.leave_out(updates, "an update is made at each step")
+    else:
+        steps = every * _number(writing, given, "n_envs", 1).value
+        comment = "" if every == 1 else f"{freq}, {updates}: as many updates, spread over the steps"
+        writing.put("hyperparameters.steps_per_update", integral(steps / each) if each > 0 else 1, updates, comment)
+
+
+def _convert_policy(writing: Writing, given: Mapping[str, Given], table: Mapping[str, keys.Key]) -> None:
+    policy = given.get("policy") or writing.default("policy", "MlpPolicy")
+    arguments = writing.expression(given["policy_kwargs"]) if "policy_kwargs" in given else {}
+    if policy.value not in _POLICIES:
+        writing.leave_out(policy, "only Stable-Baselines3's own policies are known; see network_settings.network")
+    if policy.value == "CnnPolicy":
+        arguments = _convert_pictures(writing, arguments, policy, on_policy=table is keys.PPO_POLICY)
+        table = {name: key for name, key in table.items() if name not in ("net_arch", "activation_fn")}
+    writing.settle(table, arguments, given)
+
+
+def _convert_pictures(
+    writing: Writing, arguments: Mapping[str, Given], policy: Given, *, on_policy: bool
+) -> dict[str, Given]:
+    """Write the network of CnnPolicy; return the other arguments."""
+    writing.put("network_settings.vis_encode_type", "nature_cnn", policy)
+    layers = arguments.get("net_arch") or writing.default("net_arch", None)
+    try:
+        own = keys.layers_of(layers.value) if layers.value else []
+    except ValueError as error:
+        writing.leave_out(layers, str(error))
+        own = []
+    if own and on_policy:
+        writing.leave_out(layers, "behind a picture actor and critic have no layers of their own")
+    behind = f"and {layers}" if own else "here a layer of as many follows"
+    comment = f"NatureCNN's {_PICTURES} features; {behind}"
+    writing.put("network_settings.hidden_units", [_PICTURES, *own], layers, comment)
+    writing.put("network_settings.activation", "relu", policy)
+    activation = arguments.get("activation_fn")
+    if own and activation is not None and not str(activation.value).endswith(".ReLU"):
+        writing.leave_out(activation, "all layers behind a picture have NatureCNN's ReLU")
+    if on_policy:
+        writing.put("hyperparameters.shared_critic", True, policy, "CnnPolicy: actor and critic share NatureCNN")
+    return _without(arguments, ("net_arch", "activation_fn"))
+
+
+def _convert_normalize(writing: Writing, given: Mapping[str, Given], table: Mapping[str, keys.Key]) -> None:
+    whole = given.get("normalize")
+    if whole is None or whole.value is False or whole.value is None:
+        return
+    arguments = {} if whole.value is True else writing.expression(whole)
+    both = {name: Given(f"normalize.{name}", True, whole.old) for name in ("norm_obs", "norm_reward")}
+    writing.settle(table, {**both, **arguments}, {})
+
+
+def _convert_ends(writing: Writing, given: Mapping[str, Given]) -> None:
+    steps = _number(writing, given, "n_timesteps", _DEFAULT_STEPS)
+    writing.put("max_steps", steps.value, steps)
+    summaries = Given("n_timesteps", max(1, int(steps.value) // _SUMMARIES), steps.old)
+    writing.put("summary_freq", summaries.value, summaries, f"{_SUMMARIES} summaries")
+
+
+def _number(writing: Writing, given: Mapping[str, Given], key: str, default: int) -> Given:
+    """Return a whole number above 0; a value that is none is reported."""
+    found = given.get(key) or writing.default(key, default)
+    value = integral(found.value)
+    if not _is_count(value) or value < 1:
+        writing.wrong(found, f"{in_words(value)} does not fit; expected a whole number above 0")
+        value = default
+    return replace(found, value=value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _without(given: Mapping[str, Given], names: tuple[str, ...]) -> dict[str, Given]:
+    return {name: each for name, each in given.items() if name not in names}

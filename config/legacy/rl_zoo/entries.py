@@ -1,0 +1,130 @@
+"""Which entry of a file is meant, and for which algorithm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from headrace.config.errors import suggest
+from headrace.config.legacy.old_values import OldValue, is_number
+from headrace.config.yaml_reader import Document
+
+HOW = "run-pipeline --convert hyperparams.yml --id CartPole-v1"
+"""A command that converts an entry, for messages."""
+
+_FOR_ATARI, _FOR_ALL = "atari", "default"
+_HERE = ("ppo", "sac")
+_ELSEWHERE = ("a2c", "ars", "crossq", "ddpg", "dqn", "her", "ppo_lstm", "qrdqn", "td3", "tqc", "trpo")
+_OF_ONE_ALONE: Mapping[str, tuple[Collection[str], Collection[str]]] = {
+    "ppo": (("n_epochs", "clip_range"), ()),
+    "sac": (("ent_coef",), ("buffer_size", "learning_starts", "train_freq", "tau", "gradient_steps")),
+}
+"""By algorithm keys of which one is there, and others of which one is there as well."""
+_VERSION = re.compile(r"-v\d+")
+
+
+class NoEntryError(Exception):
+    """No entry, or no algorithm, can be told; the message completes "<file>: …"."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRequest:
+    """What a command says of the entry to convert."""
+
+    env_id: str | None = None
+    """The environment's id."""
+    algorithm: str | None = None
+    """`ppo` or `sac`; None: as the file's name or keys say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The entry to convert."""
+
+    name: str
+    """Its name in the file; empty where the file is one entry, as the zoo leaves it beside a trained agent."""
+    env_id: str
+    algorithm: str
+    values: Mapping[str, OldValue]
+    """What it holds, by key."""
+    whole: OldValue
+
+    def plain(self, key: str, default: Any = None) -> Any:
+        """Return the value under a key."""
+        return self.values[key].value if key in self.values else default
+
+
+def is_rl_zoo(document: Document) -> bool:
+    """Return True if a file is one of the zoo's, or an entry by itself."""
+    return any("n_timesteps" in entry for entry in _entries(document).values())
+
+
+def find_entry(document: Document, asked: EntryRequest) -> Entry:
+    """Find the entry for an environment, as the zoo does, and its algorithm.
+
+    Raises:
+        NoEntryError: if there is none, or what can't be told was not asked for.
+    """
+    entries = _entries(document)
+    if not is_rl_zoo(document):
+        raise NoEntryError("--id and --algo go with a file of rl-baselines3-zoo, whose entries have n_timesteps")
+    if asked.env_id is None:
+        listed = [name for name in entries if name not in ("", _FOR_ATARI, _FOR_ALL)]
+        names = "" if "" in entries else f"; it has entries for {', '.join(listed) or 'all environments'}"
+        raise NoEntryError(f"is a file of rl-baselines3-zoo: name the environment, as in '{HOW}'{names}")
+    if asked.env_id in (_FOR_ATARI, _FOR_ALL):
+        raise NoEntryError(f"'{asked.env_id}' is no environment; name one that the entry is meant for, with --id")
+    name = _name_for(asked.env_id, entries)
+    values = entries[name]
+    whole = OldValue(document.data, document)
+    algorithm = _algorithm(asked.algorithm, document.name, values)
+    return Entry(name, asked.env_id, algorithm, values, whole.at(name) if name else whole)
+
+
+def is_atari(env_id: str) -> bool:
+    """Return True for a game of the Arcade Learning Environment, by its id."""
+    return env_id.startswith("ALE/") or "NoFrameskip-v" in env_id
+
+
+def _entries(document: Document) -> dict[str, dict[str, OldValue]]:
+    """Return the values of each entry; one that is the whole file has an empty name."""
+    whole = OldValue(document.data, document)
+    if isinstance(document.data, list):  # an OrderedDict, as the zoo writes `config.yml`
+        pairs = [whole.at(number) for number, pair in enumerate(document.data) if isinstance(pair, list)]
+        return {"": {str(pair.value[0]): pair.at(1) for pair in pairs if len(pair.value) == 2}}
+    if is_number(whole.value.get("n_timesteps") if isinstance(whole.value, dict) else None):
+        return {"": dict(whole.items())}
+    return {name: dict(entry.items()) for name, entry in whole.items() if isinstance(entry.value, dict)}
+
+
+def _name_for(env_id: str, entries: Iterable[str]) -> str:
+    short = env_id.rpartition(":")[2]  # `module:id` has the module imported that registers it
+    names = list(entries)
+    others = [name for name in names if _VERSION.split(name)[0] == _VERSION.split(short)[0]]
+    tried: list[str] = ["", env_id, short, *others[:1], *([_FOR_ATARI] if is_atari(short) else []), _FOR_ALL]
+    for name in tried:
+        if name in names:
+            return name
+    raise NoEntryError(f"has no entry '{env_id}'{suggest(short, names)}; entries: {', '.join(names)}")
+
+
+def _algorithm(asked: str | None, file: str, values: Collection[str]) -> str:
+    known = (*_HERE, *_ELSEWHERE)
+    stem = PurePath(file).stem.lower()
+    named = [name for name in known if stem == name or re.fullmatch(rf"{name}[-_.].*|.*[-_.]{name}", stem)]
+    by_keys = [
+        name
+        for name, (own, beside) in _OF_ONE_ALONE.items()
+        if any(key in values for key in own) and (not beside or any(key in values for key in beside))
+    ]
+    guessed = [*sorted(named, key=len, reverse=True)[:1], *by_keys]
+    found = [asked] if asked is not None else guessed[:1]
+    if not found:
+        raise NoEntryError("neither its name nor its keys tell the algorithm; add --algo ppo or --algo sac")
+    if found[0] not in _HERE:
+        how = "--algo names" if asked is not None else "its name says"
+        raise NoEntryError(f"{how} {found[0]}, which has no counterpart; those that are converted: {', '.join(_HERE)}")
+    return found[0]

@@ -1,0 +1,216 @@
+"""The table: by key of Stable-Baselines3 and its zoo, the key of ours, or why there is none.
+
+A key that gets a place here is a line of this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from headrace.config.fields import to_number
+from headrace.config.legacy.old_values import integral, is_number
+from headrace.config.network_settings import Activation
+
+IDLE = ""
+"""In `Key.to`: the key has no effect on what is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What becomes of one of their keys."""
+
+    to: str | None
+    """The key of ours, below the behaviour; None: there is none; `IDLE`: none is needed."""
+    default: Any = None
+    """Stable-Baselines3's. Without a place it is what happens here, too, unless `differs`."""
+    write: Callable[[Any], Any] = integral
+    """Makes our value of theirs; a ValueError says why there is none."""
+    falls: bool = False
+    """True if `lin_…`, which falls to 0, is written into `<to>_schedule`."""
+    why: str = ""
+    """Without a place: what happens here instead."""
+    needs: str = ""
+    """The key beside it without which it has no effect."""
+    differs: bool = False
+    """True if not even the default happens here."""
+    top: bool = False
+    """True if `to` is no key of the behaviour, but starts at the top."""
+    note: str = ""
+    """What it means here otherwise than there, for the comment."""
+    also: tuple[str, Callable[[Any], Any]] | None = None
+    """A second key that it becomes, and what is written there: None for nothing."""
+
+
+_ACTIVATIONS = {"SiLU": "swish", "LeakyReLU": "leaky_relu"}
+"""By torch's name: ours, where it is not the same in small letters."""
+
+
+def _activation(value: Any) -> Any:
+    theirs = str(value).rpartition(".")[2]
+    ours = _ACTIVATIONS.get(theirs, theirs.lower())
+    if ours in get_args(Activation):
+        return ours
+    raise ValueError(f"activations are {', '.join(get_args(Activation))}")
+
+
+def layers_of(value: Any, name: str = "pi") -> list[Any]:
+    """Return the hidden layers of the actor (`pi`) or the critic.
+
+    Raises:
+        ValueError: if they are no list.
+    """
+    parts = value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict) else value
+    layers = parts.get(name, parts.get("qf", []) if name == "vf" else []) if isinstance(parts, dict) else parts
+    if not isinstance(layers, list) or not all(isinstance(width, int) for width in layers):
+        raise ValueError("it is no list of widths, nor a map of such for actor and critic")
+    if not layers:
+        raise ValueError("there is at least one hidden layer")
+    return layers
+
+
+def _layers_of_critic(value: Any) -> list[Any] | None:
+    layers = layers_of(value, "vf")
+    return None if layers == layers_of(value) else layers
+
+
+def _epsilon(value: Any) -> Any:
+    if isinstance(value, dict) and [*value] == ["eps"]:
+        return value["eps"]
+    raise ValueError("only Adam's eps has a place")
+
+
+def _adam(value: Any) -> None:
+    if str(value).rpartition(".")[2] != "Adam":
+        raise ValueError("the optimiser is Adam")
+
+
+def _weights(value: Any) -> Any:
+    return {True: "orthogonal", False: "default"}.get(value, value) if isinstance(value, bool) else value
+
+
+def _entropy(value: Any) -> Any:
+    """Read `auto`, `auto_0.1` or a fixed coefficient."""
+    if is_number(value) and value == 0:
+        raise ValueError("the coefficient is above 0")
+    return "auto" if isinstance(value, str) and value.partition("_")[0] == "auto" else "fixed"
+
+
+def _first_coefficient(value: Any) -> Any:
+    start = value.partition("_")[2] or "1" if isinstance(value, str) and value.startswith("auto") else value
+    return integral(to_number(start) if isinstance(start, str) else start)
+
+
+_CRITIC = ("network_settings.critic_hidden_units", _layers_of_critic)
+_NO_EFFECT = Key(IDLE)
+_SDE = "noise that depends on the state (gSDE)"
+
+_SHARED: Mapping[str, Key] = {
+    "learning_rate": Key("hyperparameters.learning_rate", 3e-4, falls=True),
+    "gamma": Key("reward_signals.extrinsic.gamma", 0.99),
+    "use_sde": Key(None, False, why=f"{_SDE} is not there: each step has noise of its own"),
+    "sde_sample_freq": Key(None, -1, why=f"belongs to {_SDE}", needs="use_sde"),
+    "seed": Key("env_settings.seed", top=True),
+    "device": Key("torch_settings.device", "auto", top=True),
+    **dict.fromkeys(("verbose", "tensorboard_log", "stats_window_size"), _NO_EFFECT),
+}
+
+PPO: Mapping[str, Key] = {
+    **_SHARED,
+    "n_epochs": Key("hyperparameters.num_epoch", 10),
+    "gae_lambda": Key("hyperparameters.lambd", 0.95),
+    "clip_range": Key("hyperparameters.epsilon", 0.2, falls=True),
+    "ent_coef": Key("hyperparameters.beta", 0.0, falls=True),
+    "max_grad_norm": Key("hyperparameters.max_grad_norm", 0.5, note="there of actor and critic together"),
+    "target_kl": Key("hyperparameters.target_kl", note="there looked at after each minibatch"),
+    "vf_coef": Key(None, 0.5, why="the value loss has the weight 0.5"),
+    "clip_range_vf": Key(None, why="values are not clipped"),
+    "normalize_advantage": Key(None, True, why="advantages are always normalised"),
+    "rollout_buffer_class": Key(None, why="the rollout buffer is ours"),
+    "rollout_buffer_kwargs": Key(None, why="the rollout buffer is ours"),
+}
+"""Of PPO; what is made of several keys at once (n_steps, n_envs, batch_size) is in `conversion`."""
+
+SAC: Mapping[str, Key] = {
+    **_SHARED,
+    "buffer_size": Key("hyperparameters.buffer_size", 1_000_000),
+    "batch_size": Key("hyperparameters.batch_size", 256),
+    "tau": Key("hyperparameters.tau", 0.005),
+    "ent_coef": Key(
+        "hyperparameters.entropy_coefficient",
+        "auto",
+        write=_entropy,
+        also=("hyperparameters.init_entcoef", _first_coefficient),
+    ),
+    "learning_starts": Key("hyperparameters.buffer_init_steps", 100, also=("hyperparameters.random_steps", integral)),
+    "target_entropy": Key(None, "auto", why="the target is minus the number of actions"),
+    "target_update_interval": Key(None, 1, why="targets follow at each update"),
+    "n_steps": Key(None, 1, why="returns are of one step"),
+    "action_noise": Key(None, why="the policy's own noise is all"),
+    "noise_type": Key(None, why="the policy's own noise is all"),
+    "noise_std": Key(None, why="the policy's own noise is all", needs="noise_type"),
+    "replay_buffer_class": Key(None, why="transitions are drawn uniformly; goals are not relabelled (HER)"),
+    "replay_buffer_kwargs": Key(None, why="goals are not relabelled (HER)", needs="replay_buffer_class"),
+    "use_sde_at_warmup": Key(None, False, why=f"belongs to {_SDE}", needs="use_sde"),
+    "optimize_memory_usage": _NO_EFFECT,
+}
+"""Of SAC; `conversion` has train_freq and gradient_steps."""
+
+_POLICY: Mapping[str, Key] = {
+    "use_expln": Key(None, False, why=f"belongs to {_SDE}", needs="use_sde"),
+    "normalize_images": Key(None, True, why="pictures of bytes are divided by 255"),
+    "optimizer_class": Key(IDLE, "Adam", write=_adam),
+    "features_extractor_class": Key(None, why="'network_settings' or its 'network' say what the layers are"),
+    "features_extractor_kwargs": Key(None, why="'network_settings' say what the layers are"),
+}
+
+PPO_POLICY: Mapping[str, Key] = {
+    "net_arch": Key("network_settings.hidden_units", [64, 64], write=layers_of, also=_CRITIC),
+    "activation_fn": Key("network_settings.activation", "nn.Tanh", write=_activation),
+    "optimizer_kwargs": Key("hyperparameters.adam_epsilon", {"eps": 1e-5}, write=_epsilon),
+    "log_std_init": Key("network_settings.initial_log_std", 0.0),
+    "ortho_init": Key("network_settings.initial_weights", True, write=_weights),
+    "full_std": Key(None, True, why=f"belongs to {_SDE}", needs="use_sde"),
+    "share_features_extractor": Key(None, True, why="pictures are seen by a network that actor and critic share"),
+    **_POLICY,
+}
+"""Of PPO's `policy_kwargs`."""
+
+SAC_POLICY: Mapping[str, Key] = {
+    "net_arch": Key("network_settings.hidden_units", [256, 256], write=layers_of, also=_CRITIC),
+    "activation_fn": Key("network_settings.activation", "nn.ReLU", write=_activation),
+    "optimizer_kwargs": Key("hyperparameters.adam_epsilon", {"eps": 1e-8}, write=_epsilon),
+    "log_std_init": Key(None, -3, why=f"belongs to {_SDE}", needs="use_sde"),
+    "clip_mean": Key(None, 2.0, why=f"belongs to {_SDE}", needs="use_sde"),
+    "n_critics": Key(None, 2, why="there are two critics"),
+    "share_features_extractor": Key(None, False, why="actor and critics have encoders of their own"),
+    **_POLICY,
+}
+"""Of SAC's `policy_kwargs`."""
+
+_NORMALIZE: Mapping[str, Key] = {
+    "norm_obs": Key("network_settings.normalize", True),
+    "training": Key(None, True, why="the normaliser always learns"),
+    "clip_obs": Key(None, 10.0, why="normalised observations end at ±5", differs=True, needs="norm_obs"),
+    "clip_reward": Key(None, 10.0, why="rewards end at ±10", needs="norm_reward"),
+    **dict.fromkeys(("gamma", "epsilon"), _NO_EFFECT),
+}
+
+PPO_NORMALIZE: Mapping[str, Key] = {
+    "norm_reward": Key("hyperparameters.reward_normalization", True),
+    **_NORMALIZE,
+}
+"""Of `normalize`, which is VecNormalize's arguments, with PPO."""
+
+SAC_NORMALIZE: Mapping[str, Key] = {
+    "norm_reward": Key(None, False, why="SAC learns from rewards as they are"),
+    **_NORMALIZE,
+}
+"""With SAC."""
+
+CALLBACKS: Mapping[str, Key] = {
+    **dict.fromkeys(("ParallelTrainCallback", "ProgressBarCallback", "RawStatisticsCallback"), _NO_EFFECT),
+    **dict.fromkeys(("SaveVecNormalizeCallback", "LogEveryNTimesteps"), _NO_EFFECT),
+}
+"""By class: what happens here by itself; other callbacks have no place."""

@@ -1,0 +1,136 @@
+"""The environment of an entry: its id, wrappers, stacked frames and arguments become `environment`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headrace.config.legacy.old_values import integral
+from headrace.config.legacy.rl_zoo.entries import Entry, is_atari
+from headrace.config.legacy.rl_zoo.keys import CALLBACKS, IDLE
+from headrace.config.legacy.rl_zoo.writing import Given, Writing
+
+_ATARI: Mapping[str, tuple[str, ...]] = {
+    "noop_max": ("noop_max",),
+    "frame_skip": ("frameskip",),
+    "screen_size": ("img_height", "img_width"),
+    "terminal_on_life_loss": ("episodic_life",),
+    "clip_reward": ("reward_clipping",),
+    "action_repeat_probability": ("repeat_action_probability",),
+}
+"""By argument of Stable-Baselines3's AtariWrapper: options of the Arcade Learning Environment's vectorised games."""
+_OF_ITSELF = ("Monitor", "VecMonitor", "VecTransposeImage")
+"""Wrappers for what is done here in any case."""
+_GREY = "GrayscaleObservation"
+
+
+def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Given]) -> None:
+    """Write the section `environment`, and the keys of the entry that wrappers and callbacks stand for.
+
+    Args:
+        entry: the entry.
+        writing: where it goes.
+        given: the entry's values; those that belong here are looked at.
+    """
+    wrappers = list(_classes(given.get("env_wrapper"), writing))
+    options = writing.expression(given["env_kwargs"]) if "env_kwargs" in given else {}
+    id_ = Given("--id", entry.env_id, entry.whole)
+    writing.top.put("environment.kind", "gymnasium", entry.whole)
+    if [name.rpartition(".")[2] for name, _, _ in wrappers] == ["AtariWrapper"] and is_atari(entry.env_id):
+        _convert_atari(id_, writing, given, wrappers[0], options)
+    else:
+        writing.put("environment.id", entry.env_id, id_, top=True)
+        if options:
+            values = {key: integral(each.value) for key, each in options.items()}
+            writing.put("environment.options", values, given["env_kwargs"], top=True)
+        _wrap(writing, given, wrappers)
+    number = given.get("n_envs") or writing.default("n_envs", 1)
+    writing.put("environment.num_envs", integral(number.value), number, top=True)
+    monitor = writing.expression(given["monitor_kwargs"]) if "monitor_kwargs" in given else {}
+    if keys := monitor.get("info_keywords"):
+        writing.put("environment.info_keys", keys.value, keys, top=True)
+    for name, arguments, found in _classes(given.get("vec_env_wrapper"), writing):
+        _leave_out_wrapper(writing, name, arguments, found)
+    _convert_callbacks(writing, given)
+
+
+def _convert_atari(
+    id_: Given,
+    writing: Writing,
+    given: Mapping[str, Given],
+    wrapper: tuple[str, dict[str, Any], Given],
+    options: Mapping[str, Given],
+) -> None:
+    game = re.sub(r"NoFrameskip-v\d+$", "-v5", id_.value)
+    ours = game if game.startswith("ALE/") else f"ALE/{game}"
+    writing.put("environment.id", ours, id_, f"{id_.value}, with its own vectorised implementation", top=True)
+    _, arguments, found = wrapper
+    stack = given.get("frame_stack") or writing.default("frame_stack", 1)
+    values = {"stack_num": integral(stack.value)}
+    for key, value in {"terminal_on_life_loss": True, "action_repeat_probability": 0.0, **arguments}.items():
+        values |= dict.fromkeys(_ATARI.get(key, ()), integral(value))
+        if key not in _ATARI:
+            writing.leave_out(Given(f"AtariWrapper.{key}", value, found.old), "it is not known here")
+    values |= {key: integral(each.value) for key, each in options.items()}
+    comment = "AtariWrapper and frame_stack; an episode is a life, unless episodic_life is false"
+    writing.put("environment.options", values, found, comment, top=True)
+
+
+def _wrap(writing: Writing, given: Mapping[str, Given], wrappers: list[tuple[str, dict[str, Any], Given]]) -> None:
+    stack = given.get("frame_stack")
+    pictures = "policy" in given and given["policy"].value == "CnnPolicy"
+    ours: list[dict[str, Any]] = []
+    origins: list[str] = []
+    for name, arguments, found in wrappers:
+        module, _, short = name.rpartition(".")
+        if short == "TimeLimit" and [*arguments] == ["max_episode_steps"]:
+            writing.put("environment.max_episode_steps", integral(arguments["max_episode_steps"]), found, top=True)
+        elif short not in _OF_ITSELF:
+            planes = short == _GREY and stack is not None and pictures
+            kept = {key: value for key, value in arguments.items() if not (planes and key == "keep_dim")}
+            ours.append({"use": f"{module}:{short}", **({"with": kept} if kept else {})})
+            origins.append(f"{short}{' (keep_dim: false, to be stacked)' if kept != arguments else ''}")
+    if stack is not None and stack.value not in (None, 1):
+        if pictures and not any(each["use"].endswith(f":{_GREY}") for each in ours):
+            writing.leave_out(stack, f"only grey pictures can be stacked here; {_GREY} in env_wrapper makes such")
+        else:
+            arguments = {"stack_size": integral(stack.value), "padding_type": "zero"}
+            ours.append({"use": "gymnasium.wrappers:FrameStackObservation", "with": arguments})
+            ours += [] if pictures else [{"use": "gymnasium.wrappers:FlattenObservation"}]
+            origins.append(str(stack))
+    if ours:
+        source = given.get("env_wrapper") or given["frame_stack"]
+        writing.put("environment.wrappers", ours, source, f"the innermost first: {', '.join(origins)}", top=True)
+
+
+def _leave_out_wrapper(writing: Writing, name: str, arguments: dict[str, Any], found: Given) -> None:
+    if name.rpartition(".")[2] in _OF_ITSELF:
+        writing.idle.append(f"vec_env_wrapper {name}")
+    else:
+        given = Given("vec_env_wrapper", {name: arguments} if arguments else name, found.old)
+        writing.leave_out(given, "wrappers are round single environments (environment.wrappers)")
+
+
+def _convert_callbacks(writing: Writing, given: Mapping[str, Given]) -> None:
+    for name, arguments, found in _classes(given.get("callback"), writing):
+        short = name.rpartition(".")[2]
+        if short in CALLBACKS and CALLBACKS[short].to == IDLE:
+            writing.idle.append(f"callback {name}")
+        else:
+            given_here = Given("callback", {name: arguments} if arguments else name, found.old)
+            writing.leave_out(given_here, "evaluation, stop_when and a script's on_checkpoint take such places")
+
+
+def _classes(given: Given | None, writing: Writing) -> Iterator[tuple[str, dict[str, Any], Given]]:
+    """Yield the classes that a key names: with dots, its arguments, and where it stands."""
+    if given is None or given.value is None:
+        return
+    for each in given.value if isinstance(given.value, list) else [given.value]:
+        named = each if isinstance(each, dict) else {each: None}
+        name, arguments = next(iter(named.items()), ("", None))
+        fits = len(named) == 1 and isinstance(name, str) and "." in name
+        if fits and (arguments is None or isinstance(arguments, dict)):
+            yield name, {key: integral(value) for key, value in (arguments or {}).items()}, given
+        else:
+            writing.wrong(given, f"{each!r} does not fit; expected package.module.Class, or a map of its arguments")

@@ -1,0 +1,145 @@
+"""What an entry becomes: our keys with theirs beside them, and what has no place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.config.errors import suggest
+from headrace.config.legacy.old_values import Notes, OldValue, Target
+from headrace.config.legacy.rl_zoo.expressions import Name, read_expression
+from headrace.config.legacy.rl_zoo.keys import IDLE, Key
+
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value of theirs, or their default."""
+
+    key: str
+    value: Any
+    old: OldValue
+    """The value around it whose place is known."""
+    written: bool = True
+    """False for a default."""
+
+    def __str__(self) -> str:
+        return f"{in_words(self.key)}: {in_words(self.value)}"
+
+
+class Writing:
+    """The run under construction.
+
+    Args:
+        notes: where warnings, mistakes, comments and origins go.
+        behavior: the name of the only behaviour.
+        whole: the entry, which defaults come from.
+    """
+
+    def __init__(self, notes: Notes, behavior: str, whole: OldValue) -> None:
+        self._notes = notes
+        self._whole = whole
+        self.top = Target(notes)
+        self.own = Target(notes, ("behaviors", behavior))
+        self.left_out: list[str] = []
+        """What has no place, with the reason."""
+        self.otherwise: list[str] = []
+        """What the entry says nothing of, and Stable-Baselines3 does otherwise."""
+        self.idle: list[str] = []
+        """Keys without effect on what is learned."""
+
+    def default(self, key: str, value: Any) -> Given:
+        """Return a default of Stable-Baselines3's."""
+        return Given(key, value, self._whole, written=False)
+
+    def put(self, to: str, value: Any, given: Given, comment: str = "", *, top: bool = False, note: str = "") -> None:
+        """Write a value, with a comment on its origin unless there is one, and a note behind it."""
+        origin = in_words(given.key) if given.value == value else str(given)
+        origin = origin if given.written else f"their default of {given.key}"
+        (self.top if top else self.own).put(to, value, given.old, f"{comment or origin}{note and f'; {note}'}")
+
+    def leave_out(self, given: Given, why: str) -> None:
+        """Report what has no place."""
+        self.left_out.append(f"{given}: {why}")
+        self._notes.warn(given.old, str(given), f"has no place: {why}")
+
+    def wrong(self, given: Given, why: str) -> None:
+        """Report a value that can't be read."""
+        self._notes.wrong(given.old, why if given.old.path[-1:] == (given.key,) else f"{given.key}: {why}")
+
+    def expression(self, given: Given) -> dict[str, Given]:
+        """Read a map, which may be written as an expression of Python's; each value by its key."""
+        value = given.value
+        try:
+            value = read_expression(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.wrong(given, str(error))
+            return {}
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.wrong(given, f"{in_words(value)} does not fit; expected a map, or dict(…) in quotes")
+            return {}
+        return {key: Given(f"{given.key}.{key}", inner, given.old) for key, inner in value.items()}
+
+    def settle(self, table: Mapping[str, Key], given: Mapping[str, Given], beside: Mapping[str, Given]) -> None:
+        """Write all that a table knows; `beside` has what its keys may need from elsewhere."""
+        around = {**beside, **given}
+        for name, key in table.items():
+            found = given.get(name) or self.default(name, key.default)
+            if key.needs and not (key.needs in around and around[key.needs].value):
+                self.idle += [in_words(found.key)] if found.written else []
+            else:
+                self._settle(key, found)
+        for name, found in given.items():
+            if name not in table:
+                self.leave_out(found, f"it is not known here{suggest(name, table)}")
+
+    def _settle(self, key: Key, given: Given) -> None:
+        value = given.value
+        if key.to is None:
+            if key.differs and not given.written:
+                self.otherwise.append(f"{given}: {key.why}")
+            elif key.differs or value != key.default:
+                self.leave_out(given, key.why)
+            return
+        falls = _fall(value) if key.falls else None
+        try:
+            ours = key.write(value) if falls is None else falls
+            second = key.also[1](value) if key.also else None
+        except ValueError as error:
+            self.leave_out(given, str(error))
+            return
+        if key.to == IDLE:
+            self.idle += [in_words(given.key)] if given.written else []
+        elif ours is not None and not (key.top and ours == key.default):
+            self.put(key.to, ours, given, top=key.top, note=key.note)
+            if key.also and second is not None:
+                self.put(key.also[0], second, given)
+            if key.falls:
+                self.own.put(f"{key.to}_schedule", "constant" if falls is None else "linear", given.old)
+
+
+def _fall(value: Any) -> float | None:
+    """Return the value from which `lin_…` falls to 0."""
+    try:
+        return float(value.removeprefix("lin_")) if isinstance(value, str) and value.startswith("lin_") else None
+    except ValueError:
+        return None
+
+
+def in_words(value: Any) -> str:
+    """Write a value of theirs in a comment: on one line, shortened."""
+    if isinstance(value, str):
+        text = value if isinstance(value, Name) or (value.isprintable() and value) else ascii(value)
+    elif isinstance(value, dict):
+        text = f"{{{', '.join(f'{in_words(key)}: {in_words(inner)}' for key, inner in value.items())}}}"
+    elif isinstance(value, list):
+        text = f"[{', '.join(map(in_words, value))}]"
+    elif value is None or isinstance(value, bool):
+        text = {None: "null", True: "true", False: "false"}[value]
+    else:
+        text = f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else ascii(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
