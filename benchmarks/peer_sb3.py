@@ -5,7 +5,7 @@
 
 W1 is PPO on CartPole-v1, W2 on HalfCheetah-v5 (observations normalised), W3 SAC and W4 PPO on Pendulum-v1, Pong PPO
 from pixels, on ale-py's vectorised game, for which a VecEnv is written here. One process, one torch thread, JAX's as it
-chooses. Prints one line of JSON, like the reference programs; SAC's first 1,000 steps, and a fifth of the others', are
+chooses. Prints one line of JSON, like the reference programs; SAC's first 1,050 steps, and a fifth of the others', are
 left out of the rate.
 """
 
@@ -28,7 +28,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
 SOLVED = {"W1": 475.0}
-SAC_FIRST = 1000
+SAC_FIRST, COMPILING = 1000, 50
 
 
 class VectorGames(VecEnv):
@@ -168,7 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     library = import_module("sbx") if asked.sbx else stable_baselines3
     model = WORKLOADS[asked.workload](library, asked.seed)
-    first = SAC_FIRST if asked.workload == "W3" else asked.steps // 5
+    # JAX compiles within the first update.
+    first = SAC_FIRST + COMPILING if asked.workload == "W3" else asked.steps // 5
     watch = Watch(first, SOLVED.get(asked.workload, float("inf")))
     model.learn(asked.steps, callback=watch)
     assert watch.mark is not None, "there are more steps than the first"
