@@ -124,7 +124,7 @@ PPO: Mapping[str, Key] = {
     "ent_coef": Key("hyperparameters.beta", 0.0, falls=True),
     "max_grad_norm": Key("hyperparameters.max_grad_norm", 0.5, note="there of actor and critic together"),
     "target_kl": Key("hyperparameters.target_kl", note="there looked at after each minibatch"),
-    "vf_coef": Key(None, 0.5, why="the value loss has the weight 0.5"),
+    "vf_coef": Key("hyperparameters.value_coefficient", 0.5),
     "clip_range_vf": Key(None, why="values are not clipped"),
     "normalize_advantage": Key(None, True, why="advantages are always normalised"),
     "rollout_buffer_class": Key(None, why="the rollout buffer is ours"),

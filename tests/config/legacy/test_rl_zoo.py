@@ -45,6 +45,7 @@ Swimmer-v4:
   n_envs: 1
   normalize: "{'norm_obs': True, 'norm_reward': True}"
   vf_coef: 0.2
+  normalize_advantage: false
   use_sde: True
   sde_sample_freq: 4
   batch_size: 256
@@ -172,13 +173,14 @@ def test_updates_at_the_end_of_an_episode(converted):
 
 def test_each_key_without_a_place_is_named_with_its_line_and_in_the_file(converted):
     made, config = converted(PPO, "Swimmer-v4")
-    named = ["use_sde", "sde_sample_freq", "vf_coef"]
+    named = ["use_sde", "sde_sample_freq", "normalize_advantage"]
     assert [each.split(":")[0] for each in made.left_out] == named
     assert all(f"#   {each}" in made.text for each in made.left_out)
-    assert [warning.rsplit("ppo.yml:", 1)[1].split(":")[0] for warning in made.warnings] == ["35", "36", "37"]
+    assert [warning.rsplit("ppo.yml:", 1)[1].split(":")[0] for warning in made.warnings] == ["36", "37", "38"]
     assert "#   clip_obs: 10" in made.text, "a default of theirs that is otherwise here"
     assert config.behaviors["Swimmer"].network_settings.normalize
     assert config.behaviors["Swimmer"].hyperparameters.reward_normalization
+    assert config.behaviors["Swimmer"].hyperparameters.value_coefficient == 0.2
 
 
 def test_a_minibatch_has_at_most_a_rollout(converted):
