@@ -94,10 +94,10 @@ def reward_normalization_field() -> Any:
 class OnPolicyHyperparameters(Hyperparameters):
     """Hyperparameters that `ppo` and `poca` share."""
 
-    batch_size: Int = Field(1024, gt=0, le=10**9, description="Agent steps in one gradient step.")
-    buffer_size: Int = Field(
-        10240, gt=0, le=10**9, description="Agent steps collected before each update; at least `batch_size`."
+    batch_size: Int = Field(
+        1024, gt=0, le=10**9, description="Agent steps in one gradient step; at most the whole buffer."
     )
+    buffer_size: Int = Field(10240, gt=0, le=10**9, description="Agent steps collected before each update.")
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
     learning_rate_schedule: Schedule = schedule_field("linear")
     beta: Float = Field(5e-3, ge=0, description="Weight of the entropy bonus.")
@@ -141,15 +141,20 @@ class OnPolicyHyperparameters(Hyperparameters):
 
     @property
     def batch_rows(self) -> int:
-        """Steps in one gradient step: `batch_size`."""
-        return self.batch_size
+        """Steps in one gradient step: `batch_size`, or the whole buffer where that is smaller."""
+        return min(self.batch_size, self.buffer_size)
 
     def small(self, rows: int) -> Self:
         """Return a copy that learns from so many rows in one pass."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
-    def _mistakes(self) -> list[Finding]:
-        return _about_sizes(self.buffer_size, self.batch_size)
+    def warnings(self, block: Block) -> Iterator[Finding]:
+        """Find a minibatch that is larger than the buffer."""
+        if self.buffer_size < self.batch_size:
+            message = (
+                f"{self.buffer_size} is smaller than batch_size ({self.batch_size}): a minibatch is the whole buffer"
+            )
+            yield Finding(("hyperparameters", "buffer_size"), message)
 
     def _derive(self) -> None:
         for name in ("beta_schedule", "epsilon_schedule"):
@@ -168,6 +173,7 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 
     def warnings(self, block: Block) -> Iterator[Finding]:
         """Find reward signals that judge agents one by one."""
+        yield from super().warnings(block)
         for name in block.learned_signals:
             message = (
                 "rewards each agent for itself, while poca's critic judges its whole group: that may mislead it; the "

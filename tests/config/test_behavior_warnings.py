@@ -50,6 +50,10 @@ WARNINGS = [
         "trainer_type: ppo, hyperparameters: {shared_critic: true}, network_settings: {critic_hidden_units: 64}",
         "network_settings.critic_hidden_units: has no effect, because the critic shares the actor's body",
     ),
+    (
+        "trainer_type: ppo, hyperparameters: {buffer_size: 1000}",
+        "hyperparameters.buffer_size: 1000 is smaller than batch_size (1024): a minibatch is the whole buffer",
+    ),
     ("network_settings: {deterministic: true}", "network_settings.deterministic: nothing new is tried while learning"),
     (
         f"{MEMORY % 64}, time_horizon: 63",

@@ -282,10 +282,6 @@ def test_a_mistake_in_a_behavior_says_what_was_expected(mistakes_of, body: str, 
 
 
 PPO_MISTAKES = [
-    (
-        "buffer_size: 1000",
-        "buffer_size: 1000 is smaller than batch_size (1024); raise buffer_size or lower batch_",
-    ),
     ("batch_size: 0", "batch_size: 0 is out of range"),
     ("learning_rate: 0", "learning_rate: 0 is out of range; expected a number greater than 0"),
     ("learning_rate: fast", "learning_rate: 'fast' does not fit; expected a number"),

@@ -39,7 +39,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
             max_stps: 6
             hyperparameters:
               batch_size: 2048
-              buffer_size: 1000
+              buffer_size: 0
               beta: much
             self_play: {windw: 3}
           Other:
@@ -61,7 +61,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
     assert start == [
         "config.yaml:4: behaviors.Tennis.max_stps: unknown key",
         "config.yaml:5: behaviors.Tennis.max_stps: stands here twice (first in line 4)",
-        "config.yaml:8: behaviors.Tennis.hyperparameters.buffer_size: 1000",
+        "config.yaml:8: behaviors.Tennis.hyperparameters.buffer_size: 0",
         "config.yaml:9: behaviors.Tennis.hyperparameters.beta: 'much' does not fit",
         "config.yaml:10: behaviors.Tennis.self_play.windw: unknown key",
         "config.yaml:12: behaviors.Other.trainer_type: 'pocka'",
@@ -182,7 +182,7 @@ def test_a_mistake_in_set_names_the_argument(mistakes_of, argument: str, expecte
 
 
 def test_a_contradiction_that_set_brings_names_the_argument(mistakes_of):
-    text = "behaviors: {B: {trainer_type: ppo, hyperparameters: {batch_size: 64, buffer_size: 128}}}"
+    text = "behaviors: {B: {trainer_type: sac, hyperparameters: {batch_size: 64, buffer_size: 128}}}"
     (mistake,) = mistakes_of(text, "behaviors.B.hyperparameters.buffer_size=32")
     assert mistake.startswith("--set behaviors.B.hyperparameters.buffer_size=32: behaviors.B.hyperparameters.buffer")
 
@@ -280,7 +280,7 @@ def test_what_is_wrong_in_default_settings_is_reported_once(mistakes_of):
 
 def test_a_behavior_that_contradicts_what_it_inherits_is_named(mistakes_of):
     text = """
-        default_settings: {trainer_type: ppo, hyperparameters: {batch_size: 100}}
+        default_settings: {trainer_type: sac, hyperparameters: {batch_size: 100}}
         behaviors: {A: {hyperparameters: {buffer_size: 50}}}
     """
     (mistake,) = mistakes_of(text)

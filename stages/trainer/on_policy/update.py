@@ -139,7 +139,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         step: int,
         after_each: Callable[[Tensor], None] | None = None,
     ) -> Losses:
-        """Learn from a rollout of at least `batch_size` rows.
+        """Learn from a rollout of at least `batch_rows` rows.
 
         Args:
             rollout: the rows.
@@ -154,7 +154,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         h, steps = self.settings, _StepResults()
         with self.adam.undone_on_failure():
             weights = self.loss_weights(coefficients)
-            for epoch, minibatches in enumerate(rollout.epochs(h.num_epoch, h.batch_size, random, self.replicas), 1):
+            for epoch, minibatches in enumerate(rollout.epochs(h.num_epoch, h.batch_rows, random, self.replicas), 1):
                 self.measuring = h.target_kl is not None or epoch == h.num_epoch
                 self._learn(minibatches, coefficients, weights, steps, after_each)
                 if h.target_kl is not None and steps.epochs and change_of(steps.epochs[-1]).beyond(h.target_kl):

@@ -201,7 +201,7 @@ class PPOByHand:
 
     def __init__(self, update: PPOUpdate, network: Perceptrons, actions: ActionSpec) -> None:
         self._update, h = update, update.settings
-        self._perceptron = PerceptronsByHand(network, h.batch_size)
+        self._perceptron = PerceptronsByHand(network, h.batch_rows)
         self._surrogate = SurrogateByHand(network, actions, h.ratio_per_dimension)
 
     def __call__(self, batch: Minibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ class ActorByHand:
 
     def __init__(self, update: OnPolicyUpdate[Any], actor: Perceptrons, actions: ActionSpec) -> None:
         self._update, h = update, update.settings
-        self._perceptron = PerceptronsByHand(actor, h.batch_size)
+        self._perceptron = PerceptronsByHand(actor, h.batch_rows)
         self._surrogate = SurrogateByHand(actor, actions, h.ratio_per_dimension)
 
     def __call__(self, batch: Minibatch, coefficients: Coefficients) -> Tensor:

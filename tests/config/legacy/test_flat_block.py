@@ -304,7 +304,7 @@ MISTAKES = [
         "old.yaml:1: behaviors.Ball.network_settings.vis_encode_type: a list does not fit; expected text",
     ),
     (
-        f"default: {flat('ppo', 'buffer_size: 5')}\nBall: {{}}",
+        f"default: {flat('sac', 'buffer_size: 5')}\nBall: {{}}",
         "old.yaml:1: default_settings.hyperparameters.buffer_size: 5 is smaller than batch_size (64)",
     ),
     (f"default: {flat('ppo')}\nA: A", "old.yaml:2: A: names itself, by way of A"),

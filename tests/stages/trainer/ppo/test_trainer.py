@@ -27,6 +27,16 @@ def test_it_is_ready_at_buffer_size_rows_and_uses_up_these(make_trainer, make_ba
     assert trainer.ready(), "6 rows have waited"
 
 
+def test_a_minibatch_larger_than_the_buffer_is_the_buffer(make_trainer, make_batch):
+    weights = []
+    for batch_size in (32, 1000):
+        trainer = make_trainer(batch_size=batch_size)
+        trainer.add(make_batch([32]))
+        trainer.learn()
+        weights.append(trainer.policy().weights)
+    np.testing.assert_array_equal(*weights)
+
+
 @pytest.mark.parametrize("actions", [ActionSpec(2), ActionSpec(0, (3,)), HYBRID], ids=["gauss", "discrete", "hybrid"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_learning_changes_the_policy_and_leaves_it_loadable(make_trainer, make_batch, actions, shared):
