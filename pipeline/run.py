@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from operator import methodcaller
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,14 @@ from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_steps
 from headrace.pipeline.reporting.console import logged_to
 from headrace.pipeline.reporting.pictures import write_run_picture
-from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
+from headrace.pipeline.reporting.progress import ProgressSnapshot
+from headrace.pipeline.run_folder.carrying import carry
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
-from headrace.pipeline.run_folder.folder import RunFolder, unusable
+from headrace.pipeline.run_folder.folder import RunFolder, read_configuration, unusable
 from headrace.pipeline.run_folder.names import CONFIGURATION
-from headrace.pipeline.run_folder.resuming import changed_settings, choose_checkpoint, other_run
-from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, SummaryWritten, guarded, join_callbacks
+from headrace.pipeline.run_folder.resuming import changed_settings, choose_checkpoint, other_run, resumed_settings
+from headrace.pipeline.run_handle import RunOptions as RunOptions
+from headrace.pipeline.run_handle import StopRequest, guarded, join_callbacks
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
 from headrace.surroundings import absolute, kept_surroundings, shown
@@ -84,29 +87,46 @@ class RunResult:
     """By behaviour id, with inference: what its policy has played."""
     ended_by: str = ""
     """`stop` or `max_wall_time_s` if that ended the run; empty if its trainers were done."""
+    config: RunConfig | None = field(default=None, repr=False, compare=False)
+    """Its configuration; None where the result comes from another process."""
+    environment: Any = field(default=None, repr=False, compare=False)
+    """What `run(…, environment=…)` was given."""
 
+    def resume(self, steps: int | None = None, options: RunOptions | None = None, **parts: Any) -> RunResult:
+        """Let the run go on from its newest checkpoint; arguments and errors are those of `run`.
 
-@dataclass(frozen=True)
-class RunOptions:
-    """A caller's part in a run."""
+        Args:
+            steps: how many more each behaviour takes, from that checkpoint; None: up to its `max_steps`.
+            options: the caller's part.
+            parts: fields of it; `environment` is the run's own by default.
+        """
+        return run(self._resumed(steps), options, **{"environment": self.environment, **parts})
 
-    environment: Any = None
-    """In place of what the configuration's `environment` names: an environment of Gymnasium or PettingZoo, a function
-    or class that makes one, a list of these for the instances, a vector environment, or an id (docs/python.md)."""
-    stop: StopRequest | asyncio.Event | None = None
-    """Stops the run cleanly when it is set: drain, checkpoint, export. An `asyncio.Event` is for its own loop alone."""
-    on_progress: Callable[[ProgressSnapshot], object] | None = None
-    """Called about once a second."""
-    on_summary: Callable[[SummaryWritten], object] | None = None
-    """Called at each summary of each behaviour."""
-    on_checkpoint: Callable[[CheckpointWritten], object] | None = None
-    """Called when a checkpoint is whole."""
-    progress: Progress = field(default_factory=lambda: Progress(enabled=False))
-    """The live table."""
-    console: bool = True
-    """Log versions and a line per summary, as ML-Agents does."""
-    watched: bool = False
-    """The caller has a `LoopWatch` on the event loop."""
+    async def resume_async(
+        self, steps: int | None = None, options: RunOptions | None = None, **parts: Any
+    ) -> RunResult:
+        """As `resume`, within a running event loop."""
+        return await run_async(self._resumed(steps), options, **{"environment": self.environment, **parts})
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the run into one file, for `load`: its configuration, newest checkpoint and policies.
+
+        Args:
+            path: `.zip` is added where it has no suffix.
+
+        Raises:
+            RunFolderError: if it has no checkpoint, or a damaged one.
+        """
+        return carry(self.folder, path)
+
+    def _resumed(self, steps: int | None) -> RunConfig:
+        file = self.folder / CONFIGURATION
+        config = self.config or RunConfig.from_plain(read_configuration(self.folder), file)
+        return resumed_settings(config, self.folder, steps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, without what may belong to this one."""
+        return {**vars(self), "config": None, "environment": None}
 
 
 Configuration = RunConfig | Mapping[str, Any] | str | Path
@@ -150,7 +170,8 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
             with _loaded(config, options.environment) as loaded:
                 loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
                 with started_early(loaded):
-                    return await _run(loaded, chosen, options)
+                    result = await _run(loaded, chosen, options)
+                    return replace(result, config=loaded, environment=options.environment)
     except Exception:
         raise
     except BaseException as error:  # code that is named in the configuration must not end its caller

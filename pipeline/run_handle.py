@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.pipeline.hosts.failures import describe_failure
 from headrace.pipeline.main.coordinator import Coordinator
+from headrace.pipeline.reporting.progress import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 from headrace.stages.errors import is_failure
 
@@ -130,3 +131,26 @@ def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordina
             coordinator.shutdown.fail(replace(failed, message=f"{name}: {failed.message}"))
 
     return called
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """A caller's part in a run."""
+
+    environment: Any = None
+    """In place of what the configuration's `environment` names: an environment of Gymnasium or PettingZoo, a function
+    or class that makes one, a list of these for the instances, a vector environment, or an id (docs/python.md)."""
+    stop: StopRequest | asyncio.Event | None = None
+    """Stops the run cleanly when it is set: drain, checkpoint, export. An `asyncio.Event` is for its own loop alone."""
+    on_progress: Callable[[ProgressSnapshot], object] | None = None
+    """Called about once a second."""
+    on_summary: Callable[[SummaryWritten], object] | None = None
+    """Called at each summary of each behaviour."""
+    on_checkpoint: Callable[[CheckpointWritten], object] | None = None
+    """Called when a checkpoint is whole."""
+    progress: Progress = field(default_factory=lambda: Progress(enabled=False))
+    """The live table."""
+    console: bool = True
+    """Log versions and a line per summary, as ML-Agents does."""
+    watched: bool = False
+    """The caller has a `LoopWatch` on the event loop."""

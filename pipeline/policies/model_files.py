@@ -269,7 +269,8 @@ def _candidates(reference: str, folder: Path | None) -> list[tuple[str, Callable
     path, choice = _split(reference, folder)
     if path.is_file():
         if path.suffix not in _SUFFIXES:
-            raise RunError(f"{path} is no model: expected a .pt or .onnx file, or the folder of a run")
+            saved = "; headrace.load makes one of a saved run" if path.suffix == ".zip" else ""
+            raise RunError(f"{path} is no model: expected a .pt or .onnx file, or the folder of a run{saved}")
         if choice:
             raise RunError(f"{reference}: @{choice} chooses in the folder of a run, and {path} is a file")
         return [(_behavior_of(path), lambda: path)]

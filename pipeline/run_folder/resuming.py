@@ -11,6 +11,7 @@ import yaml
 
 from headrace.config import ConfigError, RunConfig
 from headrace.config.errors import KeyPath, dotted
+from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, free_name, write_atomic
 from headrace.pipeline.run_folder.checkpoint import (
     MANIFEST,
@@ -19,6 +20,7 @@ from headrace.pipeline.run_folder.checkpoint import (
     CheckpointError,
     checkpoint_folder,
     each_checkpoint,
+    newest_checkpoint,
     numbered_folders,
 )
 
@@ -111,6 +113,30 @@ def changed_settings(before: str, config: RunConfig) -> str:
     ]
     more = f", and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
     return ", ".join(changes[:_SHOWN]) + more
+
+
+def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> RunConfig:
+    """Return the configuration with which a run goes on in its folder.
+
+    Args:
+        config: the run's.
+        run_folder: where it is now.
+        steps: how many more steps each behaviour takes than its newest checkpoint has; None: up to its `max_steps`.
+
+    Raises:
+        RunError: if `steps` is not positive.
+        CheckpointError: if no checkpoint can be read.
+    """
+    plain = config.to_plain()
+    here = {"results_dir": str(run_folder.parent), "run_id": run_folder.name, "resume": True}
+    plain["checkpoint_settings"] |= {**here, "force": False, "inference": False, "initialize_from": None}
+    if steps is not None and steps < 1:
+        raise RunError(f"resume(steps=…): expected 1 or more, got {steps}")
+    checkpoint = None if steps is None else newest_checkpoint(run_folder / "checkpoints")
+    if checkpoint is not None and steps is not None:
+        for name, reached in checkpoint.steps.items():
+            plain["behaviors"].setdefault(name, {})["max_steps"] = reached + steps
+    return config.rewritten(plain)
 
 
 def other_run(before: str, config: RunConfig) -> str:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from run_configs import INLINE, cartpole, changed
 
-from headrace import RunResult, load_config, run
+from headrace import RunResult, load, load_config, run
 from headrace.pipeline.common.errors import RunError
 
 
@@ -23,14 +23,19 @@ def given(folder: Path, environment: Any, *, steps: int = 600, **changes: Any) -
 
 @pytest.mark.lengthy
 def test_a_run_with_an_object_is_resumed_with_one_and_says_so_without(tmp_path):
-    first = given(tmp_path, lambda: gymnasium.make("CartPole-v1"), **INLINE)
+    def make_pole() -> gymnasium.Env:
+        return gymnasium.make("CartPole-v1")
+
+    first = given(tmp_path, make_pole, **INLINE)
     file = first.folder / "configuration.yaml"
     assert yaml.safe_load(file.read_text())["environment"]["factory"] == "headrace.given:CartPole"
-    again = load_config(file, ["checkpoint_settings.resume=true", "behaviors.CartPole.max_steps=1200"])
+    again = load_config(file, ["checkpoint_settings.resume=true"])
     with pytest.raises(RunError, match=r"'headrace.given:CartPole': it was an object .*environment=…"):
         run(again)
-    resumed = run(again, environment=lambda: gymnasium.make("CartPole-v1"))
-    assert resumed.behaviors["CartPole"].step >= 1200
+    with pytest.raises(RunError, match="it was an object"):
+        load(first.folder).resume(steps=600)
+    assert load(first.folder).resume(600, environment=make_pole).behaviors["CartPole"].step >= 1200
+    assert first.resume(600).behaviors["CartPole"].step >= 1800
 
 
 @pytest.mark.slow

@@ -46,7 +46,9 @@ def test_two_runs_at_once_give_different_objects_of_one_name():
 def test_what_is_no_longer_given_is_refused_with_what_to_do():
     with giving("make", GivenEnvironment([cartpole])) as reference:
         pass
-    with pytest.raises(LoadError, match=r"'headrace.given:make': it was an object .* run\('<run folder>/configuration"):
+    with pytest.raises(
+        LoadError, match=r"'headrace.given:make': it was an object .*headrace.load\('results/<run-id>'\).resume"
+    ):
         find_given(reference)
 
 

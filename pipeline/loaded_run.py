@@ -1,0 +1,63 @@
+"""A run of before, as `run` returned it: from its folder, or from the file that `RunResult.save` wrote."""
+
+from __future__ import annotations
+
+import os
+
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
+from headrace.pipeline.policies.export import NEWEST
+from headrace.pipeline.run import BehaviorResult, RunResult
+from headrace.pipeline.run_folder.carrying import unpack
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
+from headrace.pipeline.run_folder.folder import read_configuration
+from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
+from headrace.surroundings import absolute
+
+
+def load(
+    path: str | os.PathLike[str], results_dir: str | os.PathLike[str] = "results", run_id: str | None = None
+) -> RunResult:
+    """Return a run of before, ready to be resumed, saved or asked for its policy.
+
+        run = load("cartpole.zip")
+        run.resume(steps=50_000)
+        policy = load_policy(run.folder)
+
+    Args:
+        path: the folder of a run, or a file that `RunResult.save` wrote, which becomes a folder.
+        results_dir: where that folder is made.
+        run_id: its name; None: the saved run's own.
+
+    Raises:
+        RunFolderError: if it is no run, is damaged or has no checkpoint, or the folder to be made is there already.
+        ConfigError: if its configuration is of another version, or has mistakes.
+    """
+    folder = absolute(path)
+    if not folder.is_dir():
+        folder = unpack(path, results_dir, run_id)
+    config = RunConfig.from_plain(read_configuration(folder), folder / CONFIGURATION)
+    try:
+        checkpoint = newest_checkpoint(folder / "checkpoints")
+        if checkpoint is None:
+            raise RunFolderError(f"{folder} is no run that can be resumed: it has no checkpoint")
+        behaviors = {name: _behavior(checkpoint, name, folder) for name in checkpoint.steps}
+    except CheckpointError as error:
+        raise RunFolderError(str(error)) from error
+    interrupted = any(each.step < config.behavior_settings(name).max_steps for name, each in behaviors.items())
+    elapsed_s = float(checkpoint.progress.get("elapsed_s", 0.0))
+    return RunResult(folder.name, folder, behaviors, checkpoint.number, interrupted, elapsed_s, config=config)
+
+
+def _behavior(checkpoint: Checkpoint, name: str, folder: os.PathLike[str]) -> BehaviorResult:
+    state = checkpoint.read(part_name(TRAINER, learner_name(name))) or {}
+    returns = state.get("recent_returns") or ()
+    export = behavior_folder(absolute(folder), name) / NEWEST
+    return BehaviorResult(
+        checkpoint.steps[name],
+        int(state.get("policy", {}).get("version", 0)),
+        sum(returns) / len(returns) if returns else None,
+        None,
+        export if export.is_file() else None,
+    )

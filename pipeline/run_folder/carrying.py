@@ -1,0 +1,170 @@
+"""A run in one file: a zip of its configuration, its newest checkpoint and its policies, with a checksum of each.
+
+`headrace.json` lists the files; the archive holds no others. Nothing in it is compressed, so it takes no more room than
+it says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path, PureWindowsPath
+from typing import IO, Any
+
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.run_folder.atomic_files import REAL
+from headrace.pipeline.run_folder.checkpoint import MANIFEST, CheckpointError, checksum_of, newest_checkpoint
+from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder, check_length, check_run_id
+from headrace.surroundings import absolute
+
+SUFFIX = ".zip"
+LISTING = "headrace.json"
+_FORMAT = 1
+_CHUNK = 1 << 20
+_DAMAGED = (
+    *(OSError, zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError),
+    *(OverflowError, struct.error, zlib.error),
+)
+"""What `zipfile` raises for damaged archives, and a listing of another form; ValueError is ours, too."""
+
+
+def carry(run_folder: Path, path: str | os.PathLike[str]) -> Path:
+    """Write a run into one file, which is whole or not there; returns its path.
+
+    Args:
+        run_folder: `results/<run-id>`.
+        path: of the file; `.zip` is added where it has no suffix. One that is there is replaced.
+
+    Raises:
+        RunFolderError: if the run has no checkpoint, or its newest one is damaged.
+        OSError: if the disk refuses.
+    """
+    target = _with_suffix(absolute(path))
+    partial = target.with_name(f".{target.name}.{os.getpid()}-0.partial")
+    files = _files(run_folder)
+    REAL.make_folder(target.parent)
+    try:
+        with open(partial, "wb") as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                listed = {name: _put(archive, name, source) for name, source in files.items()}
+                listing: dict[str, Any] = {"format": _FORMAT, "run_id": run_folder.name, "files": listed}
+                archive.writestr(LISTING, json.dumps({**listing, "checksum": checksum_of(listing)}, indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        REAL.replace(partial, target)
+        REAL.sync_folder(target.parent)
+    finally:
+        REAL.remove(partial)
+    return target
+
+
+def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], run_id: str | None) -> Path:
+    """Make a run's folder of such a file; returns it.
+
+    Args:
+        path: of the file; `.zip` may be left out.
+        results_dir: where the folder is made.
+        run_id: its name; None: the run's own.
+
+    Raises:
+        RunFolderError: if there is a folder of that name, or the file is damaged or none of ours.
+    """
+    source = absolute(path)
+    source = source if source.is_file() else _with_suffix(source)
+    if not source.is_file():
+        raise RunFolderError(f"{source}: there is no such file, nor a folder of a run")
+    try:
+        with zipfile.ZipFile(source) as archive:
+            listing = _listing(archive, source)
+            name = listing["run_id"] if run_id is None else run_id
+            check_run_id(name)
+            folder = absolute(results_dir) / name
+            check_length(folder)
+            if folder.exists():
+                raise RunFolderError(f"{folder} is there already: give the run another run_id, or remove that folder")
+            _extract(archive, listing["files"], folder)
+    except _DAMAGED as error:
+        raise RunFolderError(f"{source}: is damaged, or no saved run: {error}") from error
+    return folder
+
+
+def _with_suffix(path: Path) -> Path:
+    return path if path.suffix else path.with_name(f"{path.name}{SUFFIX}")
+
+
+def _files(run_folder: Path) -> dict[str, Path]:
+    """Return what makes a run that can be resumed and played, by its name in the archive."""
+    try:
+        checkpoint = newest_checkpoint(run_folder / "checkpoints")
+        if checkpoint is None:
+            raise RunFolderError(f"{run_folder} can't be saved: it has no checkpoint yet")
+        checkpoint.check()
+    except CheckpointError as error:
+        raise RunFolderError(f"{run_folder} can't be saved: {error}") from error
+    found = [run_folder / CONFIGURATION, *checkpoint.folder.iterdir()]
+    for behavior in checkpoint.steps:
+        folder = behavior_folder(run_folder, behavior)
+        found += [each for each in folder.glob("*") if each.suffix in (".pt", ".onnx")]
+    files = {each.relative_to(run_folder).as_posix(): each for each in sorted(found)}
+    return {**files, f"checkpoints/{MANIFEST}": checkpoint.manifest}
+
+
+def _put(archive: zipfile.ZipFile, name: str, source: Path) -> dict[str, Any]:
+    with source.open("rb") as file, archive.open(zipfile.ZipInfo(name), mode="w", force_zip64=True) as member:
+        return _copied(file, member.write)
+
+
+def _copied(file: IO[bytes], write: Callable[[bytes], Any]) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    while data := file.read(_CHUNK):
+        write(data)
+        digest.update(data)
+        size += len(data)
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
+    names = archive.namelist()
+    if LISTING not in names:
+        what = "none that RunResult.save wrote"
+        if "policy.pth" in names:
+            what = "a model of Stable-Baselines3, whose weights Headrace does not read"
+        elif any(name.endswith("/data.pkl") for name in names):
+            what = "a policy, which load_policy reads"
+        raise RunFolderError(f"{source}: expected a saved run; this is {what}")
+    content = json.loads(archive.read(LISTING))
+    listing = {key: value for key, value in content.items() if key != "checksum"}
+    if listing.get("format") != _FORMAT:
+        raise RunFolderError(f"{source}: format {listing.get('format')}, this version reads {_FORMAT}")
+    if content.get("checksum") != checksum_of(listing):
+        raise ValueError(f"the checksum of {LISTING} is not that of what was written")
+    if sorted(names) != sorted([*listing["files"], LISTING]):
+        raise ValueError(f"it does not hold the files that {LISTING} lists")
+    for each in archive.infolist():
+        parts = PureWindowsPath(each.filename)
+        if parts.anchor or ".." in parts.parts or ":" in each.filename or each.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{each.filename} is no file that was written")
+    return listing
+
+
+def _extract(archive: zipfile.ZipFile, files: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}-0.partial")
+    try:
+        for name, stated in files.items():
+            path = partial / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(name) as member, path.open("wb") as file:
+                if _copied(member, file.write) != stated:
+                    raise ValueError(f"the checksum of {name} is not that of what was written")
+                file.flush()
+                os.fsync(file.fileno())
+        REAL.replace(partial, folder)
+        REAL.sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,118 @@
+"""A run in one file: what is in it, and how a damaged one, or another program's, is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.common.errors import RunFolderError
+from headrace.pipeline.run_folder.carrying import LISTING, carry, unpack
+from headrace.pipeline.run_folder.checkpoint import checksum_of, newest_checkpoint, write_manifest, write_part
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """The folder of a run with two checkpoints, exports, and things that stay behind."""
+    folder = tmp_path / "results" / "first"
+    for number in (0, 1):
+        part = write_part(folder / "checkpoints", number, "trainer@learner-Ball", {"number": number})
+        write_manifest(folder / "checkpoints", number, [part], {"Ball": 100 * number}, {})
+    (folder / "configuration.yaml").write_text("behaviors: {Ball: {}}\n")
+    for name in ("Ball/Ball-100.pt", "Ball/checkpoint.pt", "Ball/Ball-100.onnx", "Ball/events.out", "streams/a.stream"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    return folder
+
+
+def test_a_run_comes_back_with_its_newest_checkpoint_and_its_policies(run_folder, tmp_path):
+    file = carry(run_folder, tmp_path / "ball")
+    assert file == tmp_path / "ball.zip"
+    folder = unpack(tmp_path / "ball", tmp_path / "elsewhere", None)
+    assert folder == tmp_path / "elsewhere" / "first"
+    checkpoint = newest_checkpoint(folder / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.read("trainer@learner-Ball") == {"number": 1}
+    assert (folder / "Ball" / "checkpoint.pt").read_bytes() == b"Ball/checkpoint.pt"
+    names = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
+    assert names == {
+        *("configuration.yaml", "Ball/Ball-100.pt", "Ball/checkpoint.pt", "Ball/Ball-100.onnx"),
+        *("checkpoints/manifest.json", "checkpoints/000001/manifest.json"),
+        "checkpoints/000001/trainer%40learner-Ball.part",
+    }
+
+
+def test_a_folder_that_is_there_is_left_alone(run_folder, tmp_path):
+    file = carry(run_folder, tmp_path / "ball.zip")
+    with pytest.raises(RunFolderError, match="first is there already: give the run another run_id"):
+        unpack(file, run_folder.parent, None)
+    assert unpack(file, run_folder.parent, "second").name == "second"
+
+
+def test_a_run_without_a_whole_checkpoint_is_not_saved(run_folder, tmp_path):
+    (run_folder / "checkpoints" / "000001" / "trainer%40learner-Ball.part").write_bytes(b"x")
+    with pytest.raises(RunFolderError, match="can't be saved: .*is damaged: it has 1 bytes"):
+        carry(run_folder, tmp_path / "ball")
+    with pytest.raises(RunFolderError, match="can't be saved: it has no checkpoint yet"):
+        carry(tmp_path / "results" / "none", tmp_path / "ball")
+    assert [each.name for each in tmp_path.iterdir()] == ["results"]
+
+
+@pytest.mark.parametrize("stride", [293, pytest.param(1, marks=pytest.mark.slow)])
+def test_any_byte_that_changes_is_named_or_is_of_no_account(run_folder, tmp_path, stride):
+    file = carry(run_folder, tmp_path / "ball.zip")
+    whole, named = file.read_bytes(), 0
+    for place in range(0, len(whole), stride):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        with suppress(RunFolderError):
+            folder = unpack(file, tmp_path / "out", "copy")
+            assert all(each.read_bytes() == (run_folder / each.relative_to(folder)).read_bytes() for each in of(folder))
+            shutil.rmtree(folder)
+            continue
+        named += 1
+    assert named > len(whole) // stride // 2
+    file.write_bytes(whole[:-30])
+    with pytest.raises(RunFolderError, match="ball.zip: is damaged, or no saved run"):
+        unpack(file, tmp_path / "out", "cut")
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def of(folder: Path) -> list[Path]:
+    return [each for each in folder.rglob("*") if each.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"data": "", "policy.pth": ""}, "a model of Stable-Baselines3"),
+        ({"archive/data.pkl": ""}, "a policy, which load_policy reads"),
+        ({"a.txt": ""}, "none that RunResult.save wrote"),
+        ({LISTING: json.dumps({"format": 9})}, "format 9, this version reads 1"),
+        ({LISTING: json.dumps({"format": 1, "files": {}})}, "the checksum of headrace.json"),
+    ],
+)
+def test_files_of_others_are_told_by_what_they_are(tmp_path, members, message):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    with pytest.raises(RunFolderError, match=message):
+        unpack(tmp_path / "x.zip", tmp_path, None)
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "C:/out", "a/../../out", "..\\out"])
+def test_a_file_outside_of_the_folder_is_refused(tmp_path, name):
+    listing = {"format": 1, "run_id": "first", "files": {name: {"size": 0, "sha256": ""}}}
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr(name, "")
+        archive.writestr(LISTING, json.dumps({**listing, "checksum": checksum_of(listing)}))
+    with pytest.raises(RunFolderError, match="is no file that was written"):
+        unpack(tmp_path / "x.zip", tmp_path / "results", None)
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    with pytest.raises(RunFolderError, match=r"none\.zip: there is no such file, nor a folder of a run"):
+        unpack(tmp_path / "none", tmp_path, None)
