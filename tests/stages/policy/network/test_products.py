@@ -202,7 +202,7 @@ def slowed(provider, calls):
 @pytest.mark.usefixtures("unmeasured")
 def test_the_fastest_provider_is_found_once_by_measuring_and_said(monkeypatch, caplog):
     caplog.set_level("INFO")
-    slow = {name: provider if name == "onednn" else slowed(provider, 40) for name, provider in PROVIDERS.items()}
+    slow = {name: provider if name == "onednn" else slowed(provider, 10) for name, provider in PROVIDERS.items()}
     monkeypatch.setattr(products, "PROVIDERS", slow)
     assert [fastest(64, 128, 160), fastest(64, 128, 160)] == ["onednn", "onednn"]
     (told,) = [record.message for record in caplog.records]
@@ -217,7 +217,7 @@ def test_a_provider_that_fails_or_disagrees_is_none(fault, monkeypatch):
             raise RuntimeError("could not create a primitive")
         out.fill_(1.0)
 
-    slow = {name: slowed(PROVIDERS[name], 40) for name in ("torch", "numpy")}
+    slow = {name: slowed(PROVIDERS[name], 10) for name in ("torch", "numpy")}
     monkeypatch.setattr(
         products, "PROVIDERS", {**slow, "onednn": Provider("oneDNN", multiply, PROVIDERS["onednn"].layer)}
     )
