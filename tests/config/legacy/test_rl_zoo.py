@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from headrace.config import ConfigError, load_config
 from headrace.config.legacy.rl_zoo.expressions import Name, read_expression
 from headrace.config.load import convert
 from headrace.config.yaml_reader import read_text
+from headrace.stages.policy.sampling import ACTION_LIMIT
 
 PPO = """\
 default:
@@ -154,12 +156,20 @@ def test_steps_of_all_environments_count_for_updates_and_defaults_are_those_of_t
 
 def test_actor_and_critic_may_have_other_layers_and_the_first_weights_are_those_of_theirs(converted):
     network = converted(PPO, "Walker-v4")[1].behaviors["Walker"].network_settings
-    assert (network.initial_weights, network.initial_log_std, network.critic_hidden_units) == ("orthogonal", 0, None)
+    assert (network.initial_weights, network.critic_hidden_units) == ("orthogonal", None)
     kwargs = '"dict(net_arch=dict(pi=[64], vf=[32, 16]), ortho_init=False, log_std_init=-2, activation_fn=nn.GELU)"'
     made, config = converted(entry(policy_kwargs=kwargs), "Own-v0")
     network = config.behaviors["Own"].network_settings
     assert (made.left_out, network.hidden_units, network.critic_hidden_units) == ((), (64,), (32, 16))
-    assert (network.initial_weights, network.initial_log_std, network.activation) == ("default", -2, "gelu")
+    assert (network.initial_weights, network.activation) == ("default", "gelu")
+
+
+def test_an_action_between_bounds_of_one_begins_with_their_deviation(converted):
+    assert ACTION_LIMIT == 3
+    made, config = converted(entry(policy_kwargs='"dict(log_std_init=-2)"'), "Own-v0")
+    log_std = config.behaviors["Own"].network_settings.initial_log_std
+    assert np.exp(log_std) / ACTION_LIMIT == pytest.approx(np.exp(-2), rel=1e-4)
+    assert "initial_log_std: -0.9014  # policy_kwargs.log_std_init: -2; plus ln 3" in made.text
 
 
 def test_updates_at_the_end_of_an_episode(converted):

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from rl_zoo_table import table
+from rl_zoo_table import keys_table, table
 
 PAGE = Path(__file__).parents[3] / "docs" / "stable-baselines3.md"
 
@@ -18,3 +18,7 @@ def test_the_page_says_what_comes_of_each_entry():
         pytest.skip("the package rl_zoo3 is not there")
     folder = Path(next(iter(spec.submodule_search_locations))) / "hyperparams"
     assert table(folder) in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_says_what_becomes_of_each_key():
+    assert keys_table() in PAGE.read_text(encoding="utf-8")
