@@ -169,6 +169,15 @@ class Minibatch:
         columns = continuous, penalties, log_probs, advantages, returns
         return cls(_per_branch(block.choices), Inputs(vectors, others), *columns, rows, block=block)
 
+    @classmethod
+    def of_actions(cls, continuous: Array, penalties: Array, choices: Array, device: torch.device) -> Minibatch:
+        """Rows of which nothing but actions [R, C] and [R, branches], and penalties, are known: to be scored."""
+        drawn, added = (to_device(torch.from_numpy(one.astype(np.float32)), device) for one in (continuous, penalties))
+        chosen = to_device(torch.from_numpy(choices.astype(np.int64)), device)
+        none = torch.empty(len(choices), 0, device=device)
+        rows = torch.empty(0, dtype=torch.int64)
+        return cls(_per_branch(chosen), Inputs(none), drawn, added, none, none, none, rows)
+
     @cached_property
     def arrays(self) -> MinibatchArrays:
         """The columns as arrays; made once, as a rollout refills its minibatches in each epoch."""
@@ -259,10 +268,6 @@ class Rollout:
         """All N rows, from the first to the last."""
         minibatches = self._views(self._floats, self._choices, torch.arange(len(self)), batch_size)
         return map(self._with_others, minibatches) if self._others else minibatches
-
-    def whole(self) -> Minibatch:
-        """All N rows as one minibatch, without images and sets."""
-        return next(self._views(self._floats, self._choices, torch.arange(len(self)), len(self)))
 
     def _views(self, floats: Tensor, choices: Tensor, rows: Tensor, batch_size: int) -> Iterator[Minibatch]:
         """Views of at most `batch_size` rows each, without images and sets."""

@@ -167,14 +167,13 @@ def make_rollout(
         return SequenceRollout(inputs, targets, choices, cuts, recorded, critic_memories)
 
     unweighted = normalized(per_signal.mean(axis=1))[:, None]
-    rollout = rollout_with(log_probs, unweighted)
     if not h.decoupled:
-        return rollout
-    if heads is not None and isinstance(rollout, Rollout):
-        current = update.log_probs(heads, rollout.whole())
+        return rollout_with(log_probs, unweighted)
+    if heads is not None and cuts is None:
+        current = update.log_probs(heads, Minibatch.of_actions(continuous, penalties, choices, heads.device))
     else:
         each = min(block, -(-len(rows) // context.replicas.size))
-        current = update.current_log_probs(rollout.in_order(each))
+        current = update.current_log_probs(rollout_with(log_probs, unweighted).in_order(each))
     weights = importance_weights(current, log_probs)
     context.statistics.add(context.behavior, "Policy/Importance Weight", float(weights.mean()))
     return rollout_with(current, weights * unweighted)
