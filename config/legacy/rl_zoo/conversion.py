@@ -108,7 +108,10 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
     every, unit = freq.value if isinstance(freq.value, list) and len(freq.value) == 2 else (freq.value, "step")
     each = updates.value
     if unit not in ("step", "episode") or not (_is_count(every) and every > 0 and _is_count(each) and each >= -1):
-        writing.wrong(freq, f"'{freq}' and '{updates}' do not fit; expected whole numbers, or [1, episode]")
+        writing.wrong(
+            freq if freq.written else updates,
+            f"'{freq}' and '{updates}' do not fit; expected whole numbers, or [1, episode]",
+        )
         return
     if unit == "episode":
         writing.put("hyperparameters.update_at", "episode_end", freq)

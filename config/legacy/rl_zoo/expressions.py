@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 _LONGEST = 10_000
+_MOST = 2**63
 _EXPECTED = "expected dict(…), lists, numbers, texts and names such as nn.ReLU"
 
 
@@ -37,8 +38,10 @@ def read_expression(text: str) -> Any:
 
 def _value(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=None | bool() | int() | float() | str()):
+        case ast.Constant(value=None | bool() | float() | str()):
             return node.value
+        case ast.Constant(value=int() as number) if abs(number) < _MOST:
+            return number
         case ast.List() | ast.Tuple():
             return [_value(item) for item in node.elts]
         case ast.Dict():

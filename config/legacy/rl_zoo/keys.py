@@ -220,8 +220,9 @@ SAC_NORMALIZE: Mapping[str, Key] = {
 }
 """With SAC."""
 
-CALLBACKS: Mapping[str, Key] = {
-    **dict.fromkeys(("ParallelTrainCallback", "ProgressBarCallback", "RawStatisticsCallback"), _NO_EFFECT),
-    **dict.fromkeys(("SaveVecNormalizeCallback", "LogEveryNTimesteps"), _NO_EFFECT),
-}
-"""By class: what happens here by itself; other callbacks have no place."""
+OF_ITSELF = (
+    *("Monitor", "VecMonitor", "VecTransposeImage"),
+    *("LogEveryNTimesteps", "ParallelTrainCallback", "ProgressBarCallback", "RawStatisticsCallback"),
+    "SaveVecNormalizeCallback",
+)
+"""Wrappers and callbacks whose work is done here in any case."""

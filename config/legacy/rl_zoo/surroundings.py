@@ -8,8 +8,8 @@ from typing import Any
 
 from headrace.config.legacy.old_values import integral
 from headrace.config.legacy.rl_zoo.entries import Entry, is_atari
-from headrace.config.legacy.rl_zoo.keys import CALLBACKS, IDLE
-from headrace.config.legacy.rl_zoo.writing import Given, Writing
+from headrace.config.legacy.rl_zoo.keys import OF_ITSELF
+from headrace.config.legacy.rl_zoo.writing import Given, Writing, in_words
 
 _ATARI: Mapping[str, tuple[str, ...]] = {
     "noop_max": ("noop_max",),
@@ -20,8 +20,6 @@ _ATARI: Mapping[str, tuple[str, ...]] = {
     "action_repeat_probability": ("repeat_action_probability",),
 }
 """By argument of Stable-Baselines3's AtariWrapper: options of the Arcade Learning Environment's vectorised games."""
-_OF_ITSELF = ("Monitor", "VecMonitor", "VecTransposeImage")
-"""Wrappers for what is done here in any case."""
 _GREY = "GrayscaleObservation"
 
 
@@ -42,7 +40,7 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Give
     else:
         writing.put("environment.id", entry.env_id, id_, top=True)
         if options:
-            values = {key: integral(each.value) for key, each in options.items()}
+            values = {key: each.value for key, each in options.items()}
             writing.put("environment.options", values, given["env_kwargs"], top=True)
         _wrap(writing, given, wrappers)
     number = given.get("n_envs") or writing.default("n_envs", 1)
@@ -50,9 +48,10 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Give
     monitor = writing.expression(given["monitor_kwargs"]) if "monitor_kwargs" in given else {}
     if keys := monitor.get("info_keywords"):
         writing.put("environment.info_keys", keys.value, keys, top=True)
-    for name, arguments, found in _classes(given.get("vec_env_wrapper"), writing):
-        _leave_out_wrapper(writing, name, arguments, found)
-    _convert_callbacks(writing, given)
+    around = "wrappers are round single environments (environment.wrappers)"
+    _leave_out_classes(writing, given.get("vec_env_wrapper"), around)
+    instead = "evaluation, stop_when, a script's on_summary and the like take its place"
+    _leave_out_classes(writing, given.get("callback"), instead)
 
 
 def _convert_atari(
@@ -72,7 +71,7 @@ def _convert_atari(
         values |= dict.fromkeys(_ATARI.get(key, ()), integral(value))
         if key not in _ATARI:
             writing.leave_out(Given(f"AtariWrapper.{key}", value, found.old), "it is not known here")
-    values |= {key: integral(each.value) for key, each in options.items()}
+    values |= {key: each.value for key, each in options.items()}
     comment = "AtariWrapper and frame_stack; an episode is a life, unless episodic_life is false"
     writing.put("environment.options", values, found, comment, top=True)
 
@@ -86,7 +85,7 @@ def _wrap(writing: Writing, given: Mapping[str, Given], wrappers: list[tuple[str
         module, _, short = name.rpartition(".")
         if short == "TimeLimit" and [*arguments] == ["max_episode_steps"]:
             writing.put("environment.max_episode_steps", integral(arguments["max_episode_steps"]), found, top=True)
-        elif short not in _OF_ITSELF:
+        elif short not in OF_ITSELF:
             planes = short == _GREY and stack is not None and pictures
             kept = {key: value for key, value in arguments.items() if not (planes and key == "keep_dim")}
             ours.append({"use": f"{module}:{short}", **({"with": kept} if kept else {})})
@@ -104,22 +103,13 @@ def _wrap(writing: Writing, given: Mapping[str, Given], wrappers: list[tuple[str
         writing.put("environment.wrappers", ours, source, f"the innermost first: {', '.join(origins)}", top=True)
 
 
-def _leave_out_wrapper(writing: Writing, name: str, arguments: dict[str, Any], found: Given) -> None:
-    if name.rpartition(".")[2] in _OF_ITSELF:
-        writing.idle.append(f"vec_env_wrapper {name}")
-    else:
-        given = Given("vec_env_wrapper", {name: arguments} if arguments else name, found.old)
-        writing.leave_out(given, "wrappers are round single environments (environment.wrappers)")
-
-
-def _convert_callbacks(writing: Writing, given: Mapping[str, Given]) -> None:
-    for name, arguments, found in _classes(given.get("callback"), writing):
-        short = name.rpartition(".")[2]
-        if short in CALLBACKS and CALLBACKS[short].to == IDLE:
-            writing.idle.append(f"callback {name}")
+def _leave_out_classes(writing: Writing, given: Given | None, why: str) -> None:
+    """Report the classes that a key names, but for those whose work is done here in any case."""
+    for name, arguments, found in _classes(given, writing):
+        if name.rpartition(".")[2] in OF_ITSELF:
+            writing.idle.append(f"{found.key} {in_words(name)}")
         else:
-            given_here = Given("callback", {name: arguments} if arguments else name, found.old)
-            writing.leave_out(given_here, "evaluation, stop_when and a script's on_checkpoint take such places")
+            writing.leave_out(Given(found.key, {name: arguments} if arguments else name, found.old), why)
 
 
 def _classes(given: Given | None, writing: Writing) -> Iterator[tuple[str, dict[str, Any], Given]]:
@@ -127,10 +117,11 @@ def _classes(given: Given | None, writing: Writing) -> Iterator[tuple[str, dict[
     if given is None or given.value is None:
         return
     for each in given.value if isinstance(given.value, list) else [given.value]:
-        named = each if isinstance(each, dict) else {each: None}
-        name, arguments = next(iter(named.items()), ("", None))
-        fits = len(named) == 1 and isinstance(name, str) and "." in name
-        if fits and (arguments is None or isinstance(arguments, dict)):
-            yield name, {key: integral(value) for key, value in (arguments or {}).items()}, given
+        name, arguments = next(iter(each.items()), ("", {})) if isinstance(each, dict) else (each, {})
+        single = not isinstance(each, dict) or len(each) == 1
+        if single and isinstance(name, str) and "." in name and isinstance(arguments or {}, dict):
+            yield name, arguments or {}, given
         else:
-            writing.wrong(given, f"{each!r} does not fit; expected package.module.Class, or a map of its arguments")
+            writing.wrong(
+                given, f"{in_words(each)} does not fit; expected package.module.Class, or it with its arguments"
+            )

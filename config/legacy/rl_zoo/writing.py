@@ -111,6 +111,8 @@ class Writing:
             second = key.also[1](value) if key.also else None
         except ValueError as error:
             self.leave_out(given, str(error))
+            if given.written and key.default is not None:
+                self._settle(key, self.default(given.key, key.default))
             return
         if key.to == IDLE:
             self.idle += [in_words(given.key)] if given.written else []

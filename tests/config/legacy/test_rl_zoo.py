@@ -260,6 +260,11 @@ def test_what_has_no_place(converted, key, value):
     assert [each.split(":")[0].split(".")[0] for each in made.left_out] == [key]
 
 
+def test_in_the_place_of_what_has_none_stands_their_default(converted):
+    network = converted(entry(policy_kwargs='"dict(activation_fn=nn.Mish)"'), "Own-v0")[1].behaviors["Own"]
+    assert network.network_settings.activation == "tanh"
+
+
 def test_what_has_no_effect_stands_in_no_ones_way(converted):
     callback = "[rl_zoo3.callbacks.RawStatisticsCallback]"
     text = entry(verbose=1, sde_sample_freq=4, callback=callback, policy_kwargs='"dict(full_std=False)"')
@@ -315,6 +320,8 @@ def test_a_file_of_the_zoo_is_no_configuration_until_it_is_converted(tmp_path):
         ({"policy_kwargs": '"dict(a=open(1))"'}, "ppo.yml:3: Own-v0.policy_kwargs: holds a Call of Python's"),
         ({"normalize": "3"}, "ppo.yml:3: Own-v0.normalize: 3 does not fit; expected a map"),
         ({"env_wrapper": "[{a.B: {}, c.D: {}}]"}, "ppo.yml:3: Own-v0.env_wrapper: "),
+        ({"callback": "[[a.B]]"}, "ppo.yml:3: Own-v0.callback: [a.B] does not fit; expected package.module.Class"),
+        ({"policy_kwargs": '"dict(a=0x' + "f" * 5000 + ')"'}, "ppo.yml:3: Own-v0.policy_kwargs: holds a Constant"),
     ],
 )
 def test_what_can_not_be_read_is_named_with_its_line(refused, keys, message):
