@@ -292,6 +292,11 @@ class PipelineSettings(Settings):
     statistics_writers: Annotated[tuple[WriterSettings, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Receivers of statistics beside the console and TensorBoard."
     )
+    monitor_csv: Flag = Field(
+        False,
+        description="A row for each training episode in `results/<run-id>/<behavior>/monitor.csv`, as the Monitor of "
+        "Stable-Baselines3 writes it: return `r`, length `l`, seconds `t`; and its number.",
+    )
     supervision: SupervisionSettings = Field(
         default_factory=SupervisionSettings, description="How long a part of the run may be silent."
     )

@@ -59,7 +59,7 @@ class CsvWriter(StatisticsWriter):
             write_atomic(path, _table(columns, rows, header=True))
             self._columns[category] = columns
         else:
-            _append(path, _table(known, [row], header=False))
+            append(path, _table(known, [row], header=False))
 
     def rewind(self, category: str, step: int) -> None:
         """Remove the rows beyond a step: what follows goes on from there."""
@@ -99,7 +99,7 @@ def _write_all(file: FileIO, data: bytes) -> None:
         data = data[file.write(data) :]
 
 
-def _append(path: Path, data: bytes) -> None:
+def append(path: Path, data: bytes) -> None:
     """Append to a file; if the disk refuses, leave it as it was, so that it ends with a whole row."""
     with once_released(lambda: path.open("ab", buffering=0)) as file:
         end = file.seek(0, os.SEEK_END)

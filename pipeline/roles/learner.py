@@ -31,6 +31,7 @@ from headrace.pipeline.control.messages import (
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.export import export_policy
 from headrace.pipeline.policies.onnx_export import OnnxExporter
+from headrace.pipeline.reporting.episode_table import EpisodeTable
 from headrace.pipeline.roles.device import choose_device, choose_rounding
 from headrace.pipeline.roles.outlets import InletTap, recorded_here
 from headrace.pipeline.roles.training import TrainerHost
@@ -42,7 +43,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.stage import Statistics
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
-from headrace.stages.trainer.report import TrainerPort, TrainerReport
+from headrace.stages.trainer.report import EpisodeSink, TrainerPort, TrainerReport
 from headrace.stages.trainer.stage import TrainerStage
 from headrace.stages.trainer.torch_defaults import torch_defaults
 
@@ -90,7 +91,7 @@ class LearnerHost(TrainerHost):
 
     async def _train(self, replicas: Replicas, device: str, followers: Any = None) -> None:
         loop = asyncio.get_running_loop()
-        port = TrainerPort(self._report, soon=lambda call: loop.call_later(SOON_S, call))
+        port = TrainerPort(self._report, lambda call: loop.call_later(SOON_S, call), self._episode_table())
         statistics = self._epochs or self.statistics
         share = None if followers is None else followers.share_samples
         async with self._make_stage(replicas, device, statistics, port, share) as stage:
@@ -102,6 +103,11 @@ class LearnerHost(TrainerHost):
                 await self._run_stage(stage, followers)
             finally:
                 self._stage = None  # from the midst of an update nothing is saved
+
+    def _episode_table(self) -> EpisodeSink | None:
+        """Return what takes each episode; None if nobody asks for it."""
+        wanted = self.config.pipeline.monitor_csv
+        return EpisodeTable(self.plan.behavior, lambda: self.stages.folder.path).add if wanted else None
 
     def _tell_of_changes(self, stage: TrainerStage) -> None:
         """Say which value is in force of each hyperparameter that was set while the run went on."""

@@ -17,6 +17,7 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.sampling import environment_actions
 from headrace.stages.stage import Statistics
+from headrace.stages.trainer.report import EpisodeSink
 
 RECENT_EPISODES = 100
 """Episodes behind the recent mean return, the field's usual yardstick."""
@@ -30,6 +31,7 @@ class FinishedEpisodes:
         strength: strength of the extrinsic reward, for its statistic; 0 if it is not learned from.
         kept_returns: number of returns kept for the next report at most.
         judged: returns that a criterion looks at.
+        each: takes each episode.
         told: whether statistics are reported; those of an imitator's episodes are its teacher's.
 
     Attributes:
@@ -38,7 +40,15 @@ class FinishedEpisodes:
         parameter_generation: generation of the environment parameters under which those of the kept returns began.
     """
 
-    def __init__(self, behavior: str, strength: float, kept_returns: int, told: bool, judged: int = 0) -> None:
+    def __init__(
+        self,
+        behavior: str,
+        strength: float,
+        kept_returns: int,
+        told: bool,
+        judged: int = 0,
+        each: EpisodeSink | None = None,
+    ) -> None:
         self.count = 0
         self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, judged))
         self.parameter_generation = 0
@@ -46,6 +56,7 @@ class FinishedEpisodes:
         self._strength = strength
         self._kept: deque[float] = deque(maxlen=kept_returns)
         self._told = told
+        self._each = each
 
     @property
     def recent_return(self) -> float | None:
@@ -65,6 +76,8 @@ class FinishedEpisodes:
         if not self._told:
             return
         self.recent.extend(returns)
+        if self._each is not None and returns:
+            self._each(self.count, returns, lengths)
         statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
         statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
         if self._strength:

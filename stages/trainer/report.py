@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -37,6 +37,10 @@ class TrainerReport:
     """Of the same updates: seconds that they took."""
 
 
+EpisodeSink = Callable[[int, Sequence[float], Sequence[int]], None]
+"""Takes the number of episodes so far, and returns and lengths of those that have just ended."""
+
+
 @dataclass(frozen=True)
 class TrainerPort:
     """The stage's connection to its host."""
@@ -44,3 +48,5 @@ class TrainerPort:
     report: Callable[[TrainerReport], None] = lambda report: None
     soon: Callable[[Callable[[], None]], object] = lambda call: None
     """Call something a little later, when more has come that it can tell of."""
+    each_episode: EpisodeSink | None = None
+    """Where each episode is told; None: nowhere."""

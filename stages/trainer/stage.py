@@ -117,8 +117,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self.ended_by = ""
         self.late_rows = 0
         self._criterion = StopCriterion(stop_when)
-        judged = self._criterion.episodes
-        self._episodes = FinishedEpisodes(behavior, strength, kept_returns, not trainer.imitates, judged)
+        judged, each = self._criterion.episodes, self._port.each_episode
+        self._episodes = FinishedEpisodes(behavior, strength, kept_returns, not trainer.imitates, judged, each)
         self._unreported_rows = 0
         self._policy: PolicyUpdate | None = None
         self._frames = 0

@@ -14,11 +14,15 @@ from headrace import RunError, load, load_policy, run
 @pytest.mark.lengthy
 def test_a_run_is_resumed_saved_loaded_and_resumed_elsewhere(tmp_path):
     plain = changed(cartpole(behaviors__CartPole__max_steps=600), INLINE)
+    plain["pipeline"]["monitor_csv"] = True
     plain["checkpoint_settings"] = {"results_dir": tmp_path / "here", "run_id": "run", "force": True}
     first = run(plain)
     reached = first.behaviors["CartPole"].step
     more = first.resume(steps=500)
     assert more.folder == first.folder
+    _, _, *rows = (first.folder / "CartPole" / "monitor.csv").read_text().splitlines()
+    assert [int(row.split(",")[3]) for row in rows] == [*range(1, len(rows) + 1)]
+    assert reached < sum(int(row.split(",")[1]) for row in rows) <= more.behaviors["CartPole"].step
     assert reached + 500 <= more.behaviors["CartPole"].step < reached + 600
 
     loaded = load(more.save(tmp_path / "pole"), tmp_path / "there", "copy")

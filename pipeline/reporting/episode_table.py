@@ -1,0 +1,91 @@
+"""Training episodes one by one, as the `Monitor` of Stable-Baselines3 writes them: `<Behavior>/monitor.csv`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from headrace.pipeline.reporting.csv_writer import append
+from headrace.pipeline.run_folder.atomic_files import REAL, FileGuard, free_name, write_atomic
+from headrace.pipeline.run_folder.names import behavior_folder
+
+log = logging.getLogger(__name__)
+
+FILE = "monitor.csv"
+_HEADER = "r,l,t,episode"
+
+
+class EpisodeTable:
+    """A table of a behaviour's training episodes, a row each: return, length, seconds since it began, number.
+
+    A run that goes on from a checkpoint first removes the rows of episodes that it does not know of.
+
+    Args:
+        behavior: the behaviour name.
+        run_folder: returns where the run's folder is now.
+        wall_clock: seconds since 1970.
+    """
+
+    def __init__(
+        self, behavior: str, run_folder: Callable[[], Path], wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._behavior = behavior
+        self._run_folder = run_folder
+        self._wall_clock = wall_clock
+        self._made = wall_clock()
+        self._began: float | None = None
+        self._guard = FileGuard(log)
+
+    def add(self, count: int, returns: Sequence[float], lengths: Sequence[int]) -> None:
+        """Write the episodes that have just ended.
+
+        Args:
+            count: how many have ended in all.
+            returns: of each of these.
+            lengths: of each, as in `Environment/Episode Length`.
+        """
+        path = behavior_folder(self._run_folder(), self._behavior) / FILE
+        with self._guard.writing(path, "its episodes are lost"):
+            first = count - len(returns) + 1
+            if self._began is None or not path.is_file():
+                self._began = self._begin(path, first)
+            at = round(self._wall_clock() - self._began, 6)
+            rows = zip(returns, lengths, range(first, count + 1), strict=True)
+            lines = [f"{round(value, 6)},{length},{at},{number}\n" for value, length, number in rows]
+            append(path, "".join(lines).encode())
+
+    def _begin(self, path: Path, first: int) -> float:
+        """Begin the table, or go on with the one that is there, before an episode; returns when it was begun."""
+        began, rows = self._made, list[str]()
+        if first > 1 and path.is_file():
+            try:
+                began, rows = _read(path, first)
+            except ValueError:
+                aside = free_name(path.with_name(f"{path.name}.damaged"))
+                REAL.replace(path, aside)
+                log.warning("%s can't be read, and is begun anew; it is kept as %s.", path, aside.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"#{json.dumps({'t_start': began, 'env_id': self._behavior})}", _HEADER, *rows]
+        write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
+        return began
+
+
+def _read(path: Path, first: int) -> tuple[float, list[str]]:
+    """Return when a table was begun, and its rows before an episode; a row that a crash has cut short is left out.
+
+    Raises:
+        ValueError: if it is no table of ours.
+    """
+    text = path.read_text(encoding="utf-8")
+    head, header, *rows = text[: text.rfind("\n") + 1].splitlines()
+    if header != _HEADER:
+        raise ValueError(header)
+    numbers = [int(row.rpartition(",")[2]) for row in rows]
+    kept = [row for row, number in zip(rows, numbers, strict=True) if number < first]
+    try:
+        return float(json.loads(head[1:])["t_start"]), kept
+    except (LookupError, TypeError) as error:
+        raise ValueError(head) from error

@@ -1,0 +1,71 @@
+"""The table of single episodes: as Stable-Baselines3's Monitor has it, and whole after a resume and a crash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.reporting import csv_writer
+from headrace.pipeline.reporting.episode_table import EpisodeTable
+
+
+def table(folder: Path, *seconds: float) -> EpisodeTable:
+    return EpisodeTable("Ball", lambda: folder, iter(seconds).__next__)
+
+
+def rows(folder: Path) -> list[str]:
+    return (folder / "Ball" / "monitor.csv").read_text().splitlines()
+
+
+def test_each_episode_is_a_row_below_monitors_two_lines(tmp_path):
+    told = table(tmp_path, 100.0, 101.5, 103.0)
+    told.add(2, [1.25, -3.0], [7, 9])
+    told.add(3, [0.1234567], [11])
+    head, *rest = rows(tmp_path)
+    assert json.loads(head[1:]) == {"t_start": 100.0, "env_id": "Ball"}
+    assert rest == ["r,l,t,episode", "1.25,7,1.5,1", "-3.0,9,1.5,2", "0.123457,11,3.0,3"]
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_drops_what_came_after_it(tmp_path):
+    table(tmp_path, 100.0, 101.0).add(3, [1.0, 2.0, 3.0], [1, 1, 1])
+    path = tmp_path / "Ball" / "monitor.csv"
+    path.write_text(path.read_text() + "4.0,1")  # a crash has cut the last row short
+    table(tmp_path, 200.0, 205.0).add(3, [5.0], [2])
+    assert rows(tmp_path)[1:] == ["r,l,t,episode", "1.0,1,1.0,1", "2.0,1,1.0,2", "5.0,2,105.0,3"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "#{}\nr,l,t,episode\n", "r,l,t\n1,2,3\n", '#{"t_start": 1}\nr,l,t,episode\nx,y\n']
+)
+def test_a_table_that_cannot_be_read_is_put_aside_and_named(tmp_path, caplog, text):
+    path = tmp_path / "Ball" / "monitor.csv"
+    path.parent.mkdir()
+    path.write_text(text)
+    table(tmp_path, 200.0, 201.0).add(5, [2.0], [1])
+    assert rows(tmp_path)[2:] == ["2.0,1,1.0,5"]
+    assert (tmp_path / "Ball" / "monitor.csv.damaged").read_text() == text
+    assert "monitor.csv can't be read, and is begun anew; it is kept as monitor.csv.damaged" in caplog.text
+
+
+def test_a_fresh_run_begins_a_table_of_its_own(tmp_path):
+    table(tmp_path, 100.0, 101.0).add(1, [1.0], [1])
+    table(tmp_path, 200.0, 201.0).add(1, [2.0], [1])
+    assert rows(tmp_path)[1:] == ["r,l,t,episode", "2.0,1,1.0,1"]
+
+
+def test_a_full_disk_costs_rows_and_is_said_once(tmp_path, monkeypatch, caplog):
+    told = table(tmp_path, *range(9))
+    told.add(1, [1.0], [1])
+
+    def fill_up(file: object, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(csv_writer, "_write_all", fill_up)
+        told.add(2, [2.0], [1])
+        told.add(3, [3.0], [1])
+    told.add(4, [4.0], [1])
+    assert [row.rpartition(",")[2] for row in rows(tmp_path)[2:]] == ["1", "4"]
+    assert caplog.text.count("monitor.csv can't be written: No space left on device") == 1
