@@ -106,10 +106,12 @@ def convert(
         ConfigError: with every mistake in the files, but for what only a run refuses, which is a warning.
     """
     from headrace.config.legacy import ConvertedDocument, as_yaml
-    from headrace.config.legacy.rl_zoo import EntryRequest, convert_entry, is_rl_zoo
+    from headrace.config.legacy.rl_zoo import EntryRequest, is_rl_zoo
 
     document = read_file(Path(path))
     if env_id is not None or algorithm is not None or is_rl_zoo(document):
+        from headrace.config.legacy.rl_zoo.conversion import convert_entry
+
         entry = convert_entry(document, EntryRequest(env_id, algorithm))
         warnings = _check(ConvertedDocument(entry.document, entry.notes, entry.data), (), complete=False).warnings
         text = as_yaml(entry.data, entry.notes.comments)
