@@ -189,9 +189,14 @@ class GradientParts:
     def __init__(self, gradients: Tensor, parts: Tensor) -> None:
         self._gradients, self._parts = gradients, parts
         # Of small networks the calls are what it costs, and of large ones that a product with the parts reads them all.
-        self._runs = [_runs(gradients, part) for part in parts] if gradients.device.type == "cpu" else None
-        self._stretches = np.array([(*edges, at) for at, part in enumerate(parts) for edges in _edges(part)], np.int64)
-        self._compiled = compiled.kernels is not None and self._runs is not None and gradients.dtype == torch.float32
+        self._runs: list[list[NDArray[Any]]] | None = None
+        self._stretches: NDArray[np.int64] | None = None
+        """[k, 3] first element, end and part of each run, where limits are compiled."""
+        if gradients.device.type == "cpu":
+            self._runs = [_runs(gradients, part) for part in parts]
+            if compiled.kernels is not None and gradients.dtype == torch.float32:
+                edges = [(*run, at) for at, part in enumerate(parts) for run in _edges(part)]
+                self._stretches = np.array(edges, np.int64)
 
     def clip(self, limit: float) -> Tensor:
         """Scale each part in place so that its norm is at most `limit`, as torch's `clip_grad_norm_` does.
@@ -203,7 +208,7 @@ class GradientParts:
             norms = torch.mv(self._parts, self._gradients.square()).sqrt_()
             self._gradients.mul_(torch.mv(self._parts.t(), (limit / (norms + 1e-6)).clamp_(max=1.0)))
             return norms
-        if self._compiled:
+        if self._stretches is not None:
             norms = torch.empty(len(self._runs))
             compiled.kernels.limit(self._gradients.numpy(), self._stretches, norms.numpy(), limit)
             return norms
@@ -225,7 +230,7 @@ def _runs(gradients: Tensor, part: Tensor) -> list[NDArray[Any]]:
 
 def _edges(part: Tensor) -> NDArray[np.int64]:
     """The first elements and the ends [k, 2] of the stretches in which a part [n] is 1."""
-    return np.flatnonzero(np.diff(part.cpu().numpy(), prepend=0, append=0)).reshape(-1, 2)
+    return np.flatnonzero(np.diff(part.numpy(), prepend=0, append=0)).reshape(-1, 2)
 
 
 # Adam's moments of weights whose gradients stay 0 (units of ReLU that are off, images without a pattern) fall by a
