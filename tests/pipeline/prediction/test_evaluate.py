@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TransformReward
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 from predicted import MEMORY, group_of, saved
 
 from headrace import RunError, evaluate, load_policy
@@ -115,7 +115,7 @@ def test_a_vec_env_of_stable_baselines_is_played_too(policy):
     assert_played(found, *alone)
 
 
-class Pair(ParallelEnv):
+class Pair(ParallelEnv):  # type: ignore[misc]
     """Two agents, each with an errand of its own, the second of whom may be done later."""
 
     metadata, possible_agents = {"name": "pair"}, ["a", "b"]
@@ -139,7 +139,7 @@ class Pair(ParallelEnv):
         return tuple({agent: row[at] for agent, row in rows.items()} for at in range(5))
 
 
-class Turns(AECEnv):
+class Turns(AECEnv):  # type: ignore[misc]
     """The same in turns."""
 
     metadata, possible_agents = {"name": "turns"}, ["a", "b"]
@@ -190,7 +190,7 @@ def test_of_several_agents_each_ones_episode_counts(policy, kind):
 
 def test_what_a_monitor_says_counts_before_rewards_that_a_wrapper_changed(tmp_path):
     def scaled():
-        return TransformReward(RecordEpisodeStatistics(Errand()), lambda reward: 100.0 * reward)
+        return TransformReward(RecordEpisodeStatistics(Errand()), lambda reward: 100.0 * float(reward))
 
     policy = load_policy(saved(tmp_path, SPEC))
     expected = by_predict(policy, Errand(), 3, 4)

@@ -105,4 +105,4 @@ def test_a_trainer_learns_the_same_from_rewards_of_any_size(trainer):
             made.learn()
         found.append(made.policy().weights)
     # The variance of 1 that it begins with counts as a ten-thousandth of a step.
-    np.testing.assert_allclose(*found, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-2, atol=1e-3)
