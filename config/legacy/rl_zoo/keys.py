@@ -182,6 +182,7 @@ PPO_POLICY: Mapping[str, Key] = {
         note="plus ln 3: ±1 of a Box is ±3 here",
     ),
     "ortho_init": Key("network_settings.initial_weights", True, write=_weights),
+    "squash_output": Key(None, False, why=f"belongs to {_SDE}", needs="use_sde"),
     "full_std": Key(None, True, why=f"belongs to {_SDE}", needs="use_sde"),
     "share_features_extractor": Key(None, True, why="pictures are seen by a network that actor and critic share"),
     **_POLICY,
@@ -202,6 +203,7 @@ SAC_POLICY: Mapping[str, Key] = {
 
 _NORMALIZE: Mapping[str, Key] = {
     "norm_obs": Key("network_settings.normalize", True),
+    "norm_obs_keys": Key(None, why="all vectors are normalised", needs="norm_obs"),
     "training": Key(None, True, why="the normaliser always learns"),
     "clip_obs": Key(None, 10.0, why="normalised observations end at ±5", differs=True, needs="norm_obs"),
     "clip_reward": Key(None, 10.0, why="rewards end at ±10", needs="norm_reward"),
