@@ -29,7 +29,7 @@ from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
 from headrace.pipeline.run_folder.names import check_behavior_name
 from headrace.queues.errors import StreamError
 from headrace.stages.environments.given import find_given, is_given
-from headrace.stages.errors import StageError
+from headrace.stages.errors import StageError, blaming
 from headrace.surroundings import absolute
 
 
@@ -67,14 +67,15 @@ def _check_environment(config: RunConfig) -> None:
     lacking = [in_place(config, each.path, f"{dotted(each.path)}: {each.message}") for each in lacking_programs(config)]
     if lacking:
         raise RunError("\n".join(lacking))
-    check = config.environment_kind.preflight
+    check, settings = config.environment_kind.preflight, config.environment
     try:
-        if config.environment is not None and is_given(config.environment.factory):
-            find_given(str(config.environment.factory))
+        if settings is not None and settings.factory is not None and is_given(settings.factory):
+            with blaming("environment", "factory"):
+                find_given(settings.factory)
         if check is not None:
             load_entry(check)(config)
     except StageError as error:
-        raise RunError(str(error)) from error
+        raise RunError(in_place(config, error.key, str(error))) from error
 
 
 def _check_demonstrations(config: RunConfig) -> None:

@@ -21,7 +21,7 @@ MODULE = "headrace.given"
 """No module: before the colon of a factory that is an object."""
 AGAIN = (
     "it was an object that Python code gave to run(…, environment=…), and is in no file; give it again: "
-    "headrace.load('results/<run-id>').resume(environment=…)"
+    "headrace.load('results/<run-id>').resume(environment=…); headrace.evaluate plays its policies"
 )
 
 _given: dict[str, GivenEnvironment | bytes] = {}

@@ -30,7 +30,9 @@ def test_a_run_with_an_object_is_resumed_with_one_and_says_so_without(tmp_path):
     file = first.folder / "configuration.yaml"
     assert yaml.safe_load(file.read_text())["environment"]["factory"] == "headrace.given:CartPole"
     again = load_config(file, ["checkpoint_settings.resume=true"])
-    with pytest.raises(RunError, match=r"'headrace.given:CartPole': it was an object .*environment=…"):
+    with pytest.raises(
+        RunError, match=r"configuration.yaml:\d+: environment.factory 'headrace.given:CartPole': it was an obj"
+    ):
         run(again)
     with pytest.raises(RunError, match="it was an object"):
         load(first.folder).resume(steps=600)
