@@ -25,7 +25,7 @@ from headrace.config.yaml_reader import read_file
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.main.run_shape import with_hosts, with_num_envs
 from headrace.stages.environments.factory import arguments_for, call
-from headrace.stages.environments.given import GivenEnvironment, GivenObject, giving
+from headrace.stages.environments.given import GivenEnvironment, GivenObject, giving, is_given
 from headrace.stages.environments.pettingzoo.instances import api_of
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import StageError, type_of
@@ -80,7 +80,8 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
         yield _loaded(config, {**values, ("environment", key): known})
         return
     given = GivenEnvironment([])
-    with giving(name, given) as reference:
+    before = section.get("factory")  # of a run that goes on
+    with giving(before.partition(":")[2] if is_given(before) else name, given) as reference:
         loaded = _loaded(config, {**values, ("environment", "factory"): reference})
         yield _arranged(loaded, told, given)
 
@@ -220,6 +221,8 @@ def _arranged(config: RunConfig, told: _Told, given: GivenEnvironment) -> RunCon
             given.pickled()
         except StageError as error:
             stays = f"it can't go to another process: {error}"
+    if config.evaluation is not None and any(isinstance(each, GivenObject) for each in given.makers):
+        raise RunError(f"evaluation: needs an environment beside the one of {_WHO}; {_FUNCTION}, or leave it out")
     return _in_main(config, stays) if stays else _apart(config)
 
 

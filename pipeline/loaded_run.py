@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 
-from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.policies.export import NEWEST
 from headrace.pipeline.run import BehaviorResult, RunResult
 from headrace.pipeline.run_folder.carrying import unpack
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
-from headrace.pipeline.run_folder.folder import read_configuration
-from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
+from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.pipeline.run_folder.resuming import kept_configuration
 from headrace.surroundings import absolute
 
 
@@ -37,7 +36,7 @@ def load(
     folder = absolute(path)
     if not folder.is_dir():
         folder = unpack(path, results_dir, run_id)
-    config = RunConfig.from_plain(read_configuration(folder), folder / CONFIGURATION)
+    config = kept_configuration(folder)
     try:
         checkpoint = newest_checkpoint(folder / "checkpoints")
         if checkpoint is None:

@@ -38,9 +38,15 @@ from headrace.pipeline.reporting.pictures import write_run_picture
 from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run_folder.carrying import carry
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
-from headrace.pipeline.run_folder.folder import RunFolder, read_configuration, unusable
+from headrace.pipeline.run_folder.folder import RunFolder, unusable
 from headrace.pipeline.run_folder.names import CONFIGURATION
-from headrace.pipeline.run_folder.resuming import changed_settings, choose_checkpoint, other_run, resumed_settings
+from headrace.pipeline.run_folder.resuming import (
+    changed_settings,
+    choose_checkpoint,
+    kept_configuration,
+    other_run,
+    resumed_settings,
+)
 from headrace.pipeline.run_handle import RunOptions as RunOptions
 from headrace.pipeline.run_handle import StopRequest, guarded, join_callbacks
 from headrace.stages.errors import describe_error, is_failure
@@ -120,9 +126,7 @@ class RunResult:
         return carry(self.folder, path)
 
     def _resumed(self, steps: int | None) -> RunConfig:
-        file = self.folder / CONFIGURATION
-        config = self.config or RunConfig.from_plain(read_configuration(self.folder), file)
-        return resumed_settings(config, self.folder, steps)
+        return resumed_settings(self.config or kept_configuration(self.folder), self.folder, steps)
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, without what may belong to this one."""

@@ -69,7 +69,7 @@ def _check_environment(config: RunConfig) -> None:
         raise RunError("\n".join(lacking))
     check, settings = config.environment_kind.preflight, config.environment
     try:
-        if settings is not None and settings.factory is not None and is_given(settings.factory):
+        if settings is not None and is_given(settings.factory):
             with blaming("environment", "factory"):
                 find_given(settings.factory)
         if check is not None:

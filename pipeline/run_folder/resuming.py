@@ -11,7 +11,7 @@ import yaml
 
 from headrace.config import ConfigError, RunConfig
 from headrace.config.errors import KeyPath, dotted
-from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, free_name, write_atomic
 from headrace.pipeline.run_folder.checkpoint import (
     MANIFEST,
@@ -23,6 +23,8 @@ from headrace.pipeline.run_folder.checkpoint import (
     newest_checkpoint,
     numbered_folders,
 )
+from headrace.pipeline.run_folder.folder import read_configuration
+from headrace.pipeline.run_folder.names import CONFIGURATION
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +115,19 @@ def changed_settings(before: str, config: RunConfig) -> str:
     ]
     more = f", and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
     return ", ".join(changes[:_SHOWN]) + more
+
+
+def kept_configuration(run_folder: Path) -> RunConfig:
+    """Return the configuration in a run's folder.
+
+    Raises:
+        RunFolderError: if there is none, or it can't be read.
+        ConfigError: if it is of another version, or has mistakes.
+    """
+    file, plain = run_folder / CONFIGURATION, read_configuration(run_folder)
+    if not plain:
+        raise RunFolderError(f"{file} is missing, or can't be read: this is no folder of a run")
+    return RunConfig.from_plain(plain, file)
 
 
 def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> RunConfig:

@@ -93,7 +93,7 @@ def make_group(
     group = load_entry(request.config.environment_kind.group)(request)
     assert isinstance(group, EnvironmentGroup), f"{type(group).__name__} is no environment group"
     if request.config.environment is not None and is_given(request.settings.factory):
-        find_given(request.settings.factory or "").lend_to(group)
+        find_given(request.settings.factory).lend_to(group)
     if film is not None:
         group = film(group)
     settings = request.config.environment

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import LoadError, StageError, error_summary
@@ -109,9 +109,9 @@ def giving(name: str, environment: GivenEnvironment) -> Iterator[str]:
         del _given[reference]
 
 
-def is_given(reference: str | None) -> bool:
+def is_given(reference: object) -> TypeGuard[str]:
     """Return True if `environment.factory` names an object."""
-    return reference is not None and reference.startswith(f"{MODULE}:")
+    return isinstance(reference, str) and reference.startswith(f"{MODULE}:")
 
 
 def find_given(reference: str) -> GivenEnvironment:

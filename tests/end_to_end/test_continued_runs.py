@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from run_configs import INLINE, cartpole, changed
 
-from headrace import RunError, load, load_policy, run
+from headrace import RunError, RunFolderError, load, load_policy, run
 
 
 @pytest.mark.lengthy
@@ -40,5 +40,8 @@ def test_a_run_is_resumed_saved_loaded_and_resumed_elsewhere(tmp_path):
     assert pickle.loads(pickle.dumps(last)).config is None
     with pytest.raises(RunError, match=r"resume\(steps=…\): expected 1 or more, got 0"):
         last.resume(steps=0)
+    (last.folder / "configuration.yaml").unlink()
+    with pytest.raises(RunFolderError, match="configuration.yaml is missing"):
+        load(last.folder)
     with pytest.raises(RunError, match="headrace.load makes one of a saved run"):
         load_policy(tmp_path / "pole.zip")

@@ -151,6 +151,7 @@ def test_what_can_go_to_no_other_process_is_stepped_in_main(caplog):
         (own(), {"environment": {"kind": "gymnasium", "num_envs": 4}}, "num_envs: 4 does not go with"),
         ([own, own], {"pipeline": {"hosts": {"actors": {"replicas": 3}}}}, "which is 2"),
         (own(), {"pipeline": {"hosts": {"actors": {"kind": "process"}}}}, "'process' can't be had: the environment is"),
+        (own(), {"evaluation": {"every": 100}}, "evaluation: needs an environment beside the one"),
         (lambda: own(), {"pipeline": {"hosts": {"actors": {"kind": "ray"}}}}, "'ray' does not go with run"),
         (SimpleNamespace(num_envs=2, step_async=0, env_method=0, envs=[], venv=1), {}, "network_settings.normalize"),
         (SimpleNamespace(num_envs=2, step_async=0, env_method=0), {}, "give the list of functions"),
@@ -159,6 +160,11 @@ def test_what_can_go_to_no_other_process_is_stepped_in_main(caplog):
 def test_what_cannot_be_had_is_refused_by_name(environment, sections, message):
     with pytest.raises((ConfigError, RunError), match=message):
         arranged({**BARE, **sections}, environment)
+
+
+def test_a_run_that_goes_on_has_the_same_word_for_its_environment():
+    before = {"environment": {"kind": "gymnasium", "factory": "headrace.given:Maze"}, "behaviors": {"Rat": {}}}
+    assert told(lambda: make_pole(), before)[1] == "headrace.given:Maze"
 
 
 def test_a_list_is_shared_by_actors():
