@@ -10,6 +10,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,16 @@ class Gradients(Protocol[Arguments, Measured]):
 def say_autograd(context: TrainerContext, why: str) -> None:
     """Say that gradients are found by autograd, where another trainer of the kind would find them by hand."""
     log.info("%s: gradients by autograd, which takes longer than by hand: %s.", context.behavior, why)
+
+
+def say_uncompiled(context: TrainerContext) -> None:
+    """Say that NumPy computes what is compiled elsewhere, where that is so."""
+    if compiled.kernels is None:
+        log.info(
+            "%s: small layers are computed by NumPy, which takes longer than what is compiled where Headrace is "
+            "installed with a C compiler (gcc).",
+            context.behavior,
+        )
 
 
 # A captured step is a CUDA graph that is replayed: the GPU repeats its kernels without a call of Python. A graph

@@ -23,7 +23,7 @@ from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptr
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
 from headrace.stages.trainer.agent_table import AgentTable, Chains
-from headrace.stages.trainer.gradients import say_autograd
+from headrace.stages.trainer.gradients import say_autograd, say_uncompiled
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import Intake, policy_design, with_group_rewards
 from headrace.stages.trainer.on_policy.minibatches import InputRows, MinibatchSource
@@ -247,6 +247,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         elif device != "cpu":
             why = f"it learns on {device}"
         else:
+            say_uncompiled(self.context)
             return network
         say_autograd(self.context, why)
         return None

@@ -13,17 +13,19 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.config import NetworkSettings, PPOHyperparameters
+from headrace.config import BehaviorSettings, NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import GradientParts
+from headrace.stages.trainer.gradients import say_uncompiled
 from headrace.stages.trainer.on_policy.minibatches import Minibatch, PackedColumns
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.on_policy.values import accumulated
 from headrace.stages.trainer.ppo.trainer import PPOByHand
+from headrace.stages.trainer.protocol import TrainerContext
 
 ROOT = Path(__file__).resolve().parents[4]
 NUMBERS, BRANCHES, BOTH = ActionSpec(2), ActionSpec(0, (3, 2)), ActionSpec(1, (4,))
@@ -176,3 +178,13 @@ def test_arrays_that_do_not_belong_together_are_refused(built):
         built.limit(np.zeros(9, np.float32), np.array([[0, 10, 0]]), np.zeros(1, np.float32), 1.0)
     with pytest.raises(ValueError, match="add up to N"):
         built.accumulate(np.zeros((3, 1)), np.zeros((3, 1)), np.array([1, 1]), np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_trainer_says_where_nothing_is_compiled(there, monkeypatch, caplog):
+    monkeypatch.setattr(compiled, "kernels", object() if there else None)
+    caplog.set_level("INFO")
+    say_uncompiled(TrainerContext("Ball", BehaviorSettings(), BehaviorSpec("Ball", (), ActionSpec(2))))
+    assert [record.message.partition(" by NumPy")[0] for record in caplog.records] == (
+        [] if there else ["Ball: small layers are computed"]
+    )
