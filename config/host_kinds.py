@@ -163,8 +163,9 @@ class LearnerHosts(_Hosts):
     threads: AutoOrNumber = Field(
         "auto",
         description="Threads that each trainer computes with. `auto`: the fastest of 1, 2, 4, … by the first updates, "
-        "as far as actors and other learners leave cores over; a resume keeps it. 1 if `deterministic`, with `record` "
-        "or `replay`, with replicas and on Ray; inline as many as the process is set to.",
+        "as far as actors and other learners leave cores over (`sac` with gradients by hand, for which actors mostly "
+        "wait, tries a second one in any case); a resume keeps it. 1 if `deterministic`, with `record` or "
+        "`replay`, with replicas and on Ray; inline as many as the process is set to.",
     )
 
 

@@ -81,8 +81,9 @@ class TrainerHost(Host):
         """Make the stage with its trainer, which is to be restored."""
         behavior, settings = self.plan.behavior, self._settings
         extrinsic = settings.reward_signals.extrinsic
+        trainer = self._make_trainer(replicas, device, statistics)
         return _stage_class(bool(shard_names(self.config, behavior)))(
-            self._make_trainer(replicas, device, statistics),
+            trainer,
             behavior,
             settings.max_steps,
             extrinsic.strength if extrinsic is not None else 0.0,
@@ -95,7 +96,7 @@ class TrainerHost(Host):
             # Recordings of several runs may be replayed together: each has a source 0.
             deliveries=Deliveries.asked_for() if self.config.replay is None else None,
             stop_when=settings.stop_when,
-            threads=thread_choice(self.config, behavior, device, self.stages.context(TRAINER).log),
+            threads=thread_choice(self.config, behavior, device, self.stages.context(TRAINER).log, trainer),
         )
 
     def _make_trainer(self, replicas: Replicas, device: str, statistics: Statistics) -> Trainer:
@@ -179,7 +180,9 @@ def _stage_class(sharded: bool) -> type[TrainerStage]:
 # The threads that a learner computes with, as the YAML and the machine have it.
 
 
-def thread_choice(config: RunConfig, behavior: str, device: str, log: logging.Logger) -> ThreadChoice | None:
+def thread_choice(
+    config: RunConfig, behavior: str, device: str, log: logging.Logger, trainer: Trainer
+) -> ThreadChoice | None:
     """Return what sets a learner's threads; None where it computes with as many as its process is set to.
 
     Args:
@@ -187,15 +190,16 @@ def thread_choice(config: RunConfig, behavior: str, device: str, log: logging.Lo
         behavior: the behaviour that it learns.
         device: the torch device that it learns on.
         log: is told what was chosen, and by which durations.
+        trainer: of the behaviour.
     """
     learners = config.pipeline.hosts.learners
     if learners.threads != "auto":
-        return ThreadChoice([learners.threads], _use)
+        return ThreadChoice([learners.threads], trainer.use_threads)
     # Sums depend on the number of threads in their last digits, and a replay is to give what was recorded.
     exact = config.pipeline.deterministic or config.record is not None or config.replay is not None
     if exact or learners.kind != "process" or learners.replicas > 1 or not device.startswith("cpu"):
         return None
-    candidates = candidates_for(cores_left_for(config))
+    candidates = candidates_for(cores_left_for(config, trainer.threads_sleep))
     if len(candidates) == 1:
         return None
 
@@ -203,18 +207,16 @@ def thread_choice(config: RunConfig, behavior: str, device: str, log: logging.Lo
         tried = ", ".join(f"{number} {seconds:.3g} s" for number, seconds in took.items())
         log.info("%s: learners.threads auto is %d: an update takes, by threads, %s.", behavior, threads, tried)
 
-    return ThreadChoice(candidates, _use, tell)
+    return ThreadChoice(candidates, trainer.use_threads, tell)
 
 
-def cores_left_for(config: RunConfig) -> int:
-    """Return how many cores a learner may use that neither actors nor other learners need."""
+def cores_left_for(config: RunConfig, shared: bool = False) -> int:
+    """Return how many cores a learner may use that neither actors nor other learners need.
+
+    With `shared` it may try a second one although an actor has it, which mostly waits for an off-policy trainer.
+    """
     hosts = config.pipeline.hosts
     actors = 0 if HOST_KINDS[hosts.actors.kind].on_ray else len(actor_names(config))
     learners = min(len(learners_of(config)) or 1, most_learner_processes(config))
-    return max(1, (usable_cores() - actors) // learners)
-
-
-def _use(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
+    least = min(2, usable_cores() // learners) if shared else 1
+    return max(1, least, (usable_cores() - actors) // learners)

@@ -155,6 +155,8 @@ class Trainer(ABC):
     """True if steps of any age can be learned from: actors then send a few at a time (`pacing`), not a whole buffer."""
     imitates: ClassVar[bool] = False
     """True if the trajectories are of another policy: their returns are not those of the learned policy."""
+    threads_sleep = False
+    """True if its second thread sleeps where it waits, so that it may have a core beside an actor."""
     extra_columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns that policies add for it to each decision, of `headrace.stages.policy.design`."""
 
@@ -201,6 +203,12 @@ class Trainer(ABC):
         Raises:
             NotFiniteError: if a loss is NaN or infinite; the weights are then those before the update.
         """
+
+    def use_threads(self, threads: int) -> None:
+        """Learn with so many threads from now on."""
+        import torch
+
+        torch.set_num_threads(threads)
 
     @abstractmethod
     def policy(self) -> PolicyUpdate:

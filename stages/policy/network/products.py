@@ -149,6 +149,8 @@ class HiddenProducts:
     def __init__(self, settings: ProductSettings) -> None:
         self._settings = settings
         self._onednn = _onednn_setting() if settings.rounded_from and fast_bf16("cpu") == _AMX else None
+        self.alone = self._onednn is not None
+        """Whether one thread at a time may multiply: oneDNN's setting is the process'."""
 
     def layer(self, bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """Write x [R, V] @ weight [U, V] transposed + bias [U] into `out`."""

@@ -28,13 +28,14 @@ policy's that of α·log π - min Q(s, ã), so that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import log, pi
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace.config import SACHyperparameters
@@ -47,8 +48,13 @@ from headrace.stages.trainer.gradients import CapturedStep, Graphs, copied, grap
 from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.sac.minibatch import ReplayMinibatch, UpdateMeasures
 from headrace.stages.trainer.sac.perceptron import HandPerceptron, Numbers, Room
+from headrace.stages.trainer.sac.side_thread import SideThread
 from headrace.stages.trainer.sac.update import SACUpdate
 
+Half = TypeVar("Half")
+
+_ROWS_AT_ONCE = 32
+"""Numbers of rows are multiples of this one: oneDNN compiles its kernels for each number."""
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 
 
@@ -61,9 +67,11 @@ class SACByHand:
     """
 
     def __init__(self, design: PolicyDesign, update: SACUpdate) -> None:
+        products = HiddenProducts(design.products)
+
         def by_hand(body: NetworkBody, head: nn.Linear) -> HandPerceptron:
             layers = [layer for layer in body.layers if isinstance(layer, nn.Linear)]
-            return HandPerceptron([*layers, head], design.settings.activation, HiddenProducts(design.products))
+            return HandPerceptron([*layers, head], design.settings.activation, products)
 
         self._actor = by_hand(update.actor.module.body, update.actor.module.action)
         self._critics, self._targets = (
@@ -74,22 +82,28 @@ class SACByHand:
         self._coefficients = update.coefficients
         self._entropy = -float(self._actions) if update.learns_coefficients else None
         """The target entropy; None if the coefficient stays as it is."""
+        self._beside = SideThread()
+        self.use_threads = torch.set_num_threads if products.alone else self._beside.use
+        """Compute with so many threads from now on."""
+        self._seen: tuple[Tensor, Tensor]
+        """[B, V] what is observed, and what follows."""
         self._make_room(0, self._actor.inputs.shape[1])
 
     def __call__(self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor) -> UpdateMeasures:
         """Write the gradients of all networks; arguments as of `SACUpdate.step`."""
         self._take_in(batch)
-        rows = len(rewards)
+        rows = rewards.shape[0]
         alpha = float(np.exp(self._coefficients.values.numpy()[0]))
         with np.errstate(all="ignore"):  # what is not finite is looked for when the updates are over
-            draw = _Draw(self._actor.forward(self._observed, self._of_actor), noise.numpy().T)
-            width = self._observed.shape[1]
-            self._judged[rows:, width:] = torch.from_numpy(draw.actions[:, :rows].T)
-            self._following[:, width:] = torch.from_numpy(draw.actions[:, rows:].T)
-            after = np.minimum(*(q.forward(self._following, room) for q, room in self._pairs(self._targets)))
-            after -= alpha * draw.log_probs[rows:]
-            goals = rewards.numpy().T + discounts.numpy().T * after
-            both = [q.forward(self._judged, room) for q, room in self._pairs(self._critics)]
+            heads = self._both(lambda at: self._actor.forward(self._seen[at], self._of_actor[at]))
+            draw = _Draw(np.concatenate(heads, axis=1), noise.numpy().T)
+            width = self._seen[0].shape[1]
+            self._judged.numpy()[rows:, width:] = draw.actions[:, :rows].T
+            self._following.numpy()[:, width:] = draw.actions[:, rows:].T
+            after, both = zip(*self._both(self._valued), strict=True)
+            goals = np.minimum(*after)
+            goals -= alpha * draw.log_probs[rows:]
+            goals = rewards.numpy().T + discounts.numpy().T * goals
             taken, drawn = [values[:, :rows] for values in both], [values[:, rows:] for values in both]
             soft = np.minimum(*drawn) - alpha * draw.log_probs[:rows]
             if self._entropy is not None:
@@ -103,6 +117,11 @@ class SACByHand:
         )
         return UpdateMeasures(torch.from_numpy(losses), q1, q2, targets, values, negentropies, None)
 
+    def _valued(self, at: int) -> tuple[Numbers, Numbers]:
+        """A target's values [S, B] of what follows, and those [S, 2B] of its Q: of actions taken, and drawn."""
+        room = self._rooms[at]
+        return self._targets[at].forward(self._following, room), self._critics[at].forward(self._judged, room)
+
     def _back(self, errors: Sequence[Numbers], drawn: Sequence[Numbers], draw: _Draw, alpha: float) -> None:
         """Write the gradients of both Qs, and with those by the actions that were drawn, the policy's.
 
@@ -112,39 +131,59 @@ class SACByHand:
             draw: of the policy.
             alpha: the entropy coefficient.
         """
-        first, second = drawn
-        rows, each, equal = first.shape[1], 1.0 / first.size, 0.5 * (first == second)
-        of_actions = torch.zeros((rows, self._actions), dtype=self._observed.dtype)
-        for number, (q, room) in enumerate(self._pairs(self._critics)):
-            smaller = (second < first if number else first < second) + equal
-            of_values = each * np.concatenate([errors[number], -smaller.astype(first.dtype)], axis=1)
-            delta = q.backward(of_values, room, rows)
-            of_actions.addmm_(delta[rows:], q.inputs[:, -self._actions :])
-        self._actor.backward(draw.of_heads(of_actions.numpy().T, alpha / rows), self._of_actor, rows)
+        rows, each = errors[0].shape[1], 1.0 / errors[0].size
+        of_errors = [each * found for found in errors]
 
-    def _pairs(self, networks: Sequence[HandPerceptron]) -> Iterable[tuple[HandPerceptron, Room]]:
-        return zip(networks, self._rooms, strict=True)
+        def by_actions(at: int) -> tuple[NDArray[np.intp], Numbers]:
+            """The rows in which a Q is the smaller one, or as small, and the gradients [n, C] by their actions."""
+            q, room, ours, other = self._critics[at], self._rooms[at], drawn[at], drawn[1 - at]
+            share = (-0.5 * each) * ((ours < other).astype(ours.dtype) + (ours <= other))
+            chosen = np.flatnonzero(share.any(axis=0))
+            room.keep(rows, chosen)
+            few = len(chosen)
+            of_values = np.zeros((len(ours), rows + min(rows, few + -few % _ROWS_AT_ONCE)), ours.dtype)
+            of_values[:, :rows], of_values[:, rows : rows + few] = of_errors[at], share[:, chosen]
+            delta = q.back(of_values, room).numpy()[rows : rows + few]
+            return chosen, delta @ q.inputs.numpy()[:, -self._actions :]
+
+        of_actions = np.zeros((rows, self._actions), draw.actions.dtype)
+        for chosen, found in self._both(by_actions):
+            of_actions[chosen] += found
+
+        def policy() -> None:
+            of_heads = draw.of_heads(of_actions.T, alpha / rows)
+            self._actor.back(of_heads, self._of_actor[0])
+            self._actor.learn(of_heads, self._of_actor[0])
+
+        def critics() -> None:
+            for q, of_values, room in zip(self._critics, of_errors, self._rooms, strict=True):
+                q.learn(of_values, room)
+
+        self._beside.both(policy, critics)
+
+    def _both(self, half: Callable[[int], Half]) -> tuple[Half, Half]:
+        """What a half of the work returns for 0, and for 1."""
+        return self._beside.both(partial(half, 0), partial(half, 1))
 
     def _take_in(self, batch: ReplayMinibatch) -> None:
         """Put what networks take in into buffers, but for the actions that are drawn."""
         seen, following = batch.critic_inputs.vectors, batch.target_inputs.vectors
         rows, width = seen.shape
-        if len(self._following) != rows:
+        if self._following.shape[0] != rows:
             self._make_room(rows, width)
-        self._observed[:rows], self._observed[rows:] = seen, following
-        self._judged[:rows, :width], self._judged[rows:, :width] = seen, seen
-        self._judged[:rows, width:] = batch.continuous
-        self._following[:, :width] = following
+        self._seen = seen, following
+        judged = self._judged.numpy()
+        judged[:rows, :width] = judged[rows:, :width] = seen.numpy()
+        judged[:rows, width:] = batch.continuous.numpy()
+        self._following.numpy()[:, :width] = following.numpy()
 
     def _make_room(self, rows: int, width: int) -> None:
         def empty(rows: int, width: int) -> Tensor:
             return torch.empty((rows, width), dtype=self._actor.inputs.dtype)
 
-        self._observed, self._judged = empty(2 * rows, width), empty(2 * rows, width + self._actions)
-        self._following = empty(rows, width + self._actions)
-        self._of_actor = Room(self._actor, 2 * rows, rows)
-        first = Room(self._critics[0], 2 * rows, 2 * rows)
-        self._rooms = [first, Room(self._critics[1], 2 * rows, 2 * rows, first)]
+        self._judged, self._following = empty(2 * rows, width + self._actions), empty(rows, width + self._actions)
+        self._of_actor = [Room(self._actor, rows) for _ in range(2)]
+        self._rooms = [Room(q, 2 * rows) for q in self._critics]
 
 
 class _Draw:
@@ -254,7 +293,8 @@ def make_update(
         say_autograd(context, why)
     update = SACUpdate(*arguments)
     if why is None:
-        update.find_gradients = SACByHand(design, update)
+        update.find_gradients = by_hand = SACByHand(design, update)
+        update.use_threads = by_hand.use_threads
     graphs = graphs_for(context)
     if graphs is not None:
         update.advance = CapturedSACSteps(update, graphs, partial(say_uncaptured, context))

@@ -183,7 +183,7 @@ class HandPerceptron:
 
     def forward(self, x: Tensor, room: Room) -> Numbers:
         """Outputs [K, R] of rows [R, V]; what the backward pass needs stays in the room."""
-        room.x, rows = x, len(x)
+        room.x, rows = x, x.shape[0]
         for layer, zs, ys in zip(self.hidden, room.zs, room.ys, strict=True):
             z, y = zs[:rows], ys[:rows]
             layer.forward(x, z)
@@ -193,26 +193,37 @@ class HandPerceptron:
         outputs += self._bias
         return outputs
 
-    def backward(self, of_outputs: Numbers, room: Room, learned: int) -> Tensor:
-        """Write the parameters' gradients; returns the first layer's δ [n, U].
+    def back(self, of_outputs: Numbers, room: Room) -> Tensor:
+        """Find the δ of all layers, for `learn`; returns the first one's [n, U].
 
         Args:
             of_outputs: [K, n] the loss's gradient by the outputs of the first n rows.
-            room: has the last forward pass.
-            learned: the first rows, that the parameters' gradients are of.
+            room: has the last forward pass, and is given the δ.
         """
-        own, delta = of_outputs[:, :learned], room.deltas[-1]
-        np.matmul(own, room.ys[-1][:learned].numpy(), out=self._of_head)
-        np.add.reduce(own, axis=1, out=self._of_bias)
+        rows = of_outputs.shape[1]
+        deltas = [delta[:rows] for delta in room.deltas]
         # A product of a column and a row takes BLAS three times as long.
         multiply = torch.mul if len(of_outputs) == 1 else torch.mm
-        multiply(torch.from_numpy(of_outputs).t(), self._head_weight, out=delta)
+        multiply(torch.from_numpy(of_outputs).t(), self._head_weight, out=deltas[-1])
         kept = room.zs if self.keeps_z else room.ys
-        for at in range(len(self.hidden) - 1, -1, -1):
-            self._slope(room.deltas[at], kept[at][: len(delta)])
-            x, below = (room.ys[at - 1], room.deltas[at - 1]) if at else (room.x, None)
-            self.hidden[at].backward(room.deltas[at], x[:learned], below)
-        return room.deltas[0]
+        for at in range(len(deltas) - 1, -1, -1):
+            self._slope(deltas[at], kept[at][:rows])
+            if at:
+                self.hidden[at].back(deltas[at], deltas[at - 1])
+        return deltas[0]
+
+    def learn(self, of_outputs: Numbers, room: Room) -> None:
+        """Write the parameters' gradients.
+
+        Args:
+            of_outputs: [K, r] the loss's gradient by the outputs of the first r rows.
+            room: has the δ of `back`.
+        """
+        rows = of_outputs.shape[1]
+        np.matmul(of_outputs, room.ys[-1][:rows].numpy(), out=self._of_head)
+        np.add.reduce(of_outputs, axis=1, out=self._of_bias)
+        for layer, x, delta in zip(self.hidden, (room.x, *room.ys), room.deltas, strict=False):
+            layer.learn(delta[:rows], x[:rows])
 
 
 class Room:
@@ -221,22 +232,25 @@ class Room:
     Args:
         network: one of these networks.
         rows: R, at most.
-        judged: n, those of them that have a backward pass.
-        beside: another room of theirs, as large, with which it shares what is needed within a pass alone: what fits
-            into the processor's cache is faster.
     """
 
-    def __init__(self, network: HandPerceptron, rows: int, judged: int, beside: Room | None = None) -> None:
+    def __init__(self, network: HandPerceptron, rows: int) -> None:
         weights = [layer.weight for layer in network.hidden]
 
-        def buffers(rows: int) -> list[Tensor]:
+        def buffers() -> list[Tensor]:
             return [torch.empty((rows, len(weight)), dtype=weight.dtype) for weight in weights]
 
         self.x = torch.empty(0)
-        self.zs = buffers(rows)
-        self.ys = buffers(rows) if network.keeps_z else self.zs
+        self.zs = buffers()
+        self.ys = buffers() if network.keeps_z else self.zs
         """Activations take the place of what goes into them where that is not needed any more."""
-        self.deltas: list[Tensor] = buffers(judged) if beside is None else beside.deltas
+        self.deltas = buffers()
+
+    def keep(self, rows: int, chosen: NDArray[np.intp]) -> None:
+        """Leave out the rows behind the first ones, but for the chosen of them, counted from there, ascending."""
+        for kept in self.zs:  # δ are found at these alone
+            of_layer = kept.numpy()[rows:]
+            of_layer[: len(chosen)] = of_layer.take(chosen, axis=0)
 
 
 class _Layer:
@@ -246,28 +260,25 @@ class _Layer:
         self.weight, self._bias = layer.weight.detach(), layer.bias.detach()
         self._of_weight, self._of_bias = _gradient(layer.weight), _gradient(layer.bias)
         self._products = products
+        if not products.rounds(self.weight):
+            products.provider(self.weight)  # chosen by measuring, so before there are two threads
 
     def forward(self, x: Tensor, z: Tensor) -> None:
         """Write z [R, U] of rows [R, V]."""
         self._products.layer(self._bias, x, self.weight, z)
 
-    def backward(self, delta: Tensor, x: Tensor, below: Tensor | None) -> None:
-        """Write the parameters' gradients, and that of the inputs to `below`.
+    def back(self, delta: Tensor, below: Tensor) -> None:
+        """Write the gradient of the inputs, of δ [n, U], to `below` [n, V]."""
+        self._products.product(delta, self.weight, below, self.weight)
 
-        Args:
-            delta: [n, U]
-            x: [r, V] the first of these rows, that parameters learn from.
-            below: [n, V]; None where it is not asked for.
-        """
-        learned = delta[: len(x)]
-        torch.sum(learned, 0, out=self._of_bias)
+    def learn(self, delta: Tensor, x: Tensor) -> None:
+        """Write the parameters' gradients, of δ [r, U] and inputs [r, V]."""
+        torch.sum(delta, 0, out=self._of_bias)
         if x.shape[1] <= FEW:
             # NumPy's product of few columns takes a third of the time.
-            np.matmul(learned.numpy().T, x.numpy(), out=self._of_weight.numpy())
+            np.matmul(delta.numpy().T, x.numpy(), out=self._of_weight.numpy())
         else:
-            self._products.product(learned.t(), x, self._of_weight, self.weight)
-        if below is not None:
-            self._products.product(delta, self.weight, below, self.weight)
+            self._products.product(delta.t(), x, self._of_weight, self.weight)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

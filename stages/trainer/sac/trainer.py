@@ -90,6 +90,7 @@ class SACTrainer(Trainer):
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
         self._update = make_update(context, self._design, h, len(self._signals), self._random)
+        self.threads_sleep = self._update.use_threads is not torch.set_num_threads
         actor = ClonedActor.from_actor(self._design, self._update.actor)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
         self._memory = self._make_memory()
@@ -177,6 +178,10 @@ class SACTrainer(Trainer):
             "signal_ratio": self._signal_ratio.state_dict(),
             "random": random_state(self._random),
         }
+
+    def use_threads(self, threads: int) -> None:
+        """Learn with so many threads from now on."""
+        self._update.use_threads(threads)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
         """Use another value from the next update on."""

@@ -15,7 +15,7 @@ A mask [B] is 1 for rows and 0 for padding, or None where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import log
 from typing import Any
@@ -58,6 +58,7 @@ class SACUpdate:
     Attributes:
         find_gradients: sets the gradients of all networks; autograd does, unless another way is put there.
         advance: makes a gradient step; `step` does, unless another way is put there.
+        use_threads: makes gradient steps compute with so many threads; torch does, unless another way is put there.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class SACUpdate:
         self._weights, self._targets = (torch.tensor(numbers, device=device) for numbers in of_all)
         self.find_gradients: SACGradients = self._gradients_by_autograd
         self.advance: SACSteps = self.step
+        self.use_threads: Callable[[int], None] = torch.set_num_threads
 
     def step(
         self,

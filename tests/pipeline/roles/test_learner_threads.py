@@ -20,6 +20,16 @@ def config_of(behaviors=("B",), **sections):
     return RunConfig.from_plain({**plain, **sections})
 
 
+class Learner:
+    """What is asked of a trainer."""
+
+    def __init__(self, threads_sleep=False):
+        self.threads_sleep = threads_sleep
+
+    def use_threads(self, threads):
+        torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def cores(monkeypatch):
     def there_are(count):
@@ -66,12 +76,12 @@ def test_cores_that_actors_and_other_learners_need_are_left_to_them(count, behav
 )
 def test_nothing_is_tried_where_numbers_are_to_come_again_or_threads_are_not_what_computes(sections, device, cores):
     cores(16)
-    assert thread_choice(config_of(**sections), "B", device, LOG) is None
+    assert thread_choice(config_of(**sections), "B", device, LOG, Learner()) is None
 
 
 def test_a_number_in_the_yaml_is_used_as_it_is(cores):
     cores(1)
-    choice = thread_choice(config_of(hosts={"learners": {"threads": 2}}), "B", "cpu", LOG)
+    choice = thread_choice(config_of(hosts={"learners": {"threads": 2}}), "B", "cpu", LOG, Learner())
     choice.begin()
     assert torch.get_num_threads() == 2
     assert choice.state is None
@@ -79,7 +89,7 @@ def test_a_number_in_the_yaml_is_used_as_it_is(cores):
 
 def test_what_is_chosen_is_said_with_what_each_number_takes(cores, caplog):
     cores(3)
-    choice = thread_choice(config_of(), "B", "cpu", LOG)
+    choice = thread_choice(config_of(), "B", "cpu", LOG, Learner())
     with caplog.at_level(logging.INFO):
         for _ in range(7):
             choice.begin()
@@ -88,3 +98,16 @@ def test_what_is_chosen_is_said_with_what_each_number_takes(cores, caplog):
         "B: learners.threads auto is 2: an update takes, by threads, 1 0.2 s, 2 0.1 s."
     ]
     assert choice.state == 2
+
+
+def test_a_trainer_whose_second_thread_sleeps_tries_the_core_of_an_actor(cores):
+    cores(2)
+    tried = []
+    learner = Learner(threads_sleep=True)
+    learner.use_threads = tried.append
+    choice = thread_choice(config_of(), "B", "cpu", LOG, learner)
+    for _ in range(3):
+        choice.begin()
+        choice.took(0.1, 100)
+    assert tried == [1, 1, 2]
+    assert thread_choice(config_of(), "B", "cpu", LOG, Learner()) is None

@@ -120,6 +120,24 @@ def test_in_bfloat16_they_agree_within_its_rounding(case):
     assert float((by_hand - by_autograd).norm()) <= 0.05 * float(by_autograd.norm())
 
 
+@pytest.mark.parametrize("activation", ["relu", "swish"])
+def test_two_threads_give_the_same_bits_as_one(activation):
+    case = {"actions": 2, "activation": activation, "hidden_units": 40, "num_layers": 2, "vector": 3, "signals": 2}
+    case |= {"rows": 70, "wide": True, "equal": False, "auto": True, "seed": 5}
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            update = update_of(case, by_hand=True)
+            update.use_threads(threads)
+            random = np.random.default_rng(7)
+            measured = [update.step(*batch_of(case, random, torch.float32), 1e-2).losses for _ in range(3)]
+            found.append([*measured, *(flat.values for flat in (update.actor, update.critics, update.target))])
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(*found, strict=True):
+        assert torch.equal(one, two)
+
+
 @pytest.mark.parametrize(
     ("actions", "network", "autograd", "why"),
     [
