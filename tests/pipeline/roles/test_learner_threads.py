@@ -1,6 +1,8 @@
 """Learners compute with the threads that the YAML names, or that cores are left over for."""
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,14 +22,9 @@ def config_of(behaviors=("B",), **sections):
     return RunConfig.from_plain({**plain, **sections})
 
 
-class Learner:
+def a_learner(threads_sleep=False, use_threads=torch.set_num_threads) -> Any:
     """What is asked of a trainer."""
-
-    def __init__(self, threads_sleep=False):
-        self.threads_sleep = threads_sleep
-
-    def use_threads(self, threads):
-        torch.set_num_threads(threads)
+    return SimpleNamespace(threads_sleep=threads_sleep, use_threads=use_threads)
 
 
 @pytest.fixture
@@ -76,12 +73,12 @@ def test_cores_that_actors_and_other_learners_need_are_left_to_them(count, behav
 )
 def test_nothing_is_tried_where_numbers_are_to_come_again_or_threads_are_not_what_computes(sections, device, cores):
     cores(16)
-    assert thread_choice(config_of(**sections), "B", device, LOG, Learner()) is None
+    assert thread_choice(config_of(**sections), "B", device, LOG, a_learner()) is None
 
 
 def test_a_number_in_the_yaml_is_used_as_it_is(cores):
     cores(1)
-    choice = thread_choice(config_of(hosts={"learners": {"threads": 2}}), "B", "cpu", LOG, Learner())
+    choice = thread_choice(config_of(hosts={"learners": {"threads": 2}}), "B", "cpu", LOG, a_learner())
     choice.begin()
     assert torch.get_num_threads() == 2
     assert choice.state is None
@@ -89,7 +86,7 @@ def test_a_number_in_the_yaml_is_used_as_it_is(cores):
 
 def test_what_is_chosen_is_said_with_what_each_number_takes(cores, caplog):
     cores(3)
-    choice = thread_choice(config_of(), "B", "cpu", LOG, Learner())
+    choice = thread_choice(config_of(), "B", "cpu", LOG, a_learner())
     with caplog.at_level(logging.INFO):
         for _ in range(7):
             choice.begin()
@@ -103,11 +100,10 @@ def test_what_is_chosen_is_said_with_what_each_number_takes(cores, caplog):
 def test_a_trainer_whose_second_thread_sleeps_tries_the_core_of_an_actor(cores):
     cores(2)
     tried = []
-    learner = Learner(threads_sleep=True)
-    learner.use_threads = tried.append
+    learner = a_learner(threads_sleep=True, use_threads=tried.append)
     choice = thread_choice(config_of(), "B", "cpu", LOG, learner)
     for _ in range(3):
         choice.begin()
         choice.took(0.1, 100)
     assert tried == [1, 1, 2]
-    assert thread_choice(config_of(), "B", "cpu", LOG, Learner()) is None
+    assert thread_choice(config_of(), "B", "cpu", LOG, a_learner()) is None
