@@ -83,9 +83,9 @@ def converted(tmp_path):
     """Convert an entry, and load what came of it."""
 
     def run(text, env_id, name="ppo.yml", **asked):
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8")
         made = convert(tmp_path / name, env_id=env_id, **asked)
-        (tmp_path / "ours.yaml").write_text(made.text)
+        (tmp_path / "ours.yaml").write_text(made.text, encoding="utf-8")
         config = load_config(tmp_path / "ours.yaml")
         assert not config.warnings
         return made, config
@@ -98,7 +98,7 @@ def refused(tmp_path):
     """Convert an entry that must be refused; the message without the folder."""
 
     def run(text, env_id, name="ppo.yml", **asked):
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError) as caught:
             convert(tmp_path / name, env_id=env_id, **asked)
         return str(caught.value).replace(str(tmp_path / name), name)
@@ -306,7 +306,7 @@ def test_an_entry_that_is_not_there_is_refused_by_name(refused):
 
 
 def test_a_file_of_the_zoo_is_no_configuration_until_it_is_converted(tmp_path):
-    (tmp_path / "ppo.yml").write_text(PPO)
+    (tmp_path / "ppo.yml").write_text(PPO, encoding="utf-8")
     with pytest.raises(ConfigError, match="ppo.yml: is a file of rl-baselines3-zoo, .* --convert"):
         load_config(tmp_path / "ppo.yml")
 
