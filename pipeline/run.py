@@ -106,13 +106,13 @@ class RunResult:
             options: the caller's part.
             parts: fields of it; `environment` is the run's own by default.
         """
-        return run(self._resumed(steps), options, **{"environment": self.environment, **parts})
+        return run(self._resumed(steps), self._again(options), **parts)
 
     async def resume_async(
         self, steps: int | None = None, options: RunOptions | None = None, **parts: Any
     ) -> RunResult:
         """As `resume`, within a running event loop."""
-        return await run_async(self._resumed(steps), options, **{"environment": self.environment, **parts})
+        return await run_async(self._resumed(steps), self._again(options), **parts)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the run into one file, for `load`: its configuration, newest checkpoint and policies.
@@ -127,6 +127,10 @@ class RunResult:
 
     def _resumed(self, steps: int | None) -> RunConfig:
         return resumed_settings(self.config or kept_configuration(self.folder), self.folder, steps)
+
+    def _again(self, options: RunOptions | None) -> RunOptions:
+        options = options or RunOptions()
+        return options if options.environment is not None else replace(options, environment=self.environment)
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, without what may belong to this one."""

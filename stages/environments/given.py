@@ -137,6 +137,17 @@ def find_given(reference: str) -> GivenEnvironment:
     return found
 
 
+def why_not_elsewhere(reference: object) -> str:
+    """Return why no other process can make what a factory names; empty if one can, or it is no object of a caller's."""
+    found = _given.get(reference) if is_given(reference) else None
+    try:
+        if isinstance(found, GivenEnvironment):
+            found.pickled()
+    except StageError as error:
+        return str(error)
+    return ""
+
+
 def carried(config: Mapping[str, Any]) -> dict[str, bytes]:
     """Return what a child of this process needs to make the environments of a configuration, as plain data."""
     reference = str((config.get("environment") or {}).get("factory"))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from run_configs import INLINE, cartpole, changed
 
-from headrace import RunResult, load, load_config, run
+from headrace import RunFailed, RunOptions, RunResult, load, load_config, run
 from headrace.pipeline.common.errors import RunError
 
 
@@ -37,7 +37,10 @@ def test_a_run_with_an_object_is_resumed_with_one_and_says_so_without(tmp_path):
     with pytest.raises(RunError, match="it was an object"):
         load(first.folder).resume(steps=600)
     assert load(first.folder).resume(600, environment=make_pole).behaviors["CartPole"].step >= 1200
-    assert first.resume(600).behaviors["CartPole"].step >= 1800
+    lost = RunOptions(environment=lambda: 1 / 0)
+    with pytest.raises(RunFailed, match="given to run\\(\\), raised ZeroDivisionError"):
+        first.resume(600, lost)
+    assert first.resume(600, RunOptions()).behaviors["CartPole"].step >= 1800
 
 
 @pytest.mark.slow

@@ -173,11 +173,14 @@ class Exhibition(ShownGame):
 
 def exhibition_of(plan: RunPlan, coordinator: Coordinator) -> Exhibition:
     """Return the exhibition of a run, which refuses where its environments can't be shown."""
+    from headrace.stages.environments.given import why_not_elsewhere
     from headrace.stages.exhibition.making import why_not_shown
 
     config = plan.config
     replayed = config.replay is not None and config.environment is None
     refused = "the run learns from recordings, so there is no game to watch" if replayed else why_not_shown(config)
+    if not refused and config.environment is not None and (why := why_not_elsewhere(config.environment.factory)):
+        refused = f"what was given to run() is stepped in main alone ({why}); give a function that makes an environment"
     return Exhibition(
         lambda tasks: ProcessHosts(config, tasks).start(plan.host_plan("exhibition", "exhibition")),
         lambda: coordinator.starter.newest,

@@ -12,7 +12,15 @@ from headrace.config import EnvironmentSettings
 from headrace.queues.packing import pack, unpack
 from headrace.stages.environments import given
 from headrace.stages.environments.factory import call_factory, make_group
-from headrace.stages.environments.given import GivenEnvironment, GivenObject, carried, find_given, giving, take_over
+from headrace.stages.environments.given import (
+    GivenEnvironment,
+    GivenObject,
+    carried,
+    find_given,
+    giving,
+    take_over,
+    why_not_elsewhere,
+)
 from headrace.stages.errors import LoadError, StageError
 
 
@@ -58,6 +66,12 @@ def test_what_cannot_be_pickled_is_named():
         GivenEnvironment([lambda: lock]).pickled()
     with pytest.raises(StageError, match="an environment object can't go to another process"):
         GivenEnvironment([GivenObject(cartpole())]).pickled()
+
+
+def test_what_other_processes_cannot_make_is_known_by_its_name():
+    with giving("a", GivenEnvironment([cartpole])) as made, giving("b", GivenEnvironment([GivenObject(0)])) as single:
+        assert why_not_elsewhere(made) == why_not_elsewhere("my_env:MyEnv") == why_not_elsewhere(None) == ""
+        assert why_not_elsewhere(single) == "TypeError: an environment object can't go to another process"
 
 
 def test_bytes_that_are_of_no_use_here_are_named(monkeypatch):
