@@ -70,7 +70,8 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
 def _header(entry: Entry, writing: Writing) -> str:
     name = f"the entry '{in_words(entry.name)}'" if entry.name else "an entry"
     lines = [f"{entry.algorithm.upper()} for {in_words(entry.env_id)}, by {name} of rl-baselines3-zoo"]
-    lines += ["Beside each key stands theirs, with its value where that is written otherwise here"]
+    lines += ["Beside each key stands theirs, with its value where that is written otherwise here;"]
+    lines += ["docs/stable-baselines3.md lists the sums that are done otherwise"]
     for title, parts in (
         ("Without a place here, so what is learned differs:", writing.left_out),
         ("Done otherwise, where the entry leaves Stable-Baselines3's default:", writing.otherwise),

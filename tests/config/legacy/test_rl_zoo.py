@@ -260,6 +260,14 @@ def test_what_has_no_place(converted, key, value):
     assert [each.split(":")[0].split(".")[0] for each in made.left_out] == [key]
 
 
+def test_what_is_rarely_in_an_entry_has_its_place(converted):
+    monitor = "\"dict(info_keywords=('height',))\""
+    made, config = converted(entry(target_kl=0.02, seed=3, device="cpu", monitor_kwargs=monitor), "Own-v0")
+    assert (made.left_out, config.behaviors["Own"].hyperparameters.target_kl) == ((), 0.02)
+    assert (config.env_settings.seed, config.torch_settings.device) == (3, "cpu")
+    assert config.environment.info_keys == ("height",)
+
+
 def test_in_the_place_of_what_has_none_stands_their_default(converted):
     network = converted(entry(policy_kwargs='"dict(activation_fn=nn.Mish)"'), "Own-v0")[1].behaviors["Own"]
     assert network.network_settings.activation == "tanh"
