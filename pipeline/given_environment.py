@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -38,16 +38,6 @@ _FUNCTION = "give a function that makes one"
 _VERSION = re.compile(r"[-_]v\d+$")
 
 
-@dataclass(frozen=True)
-class _Told:
-    """An environment as its caller has it."""
-
-    makers: Sequence[Any]
-    """Objects, and what makes them; or alone an id, or a module."""
-    count: int | None = None
-    """How many instances they are; None: as many as are wanted."""
-
-
 @contextmanager
 def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
     """Load a configuration for an environment that the caller has; the object is there as long as this lasts.
@@ -60,8 +50,8 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
         ConfigError: if the configuration has mistakes.
         RunError: if the environment is of no known kind, or can't be had as the configuration wants it.
     """
-    told, written = _told(environment), _written(config)
-    first, section, behaviors = told.makers[0], written.get("environment") or {}, written.get("behaviors")
+    (makers, count), written = _told(environment), _written(config)
+    first, section, behaviors = makers[0], written.get("environment") or {}, written.get("behaviors")
     kind, sample = str(section.get("kind", "")), first
     if callable(first) and not isinstance(first, type) and not _is_object(first) and not (kind and behaviors):
         sample = _made_once(first, section.get("options") or {})
@@ -75,7 +65,7 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
         values["behaviors", name] = {}
     if not behaviors and "default_settings" not in written:
         values["default_settings",] = {}
-    known = _importable(told)
+    known = _importable(first) if count is None else None
     if known is not None:
         yield _loaded(config, {**values, ("environment", key): known})
         return
@@ -83,10 +73,14 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
     before = section.get("factory")  # of a run that goes on
     with giving(before.partition(":")[2] if is_given(before) else name, given) as reference:
         loaded = _loaded(config, {**values, ("environment", "factory"): reference})
-        yield _arranged(loaded, told, given)
+        yield _arranged(loaded, makers, count, given)
 
 
-def _told(environment: Any) -> _Told:
+def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
+    """Return objects, and what makes them, or alone an id or a module; and how many instances a list of them is."""
+    registry = getattr(sys.modules.get("gymnasium"), "registry", {})
+    if isinstance(environment, str) and callable(getattr(registry.get(environment), "entry_point", None)):
+        environment = partial(sys.modules["gymnasium"].make, registry[environment])  # registered in this process alone
     if _has(environment, "num_envs", "step_async", "env_method"):  # a VecEnv of Stable-Baselines3's
         if hasattr(environment, "venv") or not hasattr(environment, "envs"):
             raise RunError(
@@ -105,7 +99,7 @@ def _told(environment: Any) -> _Told:
             )
     if not makers:
         raise RunError(f"{_WHO}: the list is empty; expected an environment, or what makes one, for each instance")
-    return _Told(makers, len(makers) if several else None)
+    return makers, len(makers) if several else None
 
 
 def _written(config: Any) -> Mapping[str, Any]:
@@ -136,14 +130,11 @@ def _loaded(config: Any, values: Mapping[tuple[str, ...], Any]) -> RunConfig:
     return config.rewritten(apply(_plain_of(config), overrides)[0])
 
 
-def _importable(told: _Told) -> str | None:
+def _importable(maker: Any) -> str | None:
     """Return the name by which every process finds the environment; None if there is none."""
-    (maker, *others) = told.makers
-    if isinstance(maker, str):
-        return maker
-    if isinstance(maker, ModuleType):
-        return maker.__name__
-    if others or told.count or _is_object(maker) or getattr(maker, "__module__", None) == "__main__":
+    if isinstance(maker, str | ModuleType):
+        return maker if isinstance(maker, str) else maker.__name__
+    if _is_object(maker) or getattr(maker, "__module__", None) == "__main__":
         return None
     try:
         reference = named(maker, ("environment", "factory"))
@@ -189,24 +180,24 @@ def _name_of(environment: Any) -> str:
     return re.sub(r"\W+", "_", last).strip("_") or "Agent"
 
 
-def _arranged(config: RunConfig, told: _Told, given: GivenEnvironment) -> RunConfig:
+def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given: GivenEnvironment) -> RunConfig:
     """Fill in what makes the instances, and see that the run has as many of them, where they can be."""
     section, hosts = config.environment, config.pipeline.hosts
     assert section is not None, "it was given"
     asked = None if hosts.actors.is_auto("kind") else hosts.actors.kind
     wants, actors = section.num_envs, 1 if hosts.actors.is_auto("replicas") else hosts.actors.replicas
-    count, stays = told.count, ""
-    for each in told.makers:
+    stays = ""
+    for each in makers:
         maker, why = _maker_of(each, in_main=asked == "inline" and wants * actors == 1)
         given.makers.append(maker)
         stays = stays or why
-    if _is_object(told.makers[0]) and not stays:
+    if _is_object(makers[0]) and not stays:
         log.info(
             "The environment is made again from the object's spec, as often as it is needed; what has been changed in "
             "the object itself is not in it."
         )
     if isinstance(given.makers[0], GivenObject) and count is None:
-        count = getattr(told.makers[0], "num_envs", 1)
+        count = getattr(makers[0], "num_envs", 1)
     if count is not None and (
         (wants != 1 and wants * actors != count and not section.is_auto("num_envs")) or count % actors
     ):
@@ -223,7 +214,21 @@ def _arranged(config: RunConfig, told: _Told, given: GivenEnvironment) -> RunCon
             stays = f"it can't go to another process: {error}"
     if config.evaluation is not None and any(isinstance(each, GivenObject) for each in given.makers):
         raise RunError(f"evaluation: needs an environment beside the one of {_WHO}; {_FUNCTION}, or leave it out")
-    return _in_main(config, stays) if stays else _apart(config)
+    if stays:
+        return _in_main(config, stays)
+    if count is None and _is_object(makers[0]) and (env_id := _id_of(makers[0].spec)):
+        known = {"id": env_id, "factory": None}
+        return config.model_copy(update={"environment": section.model_copy(update=known)})
+    return _apart(config)
+
+
+def _id_of(spec: Any) -> str:
+    """Return the id by which Gymnasium makes the same in every process; empty if that is not sure."""
+    from gymnasium import registry
+
+    known, fields = registry.get(spec.id), ("entry_point", "kwargs", "max_episode_steps", "additional_wrappers")
+    own = known is not None and str(spec.entry_point).startswith("gymnasium.envs.")
+    return str(spec.id) if own and all(getattr(spec, each) == getattr(known, each) for each in fields) else ""
 
 
 def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]:

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.wrappers import TransformReward
 from small_zoo import Crowd
 
 from headrace.config import ConfigError, RunConfig, load_config
@@ -63,7 +64,9 @@ def told(environment: Any, config: Any = BARE) -> tuple[Any, ...]:
         (lambda: make_pole(), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
         (partial(make_pole, render_mode=None), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
         ([lambda: make_pole(), make_pole], ("gymnasium", "headrace.given:CartPole", ["CartPole"], 2, "")),
-        (make_pole(), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
+        (make_pole(), ("gymnasium", "CartPole-v1", ["CartPole"], 1, "")),
+        (make_pole(max_episode_steps=9), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
+        (TransformReward(make_pole(), float), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
         ([make_pole(), make_pole()], ("gymnasium", "headrace.given:CartPole", ["CartPole"], 2, "")),
         (own(), ("gymnasium", "headrace.given:CartPoleEnv", ["CartPoleEnv"], 1, "inline")),
         (Bare(make_pole()), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "inline")),
@@ -83,6 +86,15 @@ def test_what_can_be_imported_by_its_name_is_named_and_not_sent():
         "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
         ["CartPoleEnv"],
     )
+
+
+def test_an_id_that_only_this_process_has_registered_is_sent_with_what_makes_it():
+    entry: Any = CartPoleEnv
+    gymnasium.register("OnlyHere-v3", entry)
+    try:
+        assert told("OnlyHere-v3") == ("gymnasium", "headrace.given:OnlyHere", ["OnlyHere"], 1, "")
+    finally:
+        del gymnasium.registry["OnlyHere-v3"]
 
 
 def test_what_a_configuration_says_beside_the_object_stays(tmp_path):
