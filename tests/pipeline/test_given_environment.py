@@ -69,6 +69,7 @@ def told(environment: Any, config: Any = BARE) -> tuple[Any, ...]:
         (TransformReward(make_pole(), float), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
         ([make_pole(), make_pole()], ("gymnasium", "headrace.given:CartPole", ["CartPole"], 2, "")),
         (own(), ("gymnasium", "headrace.given:CartPoleEnv", ["CartPoleEnv"], 1, "inline")),
+        (make_pole().unwrapped, ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "")),
         (Bare(make_pole()), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 1, "inline")),
         (gymnasium.make_vec("CartPole-v1", 3), ("gymnasium", "headrace.given:CartPole", ["CartPole"], 3, "inline")),
         (SimpleNamespace(num_envs=2, step_async=0, env_method=0, envs=[own(), own()]),
@@ -190,3 +191,11 @@ def test_a_function_of_the_script_is_sent_and_the_script_is_not_imported(monkeyp
     monkeypatch.setattr(make_pole, "__module__", "__main__")
     monkeypatch.setattr(sys.modules["__main__"], "make_pole", make_pole, raising=False)
     assert told(make_pole)[1] == "headrace.given:CartPole"
+
+
+def test_what_is_made_again_has_the_wrappers_of_the_object_and_no_others():
+    for env in (make_pole().unwrapped, make_pole(), TransformReward(make_pole(max_episode_steps=9), float)):
+        with given_to({**BARE, "environment": {"kind": "gymnasium", "num_envs": 2}}, [env] * 2) as loaded:
+            assert loaded.environment is not None
+            made = find_given(str(loaded.environment.factory)).maker(0)()
+        assert str(made) == str(env)
