@@ -24,6 +24,8 @@ AGAIN = (
     "headrace.load('results/<run-id>').resume(environment=…); headrace.evaluate plays its policies"
 )
 
+MOST_BYTES = 2**31
+"""The most that a start message takes of an object."""
 _given: dict[str, GivenEnvironment | bytes] = {}
 """By the word that names them in this process; bytes until they are asked for."""
 
@@ -91,9 +93,12 @@ class GivenEnvironment:
         try:
             import cloudpickle  # Gymnasium needs it, too
 
-            return bytes(cloudpickle.dumps(self))
+            data = bytes(cloudpickle.dumps(self))
         except Exception as error:
             raise StageError(error_summary(error)) from error
+        if len(data) > MOST_BYTES:
+            raise StageError(f"what it holds takes {len(data) / 2**30:.1f} GiB, and {MOST_BYTES / 2**30:g} can be sent")
+        return data
 
 
 @contextmanager

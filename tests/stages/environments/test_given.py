@@ -68,6 +68,13 @@ def test_what_cannot_be_pickled_is_named():
         GivenEnvironment([GivenObject(cartpole())]).pickled()
 
 
+def test_what_is_too_large_for_a_start_message_is_named(monkeypatch):
+    monkeypatch.setattr(given, "MOST_BYTES", 2**20)
+    large = bytes(2**21)
+    with pytest.raises(StageError, match=r"what it holds takes 0.0 GiB, and 0.000976562 can be sent"):
+        GivenEnvironment([lambda: large]).pickled()
+
+
 def test_what_other_processes_cannot_make_is_known_by_its_name():
     with giving("a", GivenEnvironment([cartpole])) as made, giving("b", GivenEnvironment([GivenObject(0)])) as single:
         assert why_not_elsewhere(made) == why_not_elsewhere("my_env:MyEnv") == why_not_elsewhere(None) == ""
