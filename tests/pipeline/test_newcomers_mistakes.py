@@ -81,15 +81,6 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
             "expected a number greater than 0",
         ),
     ),
-    "batch": (
-        POLE + "    hyperparameters: {batch_size: 4096, buffer_size: 1024}\n",
-        PLAIN,
-        (
-            "file.yaml:5: behaviors.Pole.hyperparameters.buffer_size: ",
-            "1024 is smaller than batch_size (4096)",
-            "raise buffer_size or lower batch_size",
-        ),
-    ),
     "gamma": (
         POLE + "    reward_signals: {extrinsic: {gamma: 1.5}}\n",
         PLAIN,
