@@ -233,13 +233,20 @@ def check_undamaged(path: Path) -> None:
         return
 
 
+_FOLDER = 0x10
+"""Of a zip's attributes of a member, as DOS has them."""
+_RESTORE = "restore it from a copy, or take the file of another step"
+
+
 def _check_archive(path: Path, file: io.BytesIO) -> None:
     with zipfile.ZipFile(file) as archive:
         _check_size(path, archive)
+        for member in archive.infolist():
+            if member.external_attr & _FOLDER and not member.is_dir():  # torch would read nothing, and say nothing
+                raise _DamagedError(f"is damaged: it says that its entry {member.filename} is a folder; {_RESTORE}")
         if (entry := archive.testzip()) is not None:  # torch does not look at the checksums
             raise _DamagedError(
-                f"is damaged: the checksum (CRC-32) of its entry {entry} is not that of what was written; restore it "
-                "from a copy, or take the file of another step"
+                f"is damaged: the checksum (CRC-32) of its entry {entry} is not that of what was written; {_RESTORE}"
             )
 
 

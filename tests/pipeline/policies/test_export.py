@@ -295,6 +295,33 @@ def test_a_flipped_bit_of_a_weight_is_named_as_damage(tmp_path):
         read_export(path)
 
 
+def test_a_bit_that_makes_a_folder_of_a_tensor_is_named_as_damage(tmp_path):
+    path = export_policy(tmp_path, policy(), SPEC, SETTINGS)
+    whole = path.read_bytes()
+    attributes = whole.rindex(b"archive/data/0") - 46 + 38  # of its entry in the zip's directory
+    path.write_bytes(flipped(whole, 8 * attributes + 4))
+    with pytest.raises(
+        ValueError, match=r"Ball-100\.pt: is damaged: it says that its entry archive/data/0 is a folder"
+    ):
+        read_export(path)
+
+
+@pytest.mark.slow
+def test_every_single_bit_is_looked_at(tmp_path):
+    """Of the zip's own fields some are not: names, times, versions."""
+    written = policy()
+    path = export_policy(tmp_path, written, SPEC, SETTINGS)
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        path.write_bytes(flipped(whole, bit))
+        try:
+            read = read_export(path)
+        except ValueError:
+            continue
+        assert (read.design.spec, read.update.step) == (SPEC, written.step), bit
+        np.testing.assert_array_equal(read.update.weights, written.weights, str(bit))
+
+
 def test_whatever_bit_is_flipped_a_policy_is_the_one_that_was_written_or_is_refused(tmp_path):
     written = policy()
     path = export_policy(tmp_path, written, SPEC, SETTINGS)
