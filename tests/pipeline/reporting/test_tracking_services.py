@@ -116,7 +116,7 @@ def test_wandb_without_a_login_is_refused_with_the_ways_out(given, tmp_path: Pat
 # MLflow. -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_gets_each_statistic_and_a_resumed_run_goes_on_there(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
