@@ -18,6 +18,7 @@ import numpy as np
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.prediction.policy import LoadedPolicy, load_policy
 from headrace.queues.specs import STEP_MUL
+from headrace.stages.environments.pettingzoo.instances import api_of
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import type_of
 
@@ -178,8 +179,7 @@ def _parallel(env: Any, asked: _Asked) -> _Episodes:
     seed = asked.seed
     while True:
         observations, infos = env.reset(seed=seed)
-        agents = {name: _Agent(asked) for name in env.agents}
-        seed = None
+        agents, seed = _agents_of(env, asked), None
         while env.agents:
             masks = {name: infos.get(name, {}).get(MASK) for name in env.agents}
             actions = {name: agents[name].act(observations[name], masks[name]) for name in env.agents}
@@ -196,7 +196,7 @@ def _in_turn(env: Any, asked: _Asked) -> _Episodes:
     seed = asked.seed
     while True:
         env.reset(seed=seed)
-        agents, seed = {name: _Agent(asked) for name in env.agents}, None
+        agents, seed = _agents_of(env, asked), None
         for name in env.agent_iter():
             observation, reward, terminated, truncated, info = env.last()
             agent = agents.setdefault(name, _Agent(asked))
@@ -207,6 +207,13 @@ def _in_turn(env: Any, asked: _Asked) -> _Episodes:
                 env.step(None)
             else:
                 env.step(agent.act(observation, info.get(MASK)))
+
+
+def _agents_of(env: Any, asked: _Asked) -> dict[str, _Agent]:
+    """The agents of an episode that has begun; without any it would never end, and nor would the next."""
+    if not env.agents:
+        raise RunError("env: its reset() left no agents (env.agents is empty); expected at least one to play")
+    return {name: _Agent(asked) for name in env.agents}
 
 
 def _vectorised(env: Any, asked: _Asked) -> _Episodes:
@@ -279,8 +286,8 @@ def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, reset
 _KINDS: Sequence[tuple[Callable[[Any], bool], _Kind]] = (
     (lambda env: _has(env, "num_envs", "step_async", "env_method"), _stable_baselines),
     (lambda env: _has(env, "num_envs", "single_action_space", "step"), _vectorised),
-    (lambda env: _has(env, "agent_iter", "last", "step"), _in_turn),
-    (lambda env: _has(env, "possible_agents", "step", "reset"), _parallel),
+    (lambda env: api_of(env) == "aec", _in_turn),
+    (lambda env: api_of(env) == "parallel", _parallel),
     (lambda env: _has(env, "action_space", "step", "reset"), _single),
 )
 """How each kind of environment is told, by what it has, and stepped."""

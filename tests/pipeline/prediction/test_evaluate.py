@@ -256,3 +256,11 @@ def test_what_it_makes_is_closed_and_what_is_given_stays_open(tmp_path):
 def test_what_it_cant_play_is_named(tmp_path, arguments, message):
     with pytest.raises(RunError, match=message):
         evaluate(**{"policy": load_policy(saved(tmp_path, SPEC)), "env": Errand(), **arguments})
+
+
+@pytest.mark.parametrize("kind", [Pair, Turns])
+def test_an_environment_that_begins_without_agents_is_named_and_does_not_hang(tmp_path, kind):
+    env = kind()
+    env.reset = lambda seed=None, options=None: (setattr(env, "agents", []), ({}, {}))[1]
+    with pytest.raises(RunError, match="its reset.. left no agents"):
+        evaluate(load_policy(saved(tmp_path, SPEC)), env, episodes=2)
