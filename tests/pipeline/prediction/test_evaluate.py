@@ -258,9 +258,18 @@ def test_what_it_cant_play_is_named(tmp_path, arguments, message):
         evaluate(**{"policy": load_policy(saved(tmp_path, SPEC)), "env": Errand(), **arguments})
 
 
-@pytest.mark.parametrize("kind", [Pair, Turns])
+class Deserted(Pair):
+    def reset(self, seed=None, options=None):
+        self.agents = []
+        return {}, {}
+
+
+class DesertedTurns(Turns):
+    def reset(self, seed=None, options=None):
+        self.agents = []
+
+
+@pytest.mark.parametrize("kind", [Deserted, DesertedTurns])
 def test_an_environment_that_begins_without_agents_is_named_and_does_not_hang(tmp_path, kind):
-    env = kind()
-    env.reset = lambda seed=None, options=None: (setattr(env, "agents", []), ({}, {}))[1]
     with pytest.raises(RunError, match="its reset.. left no agents"):
-        evaluate(load_policy(saved(tmp_path, SPEC)), env, episodes=2)
+        evaluate(load_policy(saved(tmp_path, SPEC)), kind(), episodes=2)
