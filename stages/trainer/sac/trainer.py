@@ -6,7 +6,6 @@ down the losses. docs/differences.md has the differences from ML-Agents.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -32,7 +31,6 @@ from headrace.stages.trainer.protocol import (
     Schedule,
     Trainer,
     TrainerContext,
-    UpdateRatio,
     new_random,
     random_state,
     restore_random,
@@ -50,10 +48,9 @@ from headrace.stages.trainer.sac.minibatch import (
     statistics_of,
 )
 from headrace.stages.trainer.sac.networks import check_bounds
+from headrace.stages.trainer.sac.pace import UpdatePace, UpdateRatio
 from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
 from headrace.stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
-
-log = logging.getLogger(__name__)
 
 _CALLS_PER_NORM = 8
 """The norms of gradients are measured in one of so many calls of `learn`: there may be one for every few steps."""
@@ -102,12 +99,8 @@ class SACTrainer(Trainer):
         """Those of the signals that have anything to learn."""
         self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
         self._ends = torch.tensor(ends, device=context.device)
-        self._ratio = UpdateRatio(h.steps_per_update, h.buffer_init_steps)
-        self._signal_ratio = UpdateRatio(h.reward_signal_steps_per_update, h.buffer_init_steps)
+        self._pace = UpdatePace(context, h)
         self._unlearned = 0
-        self._due_step = 0
-        """With `update_at: episode_end`: the steps added when an episode last ended; these owe updates."""
-        self._told_of_waiting = False
         self._learned = count()  # of calls of `learn` that make updates
         self._parts: list[tuple[Part, int]] = []
         """This replica's part of the rows of each minibatch since the last report, and their number."""
@@ -129,10 +122,7 @@ class SACTrainer(Trainer):
         self._memory.add(with_group_rewards(batch), rows, finals)
         self.step += batch.num_rows
         self._unlearned += batch.num_rows
-        if (batch.terminated | batch.truncated).any():
-            self._due_step = self.step
-        elif self._hyperparameters.update_at == "episode_end" and not self._told_of_waiting:
-            self._tell_of_waiting()
+        self._pace.add(batch, self.step)
 
     def ready(self) -> bool:
         """Return True if `rows_per_update` steps have come since the last call of `learn`."""
@@ -168,14 +158,12 @@ class SACTrainer(Trainer):
             "step": self.step,
             "version": self.version,
             "unlearned": self._unlearned,
-            "due_step": self._due_step,
+            **self._pace.state_dict(),
             "update": self._update.state_dict(),
             "normalizer": self._intake.normalizer_state(),
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
             "episode_rewards": self._episode_rewards.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
-            "ratio": self._ratio.state_dict(),
-            "signal_ratio": self._signal_ratio.state_dict(),
             "random": random_state(self._random),
         }
 
@@ -201,9 +189,7 @@ class SACTrainer(Trainer):
         restore_random(self._random, state["random"])
         self.step, self.version = int(state["step"]), int(state["version"])
         self._unlearned = int(state["unlearned"])
-        self._due_step = int(state.get("due_step", self.step))  # before there was `update_at`
-        self._ratio.load_state_dict(state["ratio"], self.step)
-        self._signal_ratio.load_state_dict(state["signal_ratio"], self.step)
+        self._pace.load_state_dict(state, self.step)
         self._memory.clear()
 
     def save_bulk(self, folder: Path) -> None:
@@ -221,8 +207,7 @@ class SACTrainer(Trainer):
                 warning = f"the replay buffer could not be restored, so it starts empty: {error}"
         if not len(self._memory):
             # It first collects as at the beginning; updates that would be owed by then are not made up for.
-            for ratio in (self._ratio, self._signal_ratio):
-                ratio.restart(self.step + self._hyperparameters.buffer_init_steps)
+            self._pace.restart(self.step)
         return warning
 
     def parameter_counts(self) -> Mapping[str, int]:
@@ -257,45 +242,28 @@ class SACTrainer(Trainer):
         length = 0 if memory is None else memory.sequence_length
         return ReplayMemory(spec, self._intake.layout, h.buffer_size, self._design.memory_size, length)
 
-    def _tell_of_waiting(self) -> None:
-        """Warn once steps would leave the buffer unlearned, or a tenth of the run is over, because no episode ends."""
-        waited = self.step - self._due_step
-        if waited < min(self._hyperparameters.buffer_size, max(1, self.context.settings.max_steps // 10)):
-            return
-        self._told_of_waiting = True
-        log.warning(
-            "%s: no episode has ended in %d steps, and with hyperparameters.update_at: episode_end nothing is learned "
-            "before one does. Let episodes end, for instance by environment.max_episode_steps, or use update_at: step.",
-            self.context.behavior,
-            waited,
-        )
-
     @flushed_denormals()
     def _learn_all(self) -> None:
-        if self._owes(self._ratio):
+        if self._owes(self._pace.of_policy):
             self._learn_policy()
-        while self._owes(self._signal_ratio):
+        while self._owes(self._pace.of_signals):
             self._learn_signals()
-            self._signal_ratio.count()
+            self._pace.of_signals.count()
 
     def _samples_due(self) -> int:
         """Return how many batches `learn` would take beyond those that are there."""
         if self.replay is None or len(self.replay) < self._hyperparameters.batch_size:
             return 0
-        due = self._ratio.owed(self._due) + (self._signal_ratio.owed(self._due) if self._learning else 0)
+        pace = self._pace
+        due = pace.owed(pace.of_policy) + (pace.owed(pace.of_signals) if self._learning else 0)
         return due - self.replay.ready
 
-    @property
-    def _due(self) -> int:
-        """The steps that owe updates."""
-        return self.step if self._hyperparameters.update_at == "step" else self._due_step
-
     def _owes(self, ratio: UpdateRatio) -> bool:
-        samples = ratio is self._ratio or bool(self._learning)
+        samples = ratio is self._pace.of_policy or bool(self._learning)
         if self.replay is not None and samples and not self.replay.ready:
             return False
         wanted = 1 if self._memory.sequence_length else self._hyperparameters.batch_size
-        return len(self._memory) >= wanted and ratio.owes(self._due)
+        return len(self._memory) >= wanted and self._pace.owes(ratio)
 
     def _learn_policy(self) -> None:
         """Make all policy updates that are owed."""
@@ -306,13 +274,13 @@ class SACTrainer(Trainer):
         norms: list[float] = []
         self._parts.clear()
         cloned: list[Mapping[str, float]] = []
-        while self._owes(self._ratio):
+        while self._owes(self._pace.of_policy):
             made.append(self._learn_minibatch(learning_rate))
             if len(made) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
                 norms = self._update.gradient_norms()  # now, as cloning has gradients of its own
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self.step))
-            self._ratio.count()
+            self._pace.of_policy.count()
         table = torch.stack([measures.losses for measures in made]).cpu().numpy()
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)

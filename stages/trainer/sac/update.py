@@ -1,4 +1,4 @@
-"""Soft actor-critic: networks, optimizers, and one gradient step of all of them on a minibatch, with its losses.
+"""Soft actor-critic: networks, optimizers, and one gradient step of all of them on a minibatch.
 
 Haarnoja et al. (2018), "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
 Actor" (with a value network), and "Soft Actor-Critic Algorithms and Applications" (entropy coefficients); for discrete
@@ -15,7 +15,7 @@ A mask [B] is 1 for rows and 0 for padding, or None where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import log
 from typing import Any
@@ -33,6 +33,15 @@ from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.gradients import Gradients
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.sac.losses import (
+    coefficient_gradients,
+    expected_values,
+    half_squared_error,
+    policy_loss,
+    q_target,
+    soft_values,
+    taken_values,
+)
 from headrace.stages.trainer.sac.minibatch import ReplayMinibatch, UpdateMeasures
 from headrace.stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, drawn_for
 from headrace.stages.trainer.sac.perceptron import Perceptron
@@ -308,93 +317,3 @@ class SACUpdate:
         if not self._continuous:
             return discrete
         return torch.cat((self._targets[:1].expand(len(discrete), 1), discrete), dim=1)
-
-
-# The losses, as pure functions of tensors.
-
-
-def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of values [B, ...] without padding: a scalar; 0 where all is padding."""
-    if mask is None:
-        return values.mean()
-    rows = values.reshape(len(values), -1).mean(dim=1)
-    return (rows * mask).sum() / mask.sum().clamp(min=1.0)
-
-
-def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
-    """Soft Bellman backup r + γ·V(s'), [B, S] each.
-
-    Args:
-        rewards: scaled by each signal's strength.
-        discounts: γ of the signal, 0 where the episode terminated and the signal ends with it. Where it was merely cut
-            short, s' is what was really observed next, and counts.
-        next_values: the target network's.
-    """
-    return torch.addcmul(rewards, discounts, next_values)
-
-
-def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
-    """Value [B, S] of the actions that were taken.
-
-    Args:
-        q: [B, S, A] with the continuous actions that were taken.
-        choices: [B, 1] per branch, index among all A choices. The mean over branches is taken.
-    """
-    if not choices:
-        return q.squeeze(2)
-    index = choices[0] if len(choices) == 1 else torch.cat(tuple(choices), dim=1)
-    return q.gather(2, index.unsqueeze(1).expand(-1, q.shape[1], -1)).mean(dim=2)
-
-
-def expected_values(q: Tensor, probabilities: Tensor | None, branches: int) -> Tensor:
-    """Value [B, S] under the policy: Σ π(a)·Q(a) over the choices of a branch, the mean over branches.
-
-    Args:
-        q: [B, S, A] with continuous actions drawn from the policy.
-        probabilities: [B, A] of the discrete choices, 0 where forbidden; None without any.
-        branches: K.
-    """
-    if probabilities is None:
-        return q.squeeze(2)
-    return torch.bmm(q, probabilities.unsqueeze(2)).squeeze(2) / branches
-
-
-def soft_values(expected: Tensor, negentropies: Tensor, coefficients: Tensor, weights: Tensor) -> Tensor:
-    """Value of a state under the policy, entropy included: E[Q(s, a)] - Σ α·E[log π], [B, S].
-
-    The same sign of the entropy for continuous and discrete actions. V learns this number, and the policy maximises it.
-
-    Args:
-        expected: [B, S] of the smaller Q.
-        negentropies: [B, G] log-probability of the continuous actions drawn, and Σ π log π of each branch.
-        coefficients: α [G].
-        weights: [G] 1 for continuous actions, 1 / K for each branch.
-    """
-    return expected - (negentropies @ (coefficients * weights)).unsqueeze(1)
-
-
-def half_squared_error(values: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
-    """½·mean (values - targets)² over rows and signals, [B, S] each, targets without gradient: a scalar."""
-    if mask is None:
-        return 0.5 * torch.nn.functional.mse_loss(values, targets)
-    return 0.5 * masked_mean((values - targets).square(), mask)
-
-
-def policy_loss(soft: Tensor, mask: Tensor | None) -> Tensor:
-    """Less is better: minus the soft value [B, S] that the policy's actions have, the mean over signals and rows."""
-    return -masked_mean(soft, mask)
-
-
-def coefficient_gradients(negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
-    """Gradients [G] by log α of the loss Σ log α·(H - H_target): α falls where the entropy is above its target.
-
-    The loss is eq. 18 of "Algorithms and Applications", but with log α where that has α, as all common implementations
-    do: a step then does not depend on how large α is.
-
-    Args:
-        negentropies: -H as in `soft_values`, [B, G].
-        targets: H_target, [G] or [B, G].
-        mask: [B] or None.
-    """
-    excess = -(negentropies.detach() + targets)
-    return excess.mean(dim=0) if mask is None else mask @ excess / mask.sum().clamp(min=1.0)

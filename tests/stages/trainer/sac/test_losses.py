@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.stages.trainer.sac.update import (
+from headrace.stages.trainer.sac.losses import (
     coefficient_gradients,
     expected_values,
     half_squared_error,
