@@ -25,7 +25,7 @@ from headrace.config.yaml_reader import read_file
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.main.run_shape import with_hosts, with_num_envs
 from headrace.stages.environments.factory import arguments_for, call
-from headrace.stages.environments.given import GivenEnvironment, GivenObject, giving, is_given
+from headrace.stages.environments.given import GivenEnvironment, GivenObject, giving, is_given, is_vec_env, offers
 from headrace.stages.environments.pettingzoo.instances import api_of
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import StageError, type_of
@@ -81,7 +81,7 @@ def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
     registry = getattr(sys.modules.get("gymnasium"), "registry", {})
     if isinstance(environment, str) and callable(getattr(registry.get(environment), "entry_point", None)):
         environment = partial(sys.modules["gymnasium"].make, registry[environment])  # registered in this process alone
-    if _has(environment, "num_envs", "step_async", "env_method"):  # a VecEnv of Stable-Baselines3's
+    if is_vec_env(environment):
         if hasattr(environment, "venv") or not hasattr(environment, "envs"):
             raise RunError(
                 f"{_WHO}: {type_of(environment)} is not taken apart; give the list of functions that it was made "
@@ -161,7 +161,7 @@ def _kind_of(environment: Any) -> str:
     if isinstance(environment, str | ModuleType):
         is_module = isinstance(environment, ModuleType) or "." in environment
         return "pettingzoo" if is_module else "gymnasium"
-    if _has(environment, "get_steps", "set_actions"):
+    if offers(environment, "get_steps", "set_actions"):
         return "mlagents"
     own_group = not isinstance(environment, type) and isinstance(environment, EnvironmentGroup)
     return "pettingzoo" if not own_group and api_of(environment) is not None else "gymnasium"
@@ -278,8 +278,4 @@ def _apart(config: RunConfig) -> RunConfig:
 
 
 def _is_object(environment: Any) -> bool:
-    return _has(environment, "reset", "step") and not isinstance(environment, type | ModuleType)
-
-
-def _has(environment: Any, *names: str) -> bool:
-    return all(hasattr(environment, name) for name in names)
+    return offers(environment, "reset", "step") and not isinstance(environment, type | ModuleType)

@@ -18,6 +18,7 @@ import numpy as np
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.prediction.policy import LoadedPolicy, load_policy
 from headrace.queues.specs import STEP_MUL
+from headrace.stages.environments.given import is_vec_env, offers
 from headrace.stages.environments.pettingzoo.instances import api_of
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import type_of
@@ -284,11 +285,11 @@ def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, reset
 
 
 _KINDS: Sequence[tuple[Callable[[Any], bool], _Kind]] = (
-    (lambda env: _has(env, "num_envs", "step_async", "env_method"), _stable_baselines),
-    (lambda env: _has(env, "num_envs", "single_action_space", "step"), _vectorised),
+    (is_vec_env, _stable_baselines),
+    (lambda env: offers(env, "num_envs", "single_action_space", "step"), _vectorised),
     (lambda env: api_of(env) == "aec", _in_turn),
     (lambda env: api_of(env) == "parallel", _parallel),
-    (lambda env: _has(env, "action_space", "step", "reset"), _single),
+    (lambda env: offers(env, "action_space", "step", "reset"), _single),
 )
 """How each kind of environment is told, by what it has, and stepped."""
 
@@ -297,7 +298,3 @@ def _kind_of(env: Any) -> _Kind | None:
     if isinstance(env, type):
         return None
     return next((kind for fits, kind in _KINDS if fits(env)), None)
-
-
-def _has(env: Any, *names: str) -> bool:
-    return all(hasattr(env, name) for name in names)

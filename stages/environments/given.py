@@ -30,6 +30,16 @@ _given: dict[str, GivenEnvironment | bytes] = {}
 """By the word that names them in this process; bytes until they are asked for."""
 
 
+def offers(environment: object, *names: str) -> bool:
+    """Return True if an object has all attributes of these names."""
+    return all(hasattr(environment, name) for name in names)
+
+
+def is_vec_env(environment: object) -> bool:
+    """Return True for a VecEnv of Stable-Baselines3's."""
+    return offers(environment, "num_envs", "step_async", "env_method")
+
+
 class GivenObject:
     """An environment object of the caller's, which stays open; one group at a time has it.
 
