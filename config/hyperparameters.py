@@ -201,8 +201,25 @@ class SACHyperparameters(Hyperparameters):
         description="When updates are made: as steps come, or those of all steps since when an episode ends. "
         "Not in ML-Agents.",
     )
+    train_freq: Int | None = Field(
+        None,
+        gt=0,
+        le=10**9,
+        description="Agent steps between two rounds of updates, or with `update_at: episode_end` episodes; one policy "
+        "acts between them. null: as few as actors send at a time, 1 episode. Not in ML-Agents.",
+    )
+    gradient_steps: Int | None = Field(
+        None,
+        gt=0,
+        le=10**9,
+        description="Updates of each round, whatever its length; null: one for each `steps_per_update` of its steps. "
+        "Not in ML-Agents.",
+    )
     tau: Float = Field(
         0.005, gt=0, le=1, description="Share of the learned networks that their targets take over per update."
+    )
+    target_update_interval: Int = Field(
+        1, gt=0, description="The targets follow at every so manyth update. Not in ML-Agents (which has 1)."
     )
     steps_per_update: Float = Field(
         1.0, gt=0, description="Agent steps per update; below 1 for several updates a step."
@@ -220,7 +237,18 @@ class SACHyperparameters(Hyperparameters):
         description="`auto`: learned so that the entropy reaches its target; `fixed`: stays `init_entcoef`. "
         "Not in ML-Agents.",
     )
+    target_entropy: Float | None = Field(
+        None,
+        description="The entropy that the coefficient of continuous actions is learned for, of all of them together, "
+        "in nats; null: minus their number. Not in ML-Agents (which has this default).",
+    )
+    reward_normalization: Flag = reward_normalization_field()
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
+
+    @property
+    def rows_per_update(self) -> int | None:
+        """`train_freq`, where it counts steps."""
+        return self.train_freq if self.update_at == "step" else None
 
     def small(self, rows: int) -> Self:
         """Return a copy that updates as steps come, but seldom; the first half of its rows may be random."""
@@ -230,13 +258,19 @@ class SACHyperparameters(Hyperparameters):
             update={
                 **{name: min(getattr(self, name), value) for name, value in most.items()},
                 "update_at": "step",
+                "train_freq": None,
+                "gradient_steps": None,
                 "steps_per_update": seldom,
                 "reward_signal_steps_per_update": seldom,
             }
         )
 
     def _mistakes(self) -> list[Finding]:
-        return _about_sizes(self.buffer_size, self.batch_size)
+        found = _about_sizes(self.buffer_size, self.batch_size)
+        if self.gradient_steps is not None and self.train_freq is None and self.update_at == "step":
+            message = "needs rounds; add 'train_freq', the steps between two of them, or 'update_at: episode_end'"
+            found.append(Finding(("gradient_steps",), message))
+        return found
 
     def _derive(self) -> None:
         if not self._is_set("reward_signal_steps_per_update"):
@@ -260,6 +294,9 @@ class SACHyperparameters(Hyperparameters):
         if self.reward_signal_steps_per_update != self.steps_per_update and not block.learned_signals:
             message = "has no effect, because none of the reward signals learns"
             yield Finding(("hyperparameters", "reward_signal_steps_per_update"), message)
+        if self.gradient_steps is not None and self.steps_per_update != 1 and not block.learned_signals:
+            message = "has no effect, because gradient_steps says how many updates a round has"
+            yield Finding(("hyperparameters", "steps_per_update"), message)
         if self.buffer_init_steps > self.buffer_size:
             message = (
                 f"{self.buffer_init_steps} are more than buffer_size ({self.buffer_size}): the oldest of them are "
@@ -272,6 +309,9 @@ class SACHyperparameters(Hyperparameters):
         elif self.random_steps >= block.max_steps:
             message = f"{self.random_steps} steps are all of max_steps ({block.max_steps}): no policy ever acts"
             yield Finding(("hyperparameters", "random_steps"), message)
+        if self.target_entropy is not None and self.entropy_coefficient == "fixed":
+            message = "has no effect, because entropy_coefficient: fixed learns none"
+            yield Finding(("hyperparameters", "target_entropy"), message)
         first = max(1 if block.network_settings.memory else self.batch_size, self.buffer_init_steps + 1)
         if first > block.max_steps:
             message = (

@@ -212,7 +212,7 @@ def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> boo
 _SHAPE = ("num_layers", "vis_encode_type", "goal_conditioning_type")
 """Keys that a network of the user's own receives and may ignore; the others have an effect beside it too."""
 
-_FEW_STEPS = 8
+FEW_STEPS = 8
 """An off-policy trainer's pieces may be this long, so `time_horizon` up to it needs no warning."""
 
 
@@ -324,7 +324,8 @@ def _about_trainer(settings: BehaviorSettings) -> Iterator[Finding]:
         yield from settings.hyperparameters.warnings(settings)
         size = settings.hyperparameters.rows_per_update or 0
         if size > settings.max_steps:
-            key = "buffer_size" if hasattr(settings.hyperparameters, "buffer_size") else "batch_size"
+            sizes = ("train_freq", "buffer_size", "batch_size")
+            key = next(name for name in sizes if hasattr(settings.hyperparameters, name))
             yield _about(
                 f"hyperparameters.{key}",
                 f"{size} steps are more than max_steps ({settings.max_steps}): training ends before the first update, "
@@ -336,7 +337,8 @@ def _about_trainer(settings: BehaviorSettings) -> Iterator[Finding]:
 
 def _about_horizon(settings: BehaviorSettings) -> Iterator[Finding]:
     memory = settings.network_settings.memory
-    longest = max(_FEW_STEPS, memory.sequence_length if memory else 0)
+    rows = settings.hyperparameters.rows_per_update if isinstance(settings.hyperparameters, Hyperparameters) else None
+    longest = max(FEW_STEPS if rows is None else rows, memory.sequence_length if memory else 0)
     if "time_horizon" in changed(settings) and settings.time_horizon > longest:
         length, unit = ("sequence_length", "sequences") if memory else ("a few", "single steps")
         yield _about(

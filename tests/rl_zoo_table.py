@@ -20,7 +20,7 @@ ANY = {"default": "Own-v0", "atari": "ALE/Pong-v5"}
 PARTS: Mapping[str, tuple[Mapping[str, keys.Key], Mapping[str, keys.Key]]] = {
     "": (keys.PPO, keys.SAC),
     "policy_kwargs.": (keys.PPO_POLICY, keys.SAC_POLICY),
-    "normalize.": (keys.PPO_NORMALIZE, keys.SAC_NORMALIZE),
+    "normalize.": (keys.NORMALIZE, keys.NORMALIZE),
 }
 
 

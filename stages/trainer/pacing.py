@@ -23,7 +23,7 @@ def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -
         off_policy: the trainer learns from steps of any age.
     """
     if off_policy:
-        return agents * longest_piece(settings, agents, off_policy)
+        return _off_policy_rows(settings) or agents * longest_piece(settings, agents, off_policy)
     hyperparameters = settings.hyperparameters
     if isinstance(hyperparameters, Mapping):
         size = hyperparameters.get("buffer_size")
@@ -42,6 +42,11 @@ def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> 
         own = None if isinstance(hyperparameters, Mapping) else hyperparameters.longest_piece
         return settings.time_horizon if own is None else own
     memory = settings.network_settings.memory
-    return min(
-        settings.time_horizon, max(1, -(-_OFF_POLICY_ROWS // agents)) if memory is None else memory.sequence_length
-    )
+    rows = _off_policy_rows(settings) or _OFF_POLICY_ROWS
+    return min(settings.time_horizon, max(1, -(-rows // agents)) if memory is None else memory.sequence_length)
+
+
+def _off_policy_rows(settings: BehaviorSettings) -> int | None:
+    """Rows at which an off-policy trainer learns, if its settings say so."""
+    hyperparameters = settings.hyperparameters
+    return None if isinstance(hyperparameters, Mapping) else hyperparameters.rows_per_update

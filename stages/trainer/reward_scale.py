@@ -3,7 +3,8 @@
 As `VecNormalize` of Stable-Baselines3 does it (and Engstrom et al. (2020), "Implementation Matters in Deep Policy
 Gradients", section 3): of each agent's R = γ·R + r, which starts anew with each episode, the variance over all steps so
 far is kept, and a reward becomes r / sqrt(variance + 1e-8), cut at ±10. The rewards of a buffer are divided by the
-deviation after its last row. Scores and statistics stay in the environment's own rewards.
+deviation after its last row; a replay memory keeps them as they came, and they are divided by the deviation at the time
+when they are drawn. Scores and statistics stay in the environment's own rewards.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.queues.messages import TrajectoryBatch
 from headrace.stages.trainer.agent_table import AgentTable, Chains
 
 LIMIT = 10.0
@@ -69,6 +71,12 @@ class RewardScale:
         last = chains.latest
         self._returns.keep(agents[last], episodes[last], after[last][:, None], ended[last], update)
         self._include(found)
+
+    def see_batch(self, batch: TrajectoryBatch, update: int) -> None:
+        """Take in trajectories, whose rewards are single columns; `update` as in `see`."""
+        columns = batch.trajectories
+        ended = batch.terminated | batch.truncated
+        self.see(batch.rows["rewards"], batch.lengths, columns["agent_ids"], columns["episode_ids"], ended, update)
 
     def apply(self, rewards: NDArray[np.floating[Any]]) -> Floats:
         """Return rewards of any shape as they are learned from."""

@@ -87,6 +87,18 @@ WARNINGS = [
         f"{SAC}, hyperparameters: {{buffer_init_steps: 9000, buffer_size: 8000}}",
         "hyperparameters.buffer_init_steps: 9000 are more than buffer_size (8000): the oldest of them are forgotten",
     ),
+    (
+        f"{SAC}, hyperparameters: {{train_freq: 64, gradient_steps: 8, steps_per_update: 4}}",
+        "hyperparameters.steps_per_update: has no effect, because gradient_steps says how many updates a round has",
+    ),
+    (
+        f"{SAC}, hyperparameters: {{target_entropy: -2, entropy_coefficient: fixed}}",
+        "hyperparameters.target_entropy: has no effect, because entropy_coefficient: fixed learns none",
+    ),
+    (
+        f"{SAC}, hyperparameters: {{train_freq: 1000}}, max_steps: 999",
+        "hyperparameters.train_freq: 1000 steps are more than max_steps (999): training ends before the first update",
+    ),
     (f"{SAC}, max_steps: 127", "max_steps: 127 steps end before the first update, which comes after 128"),
     (
         f"{SAC}, max_steps: 1000, hyperparameters: {{buffer_init_steps: 1000}}",
@@ -164,6 +176,7 @@ QUIET = [
     "trainer_type: sac, hyperparameters: {steps_per_update: 10, reward_signal_steps_per_update: 10}",
     "trainer_type: sac, hyperparameters: {reward_signal_steps_per_update: 4}, reward_signals: {rnd: {}}",
     "trainer_type: sac, time_horizon: 8",
+    "trainer_type: sac, time_horizon: 100, hyperparameters: {train_freq: 100}",
     f"trainer_type: impala, {MEMORY % 20}",
     f"trainer_type: impala, {MEMORY % 64}",
     "trainer_type: impala, hyperparameters: {batch_size_from_replay: 8, replay_sampling: fifo}",

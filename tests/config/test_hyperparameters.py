@@ -29,7 +29,17 @@ SAC_OF_ML_AGENTS = {
     "init_entcoef": 1.0,
     "reward_signal_steps_per_update": 1.0,
 }
-SAC_OF_OURS = {"entropy_coefficient": "auto", "adam_epsilon": 1e-8, "random_steps": 0, "update_at": "step"}
+SAC_OF_OURS = {
+    "entropy_coefficient": "auto",
+    "adam_epsilon": 1e-8,
+    "random_steps": 0,
+    "update_at": "step",
+    "train_freq": None,
+    "gradient_steps": None,
+    "target_update_interval": 1,
+    "target_entropy": None,
+    "reward_normalization": False,
+}
 
 
 def test_sac_has_the_defaults_of_ml_agents_and_ours_beside_them():
@@ -133,6 +143,7 @@ MISTAKES = [
     ("sac", "tau: 0", "tau: 0 is out of range; expected a number greater than 0"),
     ("sac", "tau: 1.5", "tau: 1.5 is out of range; expected a number at most 1"),
     ("sac", "steps_per_update: 0", "steps_per_update: 0 is out of range"),
+    ("sac", "gradient_steps: 8", "gradient_steps: needs rounds; add 'train_freq'"),
     ("sac", "reward_signal_steps_per_update: 0", "reward_signal_steps_per_update: 0 is out of range"),
     ("sac", "buffer_init_steps: -1", "buffer_init_steps: -1 is out of range"),
     ("sac", "init_entcoef: 0", "init_entcoef: 0 is out of range"),

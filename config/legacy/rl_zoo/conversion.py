@@ -13,6 +13,7 @@ from headrace.config.legacy.rl_zoo import keys
 from headrace.config.legacy.rl_zoo.entries import Entry, EntryRequest, NoEntryError, find_entry
 from headrace.config.legacy.rl_zoo.surroundings import convert_environment
 from headrace.config.legacy.rl_zoo.writing import Given, Writing, in_words
+from headrace.config.section_warnings import FEW_STEPS
 from headrace.config.yaml_reader import Document
 
 _SUMMARIES = 20
@@ -91,7 +92,7 @@ def _convert_ppo(writing: Writing, given: Mapping[str, Given]) -> None:
     writing.put("hyperparameters.buffer_size", rollout, steps, f"{steps} × {envs}")
     writing.settle(keys.PPO, _without(given, (*_SEPARATELY, *_OF_PPO)), {})
     _convert_policy(writing, given, keys.PPO_POLICY)
-    _convert_normalize(writing, given, keys.PPO_NORMALIZE)
+    _convert_normalize(writing, given)
     writing.put("time_horizon", steps.value, steps)
 
 
@@ -99,7 +100,7 @@ def _convert_sac(writing: Writing, given: Mapping[str, Given]) -> None:
     _convert_frequencies(writing, given)
     writing.settle(keys.SAC, _without(given, (*_SEPARATELY, *_OF_SAC)), {})
     _convert_policy(writing, given, keys.SAC_POLICY)
-    _convert_normalize(writing, given, keys.SAC_NORMALIZE)
+    _convert_normalize(writing, given)
 
 
 def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
@@ -114,18 +115,25 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
             f"'{freq}' and '{updates}' do not fit; expected whole numbers, or [1, episode]",
         )
         return
+    if each == 0:
+        writing.leave_out(updates, "a round has at least one update")
+        each = 1
     if unit == "episode":
         writing.put("hyperparameters.update_at", "episode_end", freq)
         if every != 1:
-            writing.leave_out(freq, "updates are made after each episode")
-        if each != -1:
-            writing.leave_out(updates, "an episode has as many updates as steps")
-        writing.put("hyperparameters.steps_per_update", 1, updates)
-    elif each == 0:
-        writing.leave_out(updates, "an update is made at each step")
+            writing.put("hyperparameters.train_freq", every, freq)
+        if each == -1:
+            writing.put("hyperparameters.steps_per_update", 1, updates)
+        else:
+            writing.put("hyperparameters.gradient_steps", each, updates)
+        return
+    envs = _number(writing, given, "n_envs", 1)
+    steps = every * envs.value
+    if steps > max(FEW_STEPS, envs.value):
+        writing.put("hyperparameters.train_freq", steps, freq, f"{freq} × {envs}")
+        writing.put("hyperparameters.gradient_steps", steps if each == -1 else each, updates)
     else:
-        steps = every * _number(writing, given, "n_envs", 1).value
-        comment = "" if every == 1 else f"{freq}, {updates}: as many updates, spread over the steps"
+        comment = "" if every == 1 else f"{freq}, {updates}: as many updates, after a few steps at a time"
         writing.put("hyperparameters.steps_per_update", integral(steps / each) if each > 0 else 1, updates, comment)
 
 
@@ -165,13 +173,13 @@ def _convert_pictures(
     return _without(arguments, ("net_arch", "activation_fn"))
 
 
-def _convert_normalize(writing: Writing, given: Mapping[str, Given], table: Mapping[str, keys.Key]) -> None:
+def _convert_normalize(writing: Writing, given: Mapping[str, Given]) -> None:
     whole = given.get("normalize")
     if whole is None or whole.value is False or whole.value is None:
         return
     arguments = {} if whole.value is True else writing.expression(whole)
     both = {name: Given(f"normalize.{name}", True, whole.old) for name in ("norm_obs", "norm_reward")}
-    writing.settle(table, {**both, **arguments}, {})
+    writing.settle(keys.NORMALIZE, {**both, **arguments}, {})
 
 
 def _convert_ends(writing: Writing, given: Mapping[str, Given]) -> None:

@@ -103,6 +103,10 @@ def _entropy(value: Any) -> Any:
     return "auto" if isinstance(value, str) and value.partition("_")[0] == "auto" else "fixed"
 
 
+def _unless_auto(value: Any) -> Any:
+    return None if value == "auto" else integral(value)
+
+
 def _first_coefficient(value: Any) -> Any:
     start = value.partition("_")[2] or "1" if isinstance(value, str) and value.startswith("auto") else value
     return integral(to_number(start) if isinstance(start, str) else start)
@@ -150,8 +154,10 @@ SAC: Mapping[str, Key] = {
         also=("hyperparameters.init_entcoef", _first_coefficient),
     ),
     "learning_starts": Key("hyperparameters.buffer_init_steps", 100, also=("hyperparameters.random_steps", integral)),
-    "target_entropy": Key(None, "auto", why="the target is minus the number of actions"),
-    "target_update_interval": Key(None, 1, why="targets follow at each update"),
+    "target_entropy": Key("hyperparameters.target_entropy", "auto", write=_unless_auto),
+    "target_update_interval": Key(
+        "hyperparameters.target_update_interval", 1, note="there counted anew in each round of updates"
+    ),
     "n_steps": Key(None, 1, why="returns are of one step"),
     "action_noise": Key(None, why="the policy's own noise is all"),
     "noise_type": Key(None, why="the policy's own noise is all"),
@@ -201,26 +207,16 @@ SAC_POLICY: Mapping[str, Key] = {
 }
 """Of SAC's `policy_kwargs`."""
 
-_NORMALIZE: Mapping[str, Key] = {
+NORMALIZE: Mapping[str, Key] = {
     "norm_obs": Key("network_settings.normalize", True),
+    "norm_reward": Key("hyperparameters.reward_normalization", True),
     "norm_obs_keys": Key(None, why="all vectors are normalised", needs="norm_obs"),
     "training": Key(None, True, why="the normaliser always learns"),
     "clip_obs": Key(None, 10.0, why="normalised observations end at ±5", differs=True, needs="norm_obs"),
     "clip_reward": Key(None, 10.0, why="rewards end at ±10", needs="norm_reward"),
     **dict.fromkeys(("gamma", "epsilon"), _NO_EFFECT),
 }
-
-PPO_NORMALIZE: Mapping[str, Key] = {
-    "norm_reward": Key("hyperparameters.reward_normalization", True),
-    **_NORMALIZE,
-}
-"""Of `normalize`, which is VecNormalize's arguments, with PPO."""
-
-SAC_NORMALIZE: Mapping[str, Key] = {
-    "norm_reward": Key(None, False, why="SAC learns from rewards as they are"),
-    **_NORMALIZE,
-}
-"""With SAC."""
+"""Of `normalize`, which is VecNormalize's arguments."""
 
 OF_ITSELF = (
     *("Monitor", "VecMonitor", "VecTransposeImage"),

@@ -27,8 +27,7 @@ from headrace.stages.trainer.on_policy.values import (
     rows_per_pass,
 )
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.reward_scale import RewardScale
-from headrace.stages.trainer.rewards import make_signals
+from headrace.stages.trainer.rewards import make_signals, reward_scale
 from headrace.stages.trainer.rewards.signal import Extrinsic
 
 
@@ -59,9 +58,7 @@ class Signals:
         self._others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
         self.sums = AgentTable(len(self._others), "float64") if self._others else None
         self._losses: dict[str, list[float]] = {}
-        own = [at for at, signal in enumerate(self._signals) if isinstance(signal, Extrinsic)]
-        scaled = getattr(context.settings.hyperparameters, "reward_normalization", False) and bool(own)
-        self.scale = RewardScale(float(self.gammas[own[0]])) if scaled else None
+        self.scale = reward_scale(self._signals, context.settings.hyperparameters)
         """What the environment's rewards are divided by; None where they are learned from as they are."""
 
     @property

@@ -6,7 +6,7 @@ A reward signal is a number per transition, to be maximised beside or instead of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -31,6 +31,7 @@ from headrace.stages.policy.observations import NORMALIZED_LIMIT, Normalizer, Ob
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.protocol import TrainerContext, new_random, random_state, restore_random
+from headrace.stages.trainer.reward_scale import RewardScale
 
 _ROWS = 2048
 """Rows per forward pass when rewards are computed: bounds memory where a whole buffer of images is asked about."""
@@ -354,3 +355,10 @@ def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> T
     """
     hot = [F.one_hot(choices[:, i], size).float() for i, size in enumerate(actions.discrete_branches)]
     return torch.cat([continuous, *hot], dim=1)
+
+
+def reward_scale(signals: Sequence[RewardSignal], hyperparameters: object) -> RewardScale | None:
+    """Return what the environment's rewards are divided by; None where they are learned from as they are."""
+    own = [signal for signal in signals if isinstance(signal, Extrinsic)]
+    scaled = getattr(hyperparameters, "reward_normalization", False) and own
+    return RewardScale(float(own[0].gamma)) if scaled else None

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import log, pi
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.sac.minibatch import ReplayMinibatch, UpdateMeasures
 from headrace.stages.trainer.sac.perceptron import HandPerceptron, Numbers, Room
 from headrace.stages.trainer.sac.side_thread import SideThread
-from headrace.stages.trainer.sac.update import SACUpdate
+from headrace.stages.trainer.sac.update import SACSteps, SACUpdate
 
 Half = TypeVar("Half")
 
@@ -80,7 +80,7 @@ class SACByHand:
         )
         self._actions = design.spec.actions.continuous_size
         self._coefficients = update.coefficients
-        self._entropy = -float(self._actions) if update.learns_coefficients else None
+        self._entropy = float(update.target_entropies[0]) if update.learns_coefficients else None
         """The target entropy; None if the coefficient stays as it is."""
         self._beside = SideThread()
         self.use_threads = torch.set_num_threads if products.alone else self._beside.use
@@ -298,7 +298,17 @@ def make_update(
     graphs = graphs_for(context)
     if graphs is not None:
         update.advance = CapturedSACSteps(update, graphs, partial(say_uncaptured, context))
+    if update.target_update_interval > 1:
+        update.advance = partial(_followed_seldom, update, update.advance)
     return update
+
+
+def _followed_seldom(update: SACUpdate, advance: SACSteps, *arguments: Any) -> UpdateMeasures:
+    """Make a gradient step, behind which targets may follow: beside the graph, which is the same of all steps."""
+    measures = advance(*arguments)
+    if update.steps % update.target_update_interval == 0:
+        update.follow()
+    return measures
 
 
 def _why_autograd(context: TrainerContext, design: PolicyDesign) -> str | None:

@@ -129,12 +129,17 @@ def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:
     return [module for path, module in found if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]
 
 
-def check_bounds(behavior: str, actions: ActionSpec) -> None:
-    """Refuse continuous actions that SAC's policies can't scale.
+def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | None) -> None:
+    """Refuse continuous actions that SAC's policies can't scale, and a target entropy of none.
 
     Raises:
-        StageError: naming those without bounds.
+        StageError: naming those without bounds, or the setting.
     """
+    if target_entropy is not None and not actions.continuous_size:
+        raise StageError(
+            f"{behavior}: hyperparameters.target_entropy: {target_entropy:g} is of continuous actions, and there are "
+            "none: of discrete ones it is a fifth of the largest entropy; leave it out"
+        )
     if actions.unbounded:
         several = len(actions.unbounded) > 1
         which = f"action{'s' * several} {', '.join(map(str, actions.unbounded))} {'have' if several else 'has'}"

@@ -1,4 +1,8 @@
-"""How many updates are due: counted against steps, as they come or up to the end of an episode."""
+"""How many updates are due: counted against steps, as they come, or in rounds, after so many steps or episodes.
+
+Rounds are those of Stable-Baselines3 (its `train_freq` and `gradient_steps`): they are counted from the run's first
+step, and one that ends after `buffer_init_steps` makes all of its updates, though it may have begun before.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import logging
 from collections.abc import Mapping
 from math import ceil
 from typing import Any
+
+import numpy as np
 
 from headrace.config import SACHyperparameters
 from headrace.queues.messages import TrajectoryBatch
@@ -70,55 +76,102 @@ class UpdatePace:
     Attributes:
         of_policy: counts the policy's updates.
         of_signals: counts those of the reward signals' networks.
-        due_step: the steps that owe updates.
     """
 
     def __init__(self, context: TrainerContext, hyperparameters: SACHyperparameters) -> None:
         self._context = context
         self._hyperparameters = h = hyperparameters
-        self.of_policy = UpdateRatio(h.steps_per_update, h.buffer_init_steps)
-        self.of_signals = UpdateRatio(h.reward_signal_steps_per_update, h.buffer_init_steps)
-        self.due_step = 0
+        self._by_episodes = h.update_at == "episode_end"
+        self._in_rounds = self._by_episodes or h.train_freq is not None
+        self.of_policy = UpdateRatio(h.steps_per_update if h.gradient_steps is None else 1.0, 0)
+        self.of_signals = UpdateRatio(h.reward_signal_steps_per_update, 0)
+        self._due_step = 0
+        """The steps that owe updates: in rounds those up to the end of the last one."""
+        self._due_updates = 0
+        """With `gradient_steps`, the policy's updates of all rounds so far."""
+        self._episodes = self._last_end = 0
+        """Episodes that have ended, and the step at which the last one did."""
         self._told_of_waiting = False
+        self.restart(0)
 
     def add(self, batch: TrajectoryBatch, step: int) -> None:
         """Take in trajectories, with which `step` steps have come in all."""
-        if self._hyperparameters.update_at == "step" or (batch.terminated | batch.truncated).any():
-            self.due_step = step
-        elif not self._told_of_waiting:
+        if not self._in_rounds:
+            self._due_step = step
+            return
+        for end in self._ends_of_rounds(batch, step):
+            self._due_step = end
+            if end <= self._first_step:
+                self._count_from(end)
+            else:
+                self._due_updates += self._hyperparameters.gradient_steps or 0
+        if self._by_episodes and not self._told_of_waiting:
             self._tell_of_waiting(step)
 
     def owes(self, ratio: UpdateRatio) -> bool:
         """Return True if an update that this ratio counts is missing."""
-        return ratio.owes(self.due_step)
+        return ratio.owes(self._due(ratio))
 
     def owed(self, ratio: UpdateRatio) -> int:
         """Return how many of them are missing."""
-        return ratio.owed(self.due_step)
+        return ratio.owed(self._due(ratio))
 
     def restart(self, step: int) -> None:
         """Count from this step on as from the beginning: `buffer_init_steps` come before the first update."""
-        for ratio in (self.of_policy, self.of_signals):
-            ratio.restart(step + self._hyperparameters.buffer_init_steps)
+        self._first_step = step + self._hyperparameters.buffer_init_steps
+        self._count_from(step if self._in_rounds else self._first_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Both counts, and the steps that owe updates."""
+        """Both counts, and what they are compared with."""
         return {
-            "due_step": self.due_step,
+            "due_step": self._due_step,
+            "due_updates": None if self._hyperparameters.gradient_steps is None else self._due_updates,
+            "episodes": self._episodes,
+            "first_step": self._first_step,
             "ratio": self.of_policy.state_dict(),
             "signal_ratio": self.of_signals.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
         """Continue from `state_dict()`, made at this step."""
-        # States that are older than `update_at` lack it.
-        self.due_step = step if self._hyperparameters.update_at == "step" else int(state.get("due_step", step))
-        self.of_policy.load_state_dict(state["ratio"], step)
+        # States that are older than `update_at`, or than rounds, lack these.
+        self._due_step = int(state.get("due_step", step)) if self._in_rounds else step
+        self._last_end, self._episodes = self._due_step, int(state.get("episodes", 0))
+        self._first_step = int(state.get("first_step", self._first_step))
+        due_updates = state.get("due_updates")
+        if (due_updates is None) == (self._hyperparameters.gradient_steps is None):
+            self._due_updates = due_updates or 0
+            self.of_policy.load_state_dict(state["ratio"], step)
+        else:
+            self._count_from(step if self._in_rounds else max(step, self._first_step))
         self.of_signals.load_state_dict(state["signal_ratio"], step)
+
+    def _due(self, ratio: UpdateRatio) -> int:
+        """What a count of updates is compared with."""
+        by_rounds = ratio is self.of_policy and self._hyperparameters.gradient_steps is not None
+        return self._due_updates if by_rounds else self._due_step
+
+    def _count_from(self, step: int) -> None:
+        """Let steps up to this one owe nothing."""
+        self.of_signals.restart(step)
+        self._due_updates = 0
+        self.of_policy.restart(step if self._hyperparameters.gradient_steps is None else 0)
+
+    def _ends_of_rounds(self, batch: TrajectoryBatch, step: int) -> list[int]:
+        """The steps at which rounds end within a batch, with which `step` steps have come in all."""
+        before, each = step - batch.num_rows, self._hyperparameters.train_freq or 1
+        if not self._by_episodes:
+            return [*range(before - before % each + each, step + 1, each)]
+        over = batch.terminated | batch.truncated
+        ends: list[int] = (before + np.cumsum(batch.lengths)[over]).tolist()
+        earlier = self._episodes % each
+        self._episodes += len(ends)
+        self._last_end = ends[-1] if ends else self._last_end
+        return ends[each - earlier - 1 :: each]
 
     def _tell_of_waiting(self, step: int) -> None:
         """Warn once steps would leave the buffer unlearned, or a tenth of the run is over, because no episode ends."""
-        waited = step - self.due_step
+        waited = step - self._last_end
         if waited < min(self._hyperparameters.buffer_size, max(1, self._context.settings.max_steps // 10)):
             return
         self._told_of_waiting = True

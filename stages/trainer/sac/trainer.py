@@ -36,7 +36,7 @@ from headrace.stages.trainer.protocol import (
     restore_random,
 )
 from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
-from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals
+from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals, reward_scale
 from headrace.stages.trainer.sac.episode_rewards import EpisodeRewards
 from headrace.stages.trainer.sac.gradients import make_update
 from headrace.stages.trainer.sac.minibatch import (
@@ -47,7 +47,7 @@ from headrace.stages.trainer.sac.minibatch import (
     part_of,
     statistics_of,
 )
-from headrace.stages.trainer.sac.networks import check_bounds
+from headrace.stages.trainer.sac.networks import check_actions
 from headrace.stages.trainer.sac.pace import UpdatePace, UpdateRatio
 from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
 from headrace.stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
@@ -78,10 +78,11 @@ class SACTrainer(Trainer):
         self._design = policy_design(context)
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
-        check_bounds(context.behavior, spec.actions)
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
+        check_actions(context.behavior, spec.actions, h.target_entropy)
         self._signals = make_signals(context)
+        self._scale = reward_scale(self._signals, h)
         ends = [float(not signal.ignores_termination) for signal in self._signals]
         self._intake = Intake(spec, settings.network_settings.normalize, beyond_termination=0.0 in ends)
         if not self._signals:
@@ -119,7 +120,10 @@ class SACTrainer(Trainer):
             signal.observe(rows.vectors)
         for name, sums in self._episode_rewards.add(batch, rows, finals, self.version).items():
             self.context.statistics.extend(self.context.behavior, name, sums, "mean")
-        self._memory.add(with_group_rewards(batch), rows, finals)
+        rewarded = with_group_rewards(batch)
+        if self._scale is not None:
+            self._scale.see_batch(rewarded, self.version)
+        self._memory.add(rewarded, rows, finals)
         self.step += batch.num_rows
         self._unlearned += batch.num_rows
         self._pace.add(batch, self.step)
@@ -163,6 +167,7 @@ class SACTrainer(Trainer):
             "normalizer": self._intake.normalizer_state(),
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
             "episode_rewards": self._episode_rewards.state_dict(),
+            "reward_scale": None if self._scale is None else self._scale.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "random": random_state(self._random),
         }
@@ -184,6 +189,8 @@ class SACTrainer(Trainer):
             for signal in self._signals:
                 signal.load_state_dict(state["signals"][signal.name])
             self._episode_rewards.load_state_dict(state["episode_rewards"])
+            if self._scale is not None and (scale := state.get("reward_scale")) is not None:
+                self._scale.load_state_dict(scale)
             if self._cloning is not None:
                 self._cloning.load_state_dict(state["cloning"])
         restore_random(self._random, state["random"])
@@ -319,6 +326,8 @@ class SACTrainer(Trainer):
         # The environment's own are here, and finite: from a GPU they would come when it has made the step before.
         own = type(signal) is Extrinsic
         rewards: NDArray[np.float32] = replayed.columns["rewards"] if own else signal.rewards(transitions)
+        if own and self._scale is not None:
+            rewards = self._scale.apply(rewards).astype(np.float32)
         return rewards * np.float32(signal.strength)
 
     def _learn_signals(self) -> None:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from headrace.config import SACHyperparameters
+from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
@@ -65,6 +66,7 @@ class SACUpdate:
         replicas: those that make the same update, each from its part of every minibatch.
 
     Attributes:
+        target_entropies: [G] where nothing is masked.
         find_gradients: sets the gradients of all networks; autograd does, unless another way is put there.
         advance: makes a gradient step; `step` does, unless another way is put there.
         use_threads: makes gradient steps compute with so many threads; torch does, unless another way is put there.
@@ -107,15 +109,13 @@ class SACUpdate:
         self._groups = {**groups, "target": self.target}
         self._actor_parameters = list(self.actor.parameters.values())
         self._critic_parameters = list(self.critics.parameters.values())
-        self._tau = hyperparameters.tau
+        self._tau, self.target_update_interval = hyperparameters.tau, hyperparameters.target_update_interval
         self.learns_coefficients = hyperparameters.entropy_coefficient == "auto"
         self._continuous = actions.continuous_size
         self._gaussian_heads = design.head_size - actions.mask_size
         self._branches = list(actions.discrete_branches)
-        each = [1.0 / len(self._branches) for _ in self._branches]
-        targets = [DISCRETE_TARGET * log(size) for size in self._branches]
-        of_all = ([1.0, *each], [-float(self._continuous), *targets]) if self._continuous else (each, targets)
-        self._weights, self._targets = (torch.tensor(numbers, device=device) for numbers in of_all)
+        terms = _entropy_terms(actions, hyperparameters.target_entropy)
+        self._weights, self.target_entropies = (torch.tensor(numbers, device=device) for numbers in terms)
         self.find_gradients: SACGradients = self._gradients_by_autograd
         self.advance: SACSteps = self.step
         self.use_threads: Callable[[int], None] = torch.set_num_threads
@@ -182,7 +182,17 @@ class SACUpdate:
             self._replicas.add_up(*of_all)
         for adam in self.moving:
             adam.step(learning_rate)
+        if self.target_update_interval == 1:
+            self.follow()
+
+    def follow(self) -> None:
+        """Let the targets follow by `tau`; each step does, unless `target_update_interval` is above 1."""
         self.target.values.lerp_(self._followed, self._tau)
+
+    @property
+    def steps(self) -> int:
+        """Gradient steps so far."""
+        return self._adams["critics"].steps
 
     @property
     def moving(self) -> list[Adam]:
@@ -312,8 +322,18 @@ class SACUpdate:
     def _entropy_targets(self, batch: ReplayMinibatch) -> Tensor:
         """Target entropies [G], or [B, G] where masks leave fewer choices in some states than in others."""
         if batch.allowed is None:
-            return self._targets
+            return self.target_entropies
         discrete = DISCRETE_TARGET * batch.allowed.log()
         if not self._continuous:
             return discrete
-        return torch.cat((self._targets[:1].expand(len(discrete), 1), discrete), dim=1)
+        return torch.cat((self.target_entropies[:1].expand(len(discrete), 1), discrete), dim=1)
+
+
+def _entropy_terms(actions: ActionSpec, target: float | None) -> tuple[list[float], list[float]]:
+    """Weights and target entropies [G]; that of continuous actions is `target`, or minus their number."""
+    branches = actions.discrete_branches
+    weights, targets = [1.0 / len(branches) for _ in branches], [DISCRETE_TARGET * log(size) for size in branches]
+    if actions.continuous_size:
+        weights.insert(0, 1.0)
+        targets.insert(0, -float(actions.continuous_size) if target is None else target)
+    return weights, targets

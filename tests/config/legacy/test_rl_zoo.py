@@ -148,7 +148,7 @@ def test_sac_learns_as_the_entry_says(converted):
 def test_steps_of_all_environments_count_for_updates_and_defaults_are_those_of_theirs(converted):
     made, config = converted(SAC, "Cheetah-v4", "sac.yml")
     hyper = config.behaviors["Cheetah"].hyperparameters
-    assert (hyper.steps_per_update, hyper.buffer_init_steps, hyper.batch_size) == (4, 100, 256)
+    assert (hyper.train_freq, hyper.gradient_steps, hyper.buffer_init_steps, hyper.batch_size) == (16, 4, 100, 256)
     assert (hyper.entropy_coefficient, hyper.init_entcoef) == ("fixed", 0.1)
     assert config.behaviors["Cheetah"].network_settings.normalize
     assert made.left_out == ("fancy: 2: it is not known here",)
@@ -177,8 +177,33 @@ def test_updates_at_the_end_of_an_episode(converted):
     made, config = converted(text, "Own-v0", "own.yml")
     hyper = config.behaviors["Own"].hyperparameters
     assert (made.left_out, hyper.update_at, hyper.steps_per_update) == ((), "episode_end", 1)
-    made, _ = converted(entry(train_freq='[2, "episode"]', gradient_steps=64), "Own-v0", "sac.yml")
-    assert [each.split(":")[0] for each in made.left_out] == ["train_freq", "gradient_steps"]
+    made, config = converted(entry(train_freq='[2, "episode"]', gradient_steps=64), "Own-v0", "sac.yml")
+    hyper = config.behaviors["Own"].hyperparameters
+    assert (made.left_out, hyper.update_at, hyper.train_freq, hyper.gradient_steps) == ((), "episode_end", 2, 64)
+
+
+@pytest.mark.parametrize(
+    ("freq", "updates", "envs", "expected"),
+    [
+        (32, 32, 1, (32, 32)),
+        (8, 10, 2, (16, 10)),
+        (16, -1, 2, (32, 32)),
+        (8, 4, 1, (None, None)),
+        (1, 1, 16, (None, None)),
+    ],
+)
+def test_rounds_longer_than_what_actors_send_at_a_time_are_kept(converted, freq, updates, envs, expected):
+    text = entry(train_freq=freq, gradient_steps=updates, n_envs=envs)
+    hyper = converted(text, "Own-v0", "sac.yml")[1].behaviors["Own"].hyperparameters
+    assert (hyper.train_freq, hyper.gradient_steps) == expected
+
+
+def test_sac_has_their_target_entropy_and_scaled_rewards(converted):
+    text = entry(target_entropy=-0.5, target_update_interval=4, normalize="true")
+    hyper = converted(text, "Own-v0", "sac.yml")[1].behaviors["Own"].hyperparameters
+    assert (hyper.target_entropy, hyper.target_update_interval, hyper.reward_normalization) == (-0.5, 4, True)
+    hyper = converted(entry(target_entropy="auto"), "Own-v0", "sac.yml")[1].behaviors["Own"].hyperparameters
+    assert (hyper.target_entropy, hyper.reward_normalization) == (None, False)
 
 
 def test_each_key_without_a_place_is_named_with_its_line_and_in_the_file(converted):

@@ -87,9 +87,10 @@ def test_it_goes_on_from_its_state_in_the_middle_of_episodes():
     assert resumed.state_dict()["variance"] == whole.state_dict()["variance"]
 
 
-@pytest.mark.parametrize("trainer", ["ppo", "impala", "poca"])
+@pytest.mark.parametrize("trainer", ["ppo", "impala", "poca", "sac"])
 def test_a_trainer_learns_the_same_from_rewards_of_any_size(trainer):
-    sizes = {"unroll_length": 5, "batch_size": 4} if trainer == "impala" else {"batch_size": 20, "buffer_size": 20}
+    sizes = {"unroll_length": 5, "batch_size": 4} if trainer == "impala" else {"batch_size": 20, "buffer_size": 60}
+    sizes |= {"buffer_size": 20} if trainer in ("ppo", "poca") else {}
     found = []
     for factor in (1.0, 1000.0):
         block = {
@@ -100,7 +101,7 @@ def test_a_trainer_learns_the_same_from_rewards_of_any_size(trainer):
         spec = BehaviorSpec("Test", (VECTOR,), CONTINUOUS)
         made = make_trainer(TrainerContext("Test", BehaviorSettings.model_validate(block), spec, seed=1))
         for update in range(3):
-            batch = experience(spec, [5, 5, 5, 5], update)
+            batch = experience(spec, [5, 5, 5, 5], update, squashed=trainer == "sac")
             made.add(batch.replace(rewards=(batch.rewards * factor).astype(np.float32)))
             made.learn()
         found.append(made.policy().weights)

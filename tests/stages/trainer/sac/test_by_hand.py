@@ -58,7 +58,7 @@ def update_of(case, by_hand, products=TORCHS_OWN):
     network = {name: case[name] for name in ("hidden_units", "num_layers", "activation")}
     design = PolicyDesign(spec, NetworkSettings.model_validate(network), squashed=True, products=products)
     hyperparameters = SACHyperparameters(
-        entropy_coefficient="auto" if case["auto"] else "fixed", tau=0.3, init_entcoef=0.2
+        entropy_coefficient="auto" if case["auto"] else "fixed", tau=0.3, init_entcoef=0.2, target_entropy=-0.7
     )
     random = np.random.default_rng(case["seed"])
     update = SACUpdate(design, hyperparameters, case["signals"], random, "cpu")

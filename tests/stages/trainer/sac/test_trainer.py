@@ -387,6 +387,70 @@ def test_updates_wait_for_the_end_of_an_episode_if_they_are_made_there():
     assert again.state_dict()["due_step"] == 48
 
 
+def test_one_policy_acts_through_a_round_and_then_all_of_its_updates_are_made():
+    trainer = make_trainer(hyperparameters={"train_freq": 12, "gradient_steps": 5, "buffer_init_steps": 12})
+    assert trainer.rows_per_update == 12
+    for seed, expected in enumerate([0, 0, 0, 5, 5, 10]):
+        trainer.add(make_batch(trainer, [6], seed))
+        if trainer.ready():
+            trainer.learn()
+        assert updates(trainer) == expected
+    assert trainer.version == 3
+
+
+def test_a_replay_memory_keeps_rewards_as_they_are_and_scales_them_by_the_deviation_of_now():
+    trainer = make_trainer(reward_signals={"extrinsic": {"gamma": 0.5}}, hyperparameters={"reward_normalization": True})
+    seen = []
+    step = trainer.update.advance
+
+    def recorded(batch, rewards, *rest):
+        seen.append(rewards.numpy())
+        return step(batch, rewards, *rest)
+
+    trainer.update.advance = recorded
+    whole = []
+    for seed in range(2):
+        batch = make_batch(trainer, [8], seed)
+        rewards = np.full(8, 2.0 * 100.0**seed, np.float32)
+        trainer.add(batch.replace(rewards=rewards))
+        trainer.learn()
+        for _ in range(8):  # R of the only agent; the first episode terminated
+            whole.append(rewards[0] + (0.5 * whole[-1] if len(whole) % 8 else 0.0))
+        deviation = np.sqrt(np.var(whole) + 1e-8)
+        expected = np.clip(np.array([2.0, 200.0][: seed + 1]) / deviation, -10, 10)
+        for row in seen[2 * seed :]:
+            assert np.abs(row - expected).min(axis=1).max() < 1e-2
+    kept = trainer.memory.sample(64, np.random.default_rng(0)).columns["rewards"]
+    assert set(kept.tolist()) == {2.0, 200.0}
+    again = make_trainer(reward_signals={"extrinsic": {"gamma": 0.5}}, hyperparameters={"reward_normalization": True})
+    again.load_state_dict(trainer.state_dict())
+    _assert_same(again.state_dict()["reward_scale"], trainer.state_dict()["reward_scale"])
+
+
+def test_a_target_entropy_is_of_continuous_actions():
+    with pytest.raises(StageError, match="Test: hyperparameters.target_entropy: -2 is of continuous actions"):
+        make_trainer(DISCRETE, hyperparameters={"target_entropy": -2})
+
+
+def test_targets_follow_at_every_so_manyth_update():
+    trainer = make_trainer(hyperparameters={"target_update_interval": 3, "tau": 1.0, "steps_per_update": 1})
+    begun = trainer.update.target.values.clone()
+    critics = []
+    step = trainer.update.advance
+
+    def recorded(*arguments):
+        found = step(*arguments)
+        critics.append((trainer.update.critics.values.clone(), trainer.update.target.values.clone()))
+        return found
+
+    trainer.update.advance = recorded
+    trainer.add(make_batch(trainer, [8]))
+    trainer.learn()
+    targets = [begun, begun, critics[2][0], critics[2][0], critics[2][0], critics[5][0], critics[5][0], critics[5][0]]
+    for (_, found), expected in zip(critics, targets, strict=True):
+        torch.testing.assert_close(found, expected[-len(found) :])
+
+
 def test_extremes_and_means_are_those_of_all_minibatches_since_the_last_report():
     statistics = Reported()
     settings = {"batch_size": 8, "steps_per_update": 0.5, "learning_rate": 1e-30}  # the weights stay

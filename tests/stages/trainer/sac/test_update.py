@@ -206,11 +206,14 @@ def test_losses_and_gradients_are_those_of_the_formulae(actions):
             assert found[index] == pytest.approx(reference.slope(part, key, index, loss), rel=1e-3, abs=1e-6), key
 
 
+@pytest.mark.parametrize("target", [None, -0.75])
 @pytest.mark.parametrize("actions", [CONTINUOUS, DISCRETE, HYBRID], ids=["continuous", "discrete", "hybrid"])
-def test_coefficients_move_towards_their_target_entropy(actions):
-    update, batch, rest = make_update(actions), make_batch(actions), make_rest(actions)
+def test_coefficients_move_towards_their_target_entropy(actions, target):
+    update, batch, rest = make_update(actions, target_entropy=target), make_batch(actions), make_rest(actions)
     _, _, negentropies = Reference(update.weights(), actions, batch, rest).policy()
-    targets = ([-2.0] if actions.continuous_size else []) + [0.2 * log(size) for size in actions.discrete_branches]
+    targets = ([target or -2.0] if actions.continuous_size else []) + [
+        0.2 * log(size) for size in actions.discrete_branches
+    ]
     _, gradients = run(update, batch, rest)
     expected = -(negentropies.mean(axis=0) + np.array(targets))
     np.testing.assert_allclose(gradients["coefficients"]["logs"], expected, rtol=1e-4)
