@@ -24,7 +24,6 @@ from headrace.config.hyperparameters import (
     OnPolicyHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
-    SACHyperparameters,
 )
 from headrace.config.impala_hyperparameters import ImpalaHyperparameters
 from headrace.config.load import EACH, Override, load_config
@@ -42,6 +41,7 @@ from headrace.config.reward_signals import (
     RNDSettings,
 )
 from headrace.config.run_config import RunConfig
+from headrace.config.sac_hyperparameters import SACHyperparameters
 from headrace.config.sections import EngineSettings, EnvSettings
 from headrace.config.trainers import TrainerKind
 

@@ -182,145 +182,6 @@ class POCAHyperparameters(OnPolicyHyperparameters):
             yield Finding(("reward_signals", name), message)
 
 
-class SACHyperparameters(Hyperparameters):
-    """`hyperparameters` of a behaviour whose `trainer_type` is `sac`."""
-
-    batch_size: Int = Field(128, gt=0, le=10**9, description="Agent steps in one gradient step.")
-    buffer_size: Int = Field(50000, gt=0, le=10**9, description="Newest agent steps that are kept to learn from.")
-    learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
-    learning_rate_schedule: Schedule = schedule_field("constant")
-    buffer_init_steps: Int = Field(0, ge=0, description="Agent steps to collect before the first update.")
-    random_steps: Int = Field(
-        0,
-        ge=0,
-        description="Agent steps at the start of the run whose actions are drawn uniformly, within their bounds and "
-        "among the allowed choices, instead of by the untrained policy. Not in ML-Agents.",
-    )
-    update_at: Literal["step", "episode_end"] = Field(
-        "step",
-        description="When updates are made: as steps come, or those of all steps since when an episode ends. "
-        "Not in ML-Agents.",
-    )
-    train_freq: Int | None = Field(
-        None,
-        gt=0,
-        le=10**9,
-        description="Agent steps between two rounds of updates, or with `update_at: episode_end` episodes; one policy "
-        "acts between them. null: as few as actors send at a time, 1 episode. Not in ML-Agents.",
-    )
-    gradient_steps: Int | None = Field(
-        None,
-        gt=0,
-        le=10**9,
-        description="Updates of each round, whatever its length; null: one for each `steps_per_update` of its steps. "
-        "Not in ML-Agents.",
-    )
-    tau: Float = Field(
-        0.005, gt=0, le=1, description="Share of the learned networks that their targets take over per update."
-    )
-    target_update_interval: Int = Field(
-        1, gt=0, description="The targets follow at every so manyth update. Not in ML-Agents (which has 1)."
-    )
-    steps_per_update: Float = Field(
-        1.0, gt=0, description="Agent steps per update; below 1 for several updates a step."
-    )
-    reward_signal_steps_per_update: Float = Field(
-        1.0,
-        gt=0,
-        description="Agent steps per update of the reward signals' networks.",
-        json_schema_extra={"default_text": "`steps_per_update`"},
-    )
-    save_replay_buffer: Flag = Field(False, description="Checkpoints hold the replay buffer.")
-    init_entcoef: Float = Field(1.0, gt=0, description="Entropy coefficient at the start.")
-    entropy_coefficient: Literal["auto", "fixed"] = Field(
-        "auto",
-        description="`auto`: learned so that the entropy reaches its target; `fixed`: stays `init_entcoef`. "
-        "Not in ML-Agents.",
-    )
-    target_entropy: Float | None = Field(
-        None,
-        description="The entropy that the coefficient of continuous actions is learned for, of all of them together, "
-        "in nats; null: minus their number. Not in ML-Agents (which has this default).",
-    )
-    reward_normalization: Flag = reward_normalization_field()
-    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
-
-    @property
-    def rows_per_update(self) -> int | None:
-        """`train_freq`, where it counts steps."""
-        return self.train_freq if self.update_at == "step" else None
-
-    def small(self, rows: int) -> Self:
-        """Return a copy that updates as steps come, but seldom; the first half of its rows may be random."""
-        seldom = max(self.steps_per_update, rows / 4)
-        most = {"batch_size": rows // 2, "buffer_init_steps": rows // 2, "random_steps": rows // 4}
-        return self.model_copy(
-            update={
-                **{name: min(getattr(self, name), value) for name, value in most.items()},
-                "update_at": "step",
-                "train_freq": None,
-                "gradient_steps": None,
-                "steps_per_update": seldom,
-                "reward_signal_steps_per_update": seldom,
-            }
-        )
-
-    def _mistakes(self) -> list[Finding]:
-        found = _about_sizes(self.buffer_size, self.batch_size)
-        if self.gradient_steps is not None and self.train_freq is None and self.update_at == "step":
-            message = "needs rounds; add 'train_freq', the steps between two of them, or 'update_at: episode_end'"
-            found.append(Finding(("gradient_steps",), message))
-        return found
-
-    def _derive(self) -> None:
-        if not self._is_set("reward_signal_steps_per_update"):
-            self._fill(reward_signal_steps_per_update=self.steps_per_update)
-
-    def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find a replay buffer that could hold no whole sequence."""
-        memory = block.network_settings.memory
-        if memory is not None and self.buffer_size < memory.sequence_length:
-            message = (
-                f"{self.buffer_size} is smaller than network_settings.memory.sequence_length "
-                f"({memory.sequence_length}): it could hold no whole sequence; raise buffer_size or lower "
-                "sequence_length"
-            )
-            yield Finding(
-                ("hyperparameters", "buffer_size"), message, (("network_settings", "memory", "sequence_length"),)
-            )
-
-    def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find sizes by which little or nothing would be learned."""
-        if self.reward_signal_steps_per_update != self.steps_per_update and not block.learned_signals:
-            message = "has no effect, because none of the reward signals learns"
-            yield Finding(("hyperparameters", "reward_signal_steps_per_update"), message)
-        if self.gradient_steps is not None and self.steps_per_update != 1 and not block.learned_signals:
-            message = "has no effect, because gradient_steps says how many updates a round has"
-            yield Finding(("hyperparameters", "steps_per_update"), message)
-        if self.buffer_init_steps > self.buffer_size:
-            message = (
-                f"{self.buffer_init_steps} are more than buffer_size ({self.buffer_size}): the oldest of them are "
-                "forgotten before anything was learned from them"
-            )
-            yield Finding(("hyperparameters", "buffer_init_steps"), message)
-        if self.random_steps and block.network_settings.deterministic:
-            message = "has no effect, because network_settings.deterministic lets actors act by the mean from the start"
-            yield Finding(("hyperparameters", "random_steps"), message)
-        elif self.random_steps >= block.max_steps:
-            message = f"{self.random_steps} steps are all of max_steps ({block.max_steps}): no policy ever acts"
-            yield Finding(("hyperparameters", "random_steps"), message)
-        if self.target_entropy is not None and self.entropy_coefficient == "fixed":
-            message = "has no effect, because entropy_coefficient: fixed learns none"
-            yield Finding(("hyperparameters", "target_entropy"), message)
-        first = max(1 if block.network_settings.memory else self.batch_size, self.buffer_init_steps + 1)
-        if first > block.max_steps:
-            message = (
-                f"{block.max_steps} steps end before the first update, which comes after {first} (buffer_init_steps "
-                "and batch_size): nothing is learned"
-            )
-            yield Finding(("max_steps",), message)
-
-
 class BCHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `bc`: it imitates, and needs no reward."""
 
@@ -359,7 +220,7 @@ class BCHyperparameters(Hyperparameters):
             yield Finding((), message, (("demo_path",), ("teacher",)))
         if self.demo_path is not None and self.teacher is not None:
             yield Finding(("teacher",), "stands beside 'demo_path'; keep one of the two", (("demo_path",),))
-        yield from _about_sizes(self.buffer_size, self.batch_size)
+        yield from about_sizes(self.buffer_size, self.batch_size)
 
 
 def _one_pass(buffer_size: int, batch_size: int, rows: int) -> dict[str, int]:
@@ -367,7 +228,8 @@ def _one_pass(buffer_size: int, batch_size: int, rows: int) -> dict[str, int]:
     return {"buffer_size": buffer, "batch_size": min(batch_size, buffer), "num_epoch": 1}
 
 
-def _about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:
+def about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:
+    """Find a buffer that is smaller than what is drawn from it."""
     if buffer_size >= batch_size:
         return []
     message = f"{buffer_size} is smaller than batch_size ({batch_size}); raise buffer_size or lower batch_size"

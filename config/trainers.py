@@ -15,9 +15,9 @@ from headrace.config.hyperparameters import (
     Hyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
-    SACHyperparameters,
 )
 from headrace.config.impala_hyperparameters import ImpalaHyperparameters
+from headrace.config.sac_hyperparameters import SACHyperparameters
 from headrace.config.tables import Table
 
 
