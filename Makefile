@@ -62,7 +62,7 @@ docs: $(VENV)/.installed-dev ## write the pages that are generated from the code
 	$(BIN)/python -m headrace.config.reference > docs/configuration.md
 	$(BIN)/python tests/zoo_page.py > docs/environments.md
 
-PROTOS = stages/environments/unity/proto/communicator_objects.proto pipeline/serving/proto/policy_server.proto
+PROTOS = stages/environments/unity/proto/communicator_objects.proto $(wildcard pipeline/serving/proto/*.proto)
 proto: $(VENV)/.installed-dev ## compile the descriptions of protocols, after a change of one
 	for file in $(PROTOS); do $(BIN)/python -m grpc_tools.protoc -I$$(dirname $$file) \
 		--descriptor_set_out=$${file%.proto}.binpb $$file || exit 1; done

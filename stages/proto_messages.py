@@ -17,6 +17,9 @@ class ProtoMessages:
     Args:
         compiled: the descriptor set.
         package: name of the package that they are in.
+
+    Attributes:
+        files: the descriptions in the set.
     """
 
     def __init__(self, compiled: bytes, package: str) -> None:
@@ -24,7 +27,8 @@ class ProtoMessages:
         self._pool = descriptor_pool.DescriptorPool()
         self._classes: list[Any] = []
         """Keeps the classes of nested messages: protobuf before 4.25 crashes after one was garbage collected."""
-        for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
+        self.files = [*descriptor_pb2.FileDescriptorSet.FromString(compiled).file]
+        for file in self.files:
             self._pool.Add(file)
 
     def message(self, name: str) -> Any:

@@ -75,6 +75,10 @@ class ActionRequest:
     """The session that remembers for these agents; empty: none."""
     episode_start: NDArray[np.bool_] | None = None
     """[n] true where the agent's episode begins; None: nowhere."""
+    begins: bool = False
+    """True if the session begins with this request, or begins anew."""
+    ends: bool = False
+    """True if the session ends with this request."""
 
     @property
     def agents(self) -> int:
@@ -106,7 +110,7 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
         masks=plain.get("masks"),
         deterministic=_flag(plain.get("deterministic")),
         session=_text(plain.get("session")),
-        episode_start=_flags(plain.get("episode_start"), "episode_start"),
+        episode_start=flags(plain.get("episode_start"), "episode_start"),
     )
 
 
@@ -117,6 +121,8 @@ def make_action_request(
     deterministic: bool | None,
     session: str,
     episode_start: NDArray[np.bool_] | None,
+    begins: bool = False,
+    ends: bool = False,
 ) -> ActionRequest:
     """Return a request of these parts, of which the observations are checked each for itself.
 
@@ -136,15 +142,16 @@ def make_action_request(
         if episode_start.shape != (n,):
             raise unfit(f"episode_start: expected [{n}], one per agent, got {list(episode_start.shape)}")
     read = None if masks is None else _masks(spec, masks, n)
-    return ActionRequest(tuple(observations), read, deterministic, session, episode_start)
+    return ActionRequest(tuple(observations), read, deterministic, session, episode_start, begins, ends)
 
 
-def observation_array(spec: ObservationSpec, value: object) -> Array:
+def observation_array(spec: ObservationSpec, value: object, flat: bool = False) -> Array:
     """Return an observation of n agents [n, *shape].
 
     Args:
         spec: of the observation.
         value: nested lists, or the array's bytes in its dtype (little-endian, row by row), in JSON as base64.
+        flat: True if its numbers may also come one after the other.
 
     Raises:
         RequestRefused: if it is no such array.
@@ -160,9 +167,9 @@ def observation_array(spec: ObservationSpec, value: object) -> Array:
         array = np.asarray(value)
     except (ValueError, OverflowError):  # ragged
         raise _misshapen(spec, "lists of different lengths") from None
-    if array.dtype.kind not in "iuf" or _holds_flags(value, array.ndim):
+    if array.dtype.kind not in "iuf" or (array is not value and _holds_flags(value, array.ndim)):
         raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(value)} with something else in it")
-    return _of_spec(spec, array)
+    return observation_from_values(spec, array) if flat and array.ndim == 1 else _of_spec(spec, array)
 
 
 def _holds_flags(value: Any, depth: int) -> bool:
@@ -240,7 +247,12 @@ def _masks(spec: BehaviorSpec, masks: object, n: int) -> NDArray[np.bool_]:
         raise unfit(f"masks{error.at}: {'' if error.row is None else f'row {error.row} '}{error.problem}") from error
 
 
-def _flags(value: object, key: str) -> NDArray[np.bool_] | None:
+def flags(value: object, key: str) -> NDArray[np.bool_] | None:
+    """Return true and false, or 1 and 0, as an array; None of nothing.
+
+    Raises:
+        RequestRefused: if there is something else; the message begins with the key.
+    """
     if value is None:
         return None
     try:

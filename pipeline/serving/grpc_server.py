@@ -1,6 +1,7 @@
-"""The policy server over gRPC: the service of `proto/policy_server.proto`.
+"""The policy server over gRPC: the services of `proto/*.proto`.
 
-Its messages are made at run time from the compiled file beside it.
+Their messages are made at run time from the compiled files beside them. Those of the Open Inference Protocol, of health
+and of reflection are answered in `open_inference_grpc.py` and `grpc_standard.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from importlib.resources import files
 from typing import Any, TypeAlias
 
 import grpc
@@ -17,6 +17,7 @@ import grpc.aio
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from headrace.pipeline.serving import grpc_standard, open_inference_grpc
 from headrace.pipeline.serving.action_request import (
     ActionRequest,
     ErrorKind,
@@ -27,6 +28,8 @@ from headrace.pipeline.serving.action_request import (
     observation_from_values,
     unfit,
 )
+from headrace.pipeline.serving.grpc_messages import serving_messages
+from headrace.pipeline.serving.open_inference import OpenInference
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.guards import has_token
 from headrace.pipeline.web.site import BODY_S
@@ -34,13 +37,10 @@ from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.connections import HEADER_S, within_open_files
 from headrace.stages.listening import add_grpc_port, find_port
-from headrace.stages.proto_messages import ProtoMessages
 
 SERVICE = "headrace.v1.PolicyServer"
 
-_message = ProtoMessages(
-    files("headrace.pipeline.serving").joinpath("proto/policy_server.binpb").read_bytes(), "headrace.v1"
-).message
+_message = serving_messages("policy_server", "headrace.v1").message
 
 ListModelsRequest = _message("ListModelsRequest")
 ListModelsResponse = _message("ListModelsResponse")
@@ -64,6 +64,9 @@ _QUIET_S = 0.1
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Method = Callable[[Any], Awaitable[Any]]
+Methods = dict[str, tuple[Any, Method]]
+_OPEN = ("ServerLive", "ServerReady", "Check")
+"""Methods that need no token: those of health."""
 
 
 class GrpcServer:
@@ -134,28 +137,54 @@ class GrpcServer:
             *_OPTIONS.items(),
         )
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most_calls)
-        methods = {
-            "ListModels": (ListModelsRequest, self._list),
-            "Act": (ActRequest, self._act),
-            "OpenSession": (OpenSessionRequest, self._open),
-            "CloseSession": (CloseSessionRequest, self._close),
+        services: dict[str, Methods] = {
+            SERVICE: {
+                "ListModels": (ListModelsRequest, self._list),
+                "Act": (ActRequest, self._act),
+                "OpenSession": (OpenSessionRequest, self._open),
+                "CloseSession": (CloseSessionRequest, self._close),
+            },
+            open_inference_grpc.SERVICE: open_inference_grpc.methods(OpenInference(self._service)),
+            grpc_standard.HEALTH: grpc_standard.health_methods(self._service),
         }
         # Without deserializers: a message that is none is the caller's mistake, and gRPC would call it the server's.
         # As a stream of one message, which is read here: gRPC itself would wait for it for ever.
-        handlers = {
-            name: grpc.stream_unary_rpc_method_handler(self._answering(kind, method))
-            for name, (kind, method) in methods.items()
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        generic = [
+            grpc.method_handlers_generic_handler(
+                service,
+                {
+                    name: grpc.stream_unary_rpc_method_handler(self._answering(kind, method, name in _OPEN))
+                    for name, (kind, method) in methods.items()
+                },
+            )
+            for service, methods in services.items()
+        ]
+        reflection = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self._reflect)}
+        generic += [grpc.method_handlers_generic_handler(name, reflection) for name in grpc_standard.REFLECTIONS]
+        server.add_generic_rpc_handlers(generic)
         return server
 
-    def _answering(self, kind: Any, method: Method) -> Callable[[Any, _Context], Awaitable[bytes]]:
+    async def _check_token(self, context: _Context) -> None:
+        if self._token and not self._is_authorized(context):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
+
+    async def _reflect(self, _: Any, context: _Context) -> None:
+        """Answer a tool that asks for descriptions, until it has no more questions."""
+        await self._check_token(context)
+        try:
+            while (message := await self._message(context, last=True)) is not None:
+                asked = _parsed(grpc_standard.ServerReflectionRequest, message)
+                await context.write(grpc_standard.reflect(asked).SerializeToString())
+        except RequestRefused as refused:
+            await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
+
+    def _answering(self, kind: Any, method: Method, is_open: bool) -> Callable[[Any, _Context], Awaitable[bytes]]:
         """Return the handler of a method: it checks the token, reads the message and answers refusals."""
 
         async def answer(_: Any, context: _Context) -> bytes:
             self._news.set()
-            if self._token and not self._is_authorized(context):
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
+            if not is_open:
+                await self._check_token(context)
             try:
                 response = await method(_parsed(kind, await self._message(context)))
             except RequestRefused as refused:
@@ -165,7 +194,8 @@ class GrpcServer:
 
         return answer
 
-    async def _message(self, context: _Context) -> bytes:
+    async def _message(self, context: _Context, last: bool = False) -> Any:
+        """Return the next message; None where there is none, if the one before may have been the last."""
         try:
             async with asyncio.timeout(BODY_S):
                 message: Any = await context.read()
@@ -173,6 +203,8 @@ class GrpcServer:
             raise RequestRefused(ErrorKind.MALFORMED, f"the message has not arrived within {BODY_S:g} s") from None
         if message is not grpc.aio.EOF:
             return bytes(message)
+        if last:
+            return None
         if context.peer():
             raise RequestRefused(ErrorKind.MALFORMED, "there is no message")
         raise RequestRefused(ErrorKind.OVERLOADED, f"the message is larger than {self._most_bytes:,} bytes")

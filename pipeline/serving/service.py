@@ -1,173 +1,24 @@
-"""What the policy server does, whoever asks and however: both servers, HTTP and gRPC, call this and nothing else.
-
-Sessions are what a model remembers of agents between requests: the policy itself has no state.
-"""
+"""What the policy server does, whoever asks and however: both servers, HTTP and gRPC, call this and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
 from headrace.config.errors import suggest
-from headrace.pipeline.serving.action_request import MOST_AGENTS, ActionRequest, ErrorKind, RequestRefused, unfit
+from headrace.pipeline.serving.action_request import ActionRequest, ErrorKind, RequestRefused, unfit
 from headrace.pipeline.serving.batcher import ActionAnswer, Batcher, BatchLimits
-from headrace.pipeline.serving.served_models import ServedModel, keep_fresh
+from headrace.pipeline.serving.served_models import LoadedModel, ServedModel, keep_fresh
+from headrace.pipeline.serving.sessions import SessionLimits, Sessions, Turn
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.policy.protocol import Recall
-
-
-@dataclass(frozen=True)
-class SessionLimits:
-    """Bounds of a model's sessions."""
-
-    sessions: int = 10_000
-    agents: int = 100_000
-    """Agents of all sessions."""
-    idle_s: float = 600.0
-    """A session that is not used for so long is ended."""
-
-
-@dataclass(eq=False, slots=True)
-class _Session:
-    agents: int
-    recall: Recall | None
-    used: float
-    busy: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class Turn:
-    """The use of a session by one request: the memories before it, and, if there was a decision, those after it."""
-
-    before: Recall | None
-    after: Recall | None = None
-    decided: bool = False
-
-
-class Sessions:
-    """The sessions of one model.
-
-    Args:
-        nothing: returns the memories of agents before their first decision; None if the model has none.
-        clock: the time in seconds.
-        limits: bounds.
-    """
-
-    def __init__(
-        self,
-        nothing: Callable[[int], Recall | None],
-        clock: Callable[[], float],
-        limits: SessionLimits | None = None,
-    ) -> None:
-        self._nothing = nothing
-        self._clock = clock
-        self.limits = limits or SessionLimits()
-        self._sessions: dict[str, _Session] = {}  # the one that was used longest ago first
-        self._agents = 0
-
-    def __len__(self) -> int:
-        """Number of sessions."""
-        return len(self._sessions)
-
-    def open(self, agents: int) -> str:
-        """Begin a session of agents and return its id, which nobody can guess.
-
-        Raises:
-            RequestRefused: if there are too many.
-        """
-        if not 1 <= agents <= MOST_AGENTS:
-            raise unfit(f"agents: {agents}, expected 1 to {MOST_AGENTS} in a session")
-        self.expire()
-        limits = self.limits
-        if len(self._sessions) >= limits.sessions or self._agents + agents > limits.agents:
-            raise RequestRefused(
-                ErrorKind.FULL,
-                f"there are {len(self._sessions)} sessions of {self._agents} agents (at most {limits.sessions} and "
-                f"{limits.agents}); end those that are over",
-            )
-        key = secrets.token_urlsafe(18)
-        self._sessions[key] = _Session(agents, self._nothing(agents), self._clock())
-        self._agents += agents
-        return key
-
-    def close(self, key: str) -> None:
-        """End a session.
-
-        Raises:
-            RequestRefused: if there is none of this id.
-        """
-        self._get(key)
-        self._remove(key)
-
-    def expire(self) -> None:
-        """End the sessions that are idle for too long."""
-        now = self._clock()
-        for key, session in [*self._sessions.items()]:
-            if now - session.used < self.limits.idle_s:
-                return
-            if not session.busy:
-                self._remove(key)
-
-    @contextmanager
-    def turn(self, request: ActionRequest) -> Iterator[Turn]:
-        """Use a session for a request; what it remembers changes only if there was a decision.
-
-        Raises:
-            RequestRefused: if there is no such session, another request uses it, or it is of other agents.
-        """
-        key = request.session
-        session = self._get(key)
-        if session.busy:
-            raise RequestRefused(ErrorKind.BUSY, f"session {key}: another request of this session is not answered yet")
-        if request.agents != session.agents:
-            raise unfit(f"session {key} is of {session.agents} agents, and the observations of {request.agents}")
-        turn = Turn(self._begun(session, request.episode_start))
-        session.busy = True
-        try:
-            yield turn
-        finally:
-            session.busy = False
-            if turn.decided:
-                session.recall = turn.after
-            session.used = self._clock()
-            if key in self._sessions:  # to the end of the order
-                self._sessions[key] = self._sessions.pop(key)
-
-    def _begun(self, session: _Session, episode_start: NDArray[np.bool_] | None) -> Recall | None:
-        """Return a session's memories, empty for agents whose episodes begin."""
-        recall = session.recall
-        nothing = None if episode_start is None else self._nothing(session.agents)
-        if recall is None or nothing is None or episode_start is None:
-            return recall
-        begins = episode_start[:, None]
-        return Recall(
-            np.where(begins, nothing.memories, recall.memories),
-            np.where(begins, nothing.previous_actions, recall.previous_actions),
-        )
-
-    def _get(self, key: str) -> _Session:
-        self.expire()
-        session = self._sessions.get(key)
-        if session is None:
-            raise RequestRefused(
-                ErrorKind.UNKNOWN,
-                f"there is no session {key!r} of this model: it was ended, or idle for {self.limits.idle_s:g} s",
-            )
-        return session
-
-    def _remove(self, key: str) -> None:
-        self._agents -= self._sessions.pop(key).agents
-
 
 LOOK_S = 1.0
 """Seconds between two looks for newer models."""
@@ -230,6 +81,19 @@ class PolicyService:
         """Refuse further requests, and wait until those under way are answered."""
         self.ending = True
         await self._none_under_way.wait()
+
+    @property
+    def names(self) -> list[str]:
+        """The models' names."""
+        return [*self._desks]
+
+    def loaded(self, name: str) -> LoadedModel:
+        """Return what a model decides with.
+
+        Raises:
+            RequestRefused: if there is none of this name.
+        """
+        return self._desk(name).model.newest
 
     def models(self) -> list[dict[str, Any]]:
         """Describe the models."""
@@ -307,7 +171,10 @@ class PolicyService:
 def _alone(model: ServedModel) -> Turn:
     """Return the turn of a request without a session."""
     if model.newest.policy.memory_size:
-        raise unfit(f"session: '{model.name}' remembers what it saw; open a session for the agents first")
+        raise unfit(
+            f"session: '{model.name}' remembers what it saw; open a session for the agents first (in the Open "
+            "Inference Protocol: by sequence_id and sequence_start)"
+        )
     return Turn(None)
 
 

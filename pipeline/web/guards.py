@@ -140,6 +140,11 @@ def carries_token(request: web.Request, token: str) -> bool:
     return has_token(header, token)
 
 
+def bears_token(request: web.Request) -> bool:
+    """Return True if a request carries a token, right or wrong."""
+    return hdrs.AUTHORIZATION in request.headers or "token" in request.query
+
+
 def has_token(header: str, token: str) -> bool:
     """Compare what is given in an `authorization` header with the token, in a time that tells nothing of it."""
     scheme, _, secret = header.partition(" ")

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgpack
+import orjson
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
@@ -283,7 +284,7 @@ async def read_json(request: web.Request, model: type[M]) -> M:
         web.HTTPBadRequest: if it is no JSON.
         web.HTTPUnprocessableEntity: if it is JSON of another form; the message names each mistake.
     """
-    return checked(await _read(request, {JSON: _from_json}), model)
+    return checked(await _read(request, {JSON: from_json}), model)
 
 
 async def read_plain(request: web.Request) -> object:
@@ -294,22 +295,14 @@ async def read_plain(request: web.Request) -> object:
         web.HTTPRequestTimeout: if it does not arrive.
         web.HTTPBadRequest: if it is not what its type says.
     """
-    return await _read(request, {JSON: _from_json, MSGPACK: _unpack})
+    return await _read(request, {JSON: from_json, MSGPACK: _unpack})
 
 
 async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]) -> Any:
     read = readers.get(request.content_type)
     if read is None:
         raise web.HTTPUnsupportedMediaType(text=f"the body has to be of the type {' or '.join(readers)}")
-    if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
-        raise web.HTTPUnsupportedMediaType(text="the body has to come as it is, without a Content-Encoding")
-    try:
-        async with asyncio.timeout(BODY_S):
-            body = await request.read()
-    except TimeoutError:
-        raise web.HTTPRequestTimeout(text=f"the body has not arrived within {BODY_S:g} s") from None
-    except web.RequestPayloadError as error:
-        raise web.HTTPBadRequest(text=f"the body can't be read: {error!a}") from None
+    body = await read_body(request)
     try:
         return read(body)
     except (ValueError, RecursionError) as error:
@@ -317,8 +310,31 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
         raise web.HTTPBadRequest(text=f"the body is no {name.replace('json', 'JSON')}: {error}") from None
 
 
-def _from_json(body: bytes) -> Any:
-    plain = json.loads(body)
+async def read_body(request: web.Request) -> bytes:
+    """Read a request's body, of whatever type; raises what `read_plain` raises, of its type but for a coded one."""
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+        raise web.HTTPUnsupportedMediaType(text="the body has to come as it is, without a Content-Encoding")
+    try:
+        if request.content.is_eof():  # all of it is there
+            return await request.read()
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body has not arrived within {BODY_S:g} s") from None
+    except web.RequestPayloadError as error:
+        raise web.HTTPBadRequest(text=f"the body can't be read: {error!a}") from None
+
+
+def from_json(body: bytes) -> Any:
+    """Return what a text in JSON says.
+
+    Raises:
+        ValueError, RecursionError: if it is none.
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:  # it knows no NaN, which is refused by what it stands for, and no other encodings
+        plain = json.loads(body)
     if b"\\u" in body:  # only so can half of a pair of surrogates come in, which no answer and no log could hold
         json.dumps(plain, ensure_ascii=False).encode()
     return plain

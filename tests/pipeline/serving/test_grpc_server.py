@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager
+from importlib.resources import files
 from typing import Any
 
 import grpc.aio
@@ -220,9 +221,10 @@ async def test_a_port_in_use_is_named(tmp_path):
                 await server.start((port,))
 
 
-def test_the_compiled_description_is_that_of_the_source(tmp_path):
+@pytest.mark.parametrize("name", ["policy_server", "open_inference", "health", "reflection"])
+def test_the_compiled_description_is_that_of_the_source(tmp_path, name):
     tools = pytest.importorskip("grpc_tools.protoc", reason="python -m pip install grpcio-tools")
-    folder = grpc_server.files("headrace.pipeline.serving").joinpath("proto")
-    source, made = folder.joinpath("policy_server.proto"), tmp_path / "made.binpb"
+    folder = files("headrace.pipeline.serving").joinpath("proto")
+    source, made = folder.joinpath(f"{name}.proto"), tmp_path / "made.binpb"
     assert tools.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", str(source)]) == 0
-    assert made.read_bytes() == folder.joinpath("policy_server.binpb").read_bytes()
+    assert made.read_bytes() == folder.joinpath(f"{name}.binpb").read_bytes()

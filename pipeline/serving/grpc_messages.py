@@ -1,0 +1,22 @@
+"""The messages of the services that the policy server has over gRPC, from their compiled descriptions."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from google.protobuf import descriptor_pb2
+
+from headrace.stages.proto_messages import ProtoMessages
+
+_FILES: dict[str, ProtoMessages] = {}
+
+
+def serving_messages(name: str, package: str) -> ProtoMessages:
+    """Return the messages of a file in `proto/`."""
+    compiled = files("headrace.pipeline.serving").joinpath(f"proto/{name}.binpb").read_bytes()
+    return _FILES.setdefault(name, ProtoMessages(compiled, package))
+
+
+def described_files() -> list[descriptor_pb2.FileDescriptorProto]:
+    """Return the descriptions of all files whose messages are in use."""
+    return [file for messages in _FILES.values() for file in messages.files]

@@ -1,0 +1,294 @@
+"""The Open Inference Protocol (also called KServe's V2), whoever asks and however: its messages, and what answers them.
+
+A model's inputs are its observations, by name, a row for each agent; where it has them, `masks` of actions, and the
+`episode_start` of agents that are remembered. Its outputs are `continuous` and `discrete` actions. What the
+protocol has no words for is a parameter of a request: `deterministic`, and the sequences of Triton's servers, which are
+sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from headrace.config.errors import suggest
+from headrace.pipeline.common.process import version_of
+from headrace.pipeline.serving.action_request import (
+    ActionRequest,
+    ErrorKind,
+    RequestRefused,
+    flags,
+    make_action_request,
+    observation_array,
+    unfit,
+)
+from headrace.pipeline.serving.served_models import LoadedModel
+from headrace.pipeline.serving.service import PolicyService
+from headrace.queues.messages import Array
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
+
+DTYPES = {
+    "BOOL": "|b1",
+    **{f"{sign}INT{8 * size}": f"<{sign.lower() or 'i'}{size}" for sign in ("U", "") for size in (1, 2, 4, 8)},
+    **{f"FP{8 * size}": f"<f{size}" for size in (2, 4, 8)},
+}
+"""The protocol's datatypes, by which tensors are told, and NumPy's for their bytes."""
+_DATATYPES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+EXTENSIONS = ("binary_tensor_data", "sequence", "sequence(string_id)")
+"""What the server adds to the protocol, by the names of Triton's."""
+PARAMETERS = ("deterministic", "sequence_id", "sequence_start", "sequence_end", "binary_data_output")
+"""Of a request."""
+
+Parameters = dict[str, bool | int | float | str]
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+class InputTensor(BaseModel):
+    """A tensor of a request."""
+
+    model_config = _STRICT
+
+    name: str
+    datatype: str = Field(description="Such as FP32, UINT8, BOOL; of a model's input, as its metadata say.")
+    shape: list[Annotated[int, Field(ge=0)]] = Field(description="The first is the number of agents.")
+    parameters: Parameters = {}
+    data: Any = Field(None, description="The elements, nested or flat.")
+    """Nested or flat lists; or bytes, little-endian, row by row."""
+
+
+class RequestedOutput(BaseModel):
+    """A tensor that the answer is to have."""
+
+    model_config = _STRICT
+
+    name: str
+    parameters: Parameters = {}
+
+
+class InferRequest(BaseModel):
+    """A request for an inference."""
+
+    model_config = _STRICT
+
+    id: str = ""
+    parameters: Parameters = Field({}, description=f"Any of {', '.join(PARAMETERS)}.")
+    inputs: list[InputTensor]
+    outputs: list[RequestedOutput] | None = Field(None, description="Absent: all outputs.")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """A tensor of an answer."""
+
+    name: str
+    datatype: str
+    array: Array
+    binary: bool
+    """True if it is wanted as bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferAnswer:
+    """The answer to a request."""
+
+    version: str
+    outputs: tuple[OutputTensor, ...]
+
+
+class _ModelTensors:
+    """The inputs and outputs of a model: by name, datatype and shape, -1 for the agents.
+
+    Args:
+        spec: of the model.
+        remembers: True if it has a memory.
+    """
+
+    def __init__(self, spec: BehaviorSpec, remembers: bool) -> None:
+        actions = spec.actions
+        self.inputs: dict[str, tuple[str, list[int]]] = {}
+        self.observations = [
+            self._add(each.name, _DATATYPES[np.dtype(each.dtype)], *each.shape) for each in spec.observations
+        ]
+        self.masks = self._add("masks", "BOOL", actions.mask_size) if actions.masked else ""
+        self.starts = self._add("episode_start", "BOOL") if remembers else ""
+        self.outputs: dict[str, tuple[str, list[int]]] = {}
+        if actions.continuous_size:
+            self.outputs["continuous"] = ("FP32", [-1, actions.continuous_size])
+        if actions.discrete_branches:
+            self.outputs["discrete"] = ("INT64", [-1, len(actions.discrete_branches)])
+
+    def _add(self, name: str, datatype: str, *shape: int) -> str:
+        """Add an input; returns its name, another one where that is taken."""
+        while name in self.inputs:
+            name += "_"
+        self.inputs[name] = (datatype, [-1, *shape])
+        return name
+
+    def read(self, spec: BehaviorSpec, asked: InferRequest) -> ActionRequest:
+        """Read a request.
+
+        Raises:
+            RequestRefused: if it does not fit.
+        """
+        given = {tensor.name: tensor for tensor in asked.inputs}
+        if len(given) < len(asked.inputs):
+            raise unfit("inputs: give each of them once")
+        _check_names("inputs", given, self.inputs)
+        _check_names("parameters", asked.parameters, PARAMETERS)
+        for name, tensor in given.items():
+            _check_tensor(tensor, *self.inputs[name])
+        observations = []
+        for name, each in zip(self.observations, spec.observations, strict=True):
+            if name not in given:
+                raise unfit(f"inputs.{name}: missing; there are: {', '.join(self.inputs)}")
+            observations.append(_observation(each, given[name]))
+        masks, starts = given.get(self.masks), given.get(self.starts)
+        begins = _truth(asked.parameters, "sequence_start")
+        session = str(asked.parameters.get("sequence_id", "") or "")
+        if not session and "sequence_start" in asked.parameters:
+            raise unfit("parameters.sequence_start: there is no sequence_id")
+        return make_action_request(
+            spec,
+            observations,
+            masks=None if masks is None else _flags(masks),
+            deterministic=_truth(asked.parameters, "deterministic"),
+            session=session,
+            episode_start=None if starts is None else _flags(starts),
+            begins=bool(begins),
+            ends=bool(_truth(asked.parameters, "sequence_end")),
+        )
+
+    def wanted(self, asked: InferRequest) -> dict[str, bool]:
+        """Return the outputs that are asked for, and whether as bytes.
+
+        Raises:
+            RequestRefused: if there is no such output, or what is wanted of it can't be.
+        """
+        binary = bool(_truth(asked.parameters, "binary_data_output"))
+        if asked.outputs is None:
+            return dict.fromkeys(self.outputs, binary)
+        found = {}
+        _check_names("outputs", [each.name for each in asked.outputs], self.outputs)
+        for each in asked.outputs:
+            _check_names(f"outputs.{each.name}.parameters", each.parameters, ("binary_data",))
+            own = _truth(each.parameters, "binary_data")
+            found[each.name] = binary if own is None else own
+        return found
+
+
+class OpenInference:
+    """Answers the protocol's requests.
+
+    Args:
+        service: what decides.
+    """
+
+    def __init__(self, service: PolicyService) -> None:
+        self.service = service
+        self._tensorss: dict[str, _ModelTensors] = {}
+        for name in service.names:
+            loaded = service.loaded(name)
+            self._tensorss[name] = _ModelTensors(loaded.spec, bool(loaded.policy.memory_size))
+
+    @property
+    def ready(self) -> bool:
+        """True while requests are answered."""
+        return not self.service.ending
+
+    def server(self) -> dict[str, Any]:
+        """Describe the server."""
+        return {"name": "headrace", "version": version_of("headrace"), "extensions": list(EXTENSIONS)}
+
+    def loaded(self, name: str, version: str = "") -> LoadedModel:
+        """Return what a model decides with.
+
+        Raises:
+            RequestRefused: if there is no such model, or not in this version.
+        """
+        loaded = self.service.loaded(name)
+        if version not in ("", str(loaded.version)):
+            raise RequestRefused(
+                ErrorKind.UNKNOWN,
+                f"{name!r} has the version {loaded.version} alone, not {version!r}; without one the newest answers",
+            )
+        return loaded
+
+    def model(self, name: str, version: str = "") -> dict[str, Any]:
+        """Describe a model; raises what `loaded` raises."""
+        loaded, tensors = self.loaded(name, version), self._tensorss[name]
+        return {
+            "name": name,
+            "versions": [str(loaded.version)],
+            "platform": "onnx_onnxv1" if loaded.path.suffix == ".onnx" else "headrace_policy",
+            "inputs": _described(tensors.inputs),
+            "outputs": _described(tensors.outputs),
+        }
+
+    async def infer(self, name: str, version: str, asked: InferRequest) -> InferAnswer:
+        """Answer a request.
+
+        Raises:
+            RequestRefused: if it does not fit, or can't be answered now.
+        """
+        self.loaded(name, version)
+        tensors = self._tensorss[name]
+        wanted = tensors.wanted(asked)
+        answer = await self.service.act(name, lambda spec: tensors.read(spec, asked))
+        found: dict[str, Array] = {"continuous": answer.actions.continuous, "discrete": answer.actions.discrete}
+        outputs = []
+        for output, binary in wanted.items():
+            datatype = tensors.outputs[output][0]
+            outputs.append(OutputTensor(output, datatype, found[output].astype(DTYPES[datatype], copy=False), binary))
+        return InferAnswer(str(answer.loaded.version), tuple(outputs))
+
+
+def _described(tensors: Mapping[str, tuple[str, list[int]]]) -> list[dict[str, Any]]:
+    return [{"name": name, "datatype": kind, "shape": shape} for name, (kind, shape) in tensors.items()]
+
+
+def _check_names(place: str, given: Sequence[str] | Mapping[str, Any], known: Any) -> None:
+    for name in given:
+        if name not in known:
+            raise unfit(f"{place}.{name}: there is none{suggest(name, known)}; there are: {', '.join(known)}")
+
+
+def _check_tensor(tensor: InputTensor, datatype: str, shape: list[int]) -> None:
+    place = f"inputs.{tensor.name}"
+    for key, value in tensor.parameters.items():
+        if key != "binary_data_size" and (key, value) != ("content_type", "np"):
+            raise unfit(f"{place}.parameters.{key}: {value!r} can't be obeyed")
+    if tensor.datatype != datatype:
+        raise unfit(f"{place}: the datatype is {tensor.datatype}, expected {datatype}")
+    if len(tensor.shape) != len(shape) or tensor.shape[1:] != shape[1:]:
+        raise unfit(f"{place}: the shape is {tensor.shape}, expected {shape}, where -1 is the number of agents")
+    if tensor.data is None:
+        raise unfit(f"{place}: there is no data")
+
+
+def _observation(spec: ObservationSpec, tensor: InputTensor) -> Array:
+    array = observation_array(spec, tensor.data, flat=True)
+    if len(array) != tensor.shape[0]:
+        raise unfit(f"inputs.{tensor.name}: the data is of {len(array)} agents, and the shape {tensor.shape}")
+    return array
+
+
+def _flags(tensor: InputTensor) -> NDArray[np.bool_]:
+    place, data = f"inputs.{tensor.name}", tensor.data
+    array = flags(np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data, place)
+    assert array is not None, "there is data"
+    if array.size != prod(tensor.shape):
+        raise unfit(f"{place}: there are {array.size} elements, and the shape is {tensor.shape}")
+    return array.reshape(tensor.shape)
+
+
+def _truth(parameters: Parameters, key: str) -> bool | None:
+    value = parameters.get(key)
+    if value is None or isinstance(value, bool):
+        return value
+    raise unfit(f"parameters.{key}: expected true or false, got {value!r}")

@@ -1,0 +1,132 @@
+"""The policy server's description (OpenAPI)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.pipeline.serving.action_request import KEYS
+
+_ARRAY = {
+    "description": "An array with a row per agent, as nested lists; or its bytes in the observation's dtype "
+    "(little-endian, row by row): of msgpack's type bin, or in JSON as base64.",
+    "oneOf": [{"type": "array", "items": {}}, {"type": "string", "contentEncoding": "base64"}],
+}
+_ROWS = {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}}
+_PURPOSES: dict[str, dict[str, Any]] = {
+    "observations": {
+        "description": "By name, or in the order of the model's observations.",
+        "oneOf": [
+            {"type": "object", "additionalProperties": _ARRAY},
+            {"type": "array", "items": _ARRAY},
+        ],
+    },
+    "masks": {**_ROWS, "description": "[agents, sum of branches] true = allowed; none: all are."},
+    "deterministic": {"type": "boolean", "description": "The mean and the most likely choice instead of a sample."},
+    "session": {"type": "string", "description": "Id of the session that remembers for these agents."},
+    "episode_start": {
+        "type": "array",
+        "items": {"type": "boolean"},
+        "description": "[agents] true where an agent's episode begins: the session forgets what it remembered of it.",
+    },
+}
+_REQUEST = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["observations"],
+    "properties": {key: _PURPOSES[key] for key in KEYS},
+}
+_ANSWER = {
+    "type": "object",
+    "properties": {
+        "continuous": {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "number"}},
+            "description": "[agents, continuous actions] as the environment receives them.",
+        },
+        "discrete": {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "integer"}},
+            "description": "[agents, branches] index of the choice.",
+        },
+        "version": {"type": "integer", "description": "Number of the model's file: 1, 2 after a newer one, …"},
+        "step": {"type": "integer", "description": "Steps that it had learned from."},
+    },
+}
+_REFUSALS = {
+    "400": "The body is no JSON or msgpack",
+    "401": "The token is missing or wrong",
+    "403": "The caller is of another origin, or calls the server by a name that is not its",
+    "404": "No such model or session",
+    "408": "The body did not arrive in time",
+    "409": "Another request of the session is not answered yet",
+    "413": "The body is too large",
+    "415": "The body is of another type",
+    "422": "The body does not fit the model; the message says what was expected",
+    "429": "Too many sessions are open, or too many agents are in them",
+    "503": "Too many requests wait, or the server ends",
+    "504": "There was no decision in time",
+}
+
+
+def schema(session: dict[str, Any], infer: dict[str, Any]) -> dict[str, Any]:
+    """Return the API as an OpenAPI document.
+
+    Args:
+        session: the schema of a new session.
+        infer: the schema of a request of the Open Inference Protocol.
+    """
+    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    key, version = {**model, "name": "session"}, {**model, "name": "version"}
+    one = "/api/models/{model}"
+    definitions = infer.pop("$defs", {})
+    paths = {
+        "/api/models": {"get": _operation("The models")},
+        one: {"get": _operation("A model: its observations and actions", [model])},
+        f"{one}/act": {"post": _operation("Actions for observations", [model], _REQUEST, _ANSWER)},
+        f"{one}/sessions": {"post": _operation("Begin a session", [model], session, done="201")},
+        f"{one}/sessions/{{session}}": {"delete": _operation("End a session", [model, key])},
+        "/healthz": {"get": _operation("200 while requests are answered, 503 when the server ends")},
+        "/metrics": {"get": _operation("Counts in Prometheus' text format")},
+        "/v2": {"get": _operation("Open Inference Protocol: the server and its extensions")},
+        "/v2/health/live": {"get": _operation("Open Inference Protocol: 200 while the server runs")},
+        "/v2/health/ready": {"get": _operation("Open Inference Protocol: 200 while requests are answered")},
+    }
+    for at, which in ((f"/v2{one[4:]}", [model]), (f"/v2{one[4:]}/versions/{{version}}", [model, version])):
+        paths |= {
+            at: {"get": _operation("Open Inference Protocol: a model's inputs and outputs", which)},
+            f"{at}/ready": {"get": _operation("Open Inference Protocol: 200 while the model answers", which)},
+            f"{at}/infer": {"post": _operation("Open Inference Protocol: actions for observations", which, infer)},
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Headrace's policy server", "version": "1"},
+        "paths": paths,
+        "components": {"schemas": definitions, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _operation(
+    summary: str,
+    parameters: list[dict[str, Any]] | None = None,
+    body: dict[str, Any] | None = None,
+    answer: dict[str, Any] | None = None,
+    done: str = "200",
+) -> dict[str, Any]:
+    responses: dict[str, Any] = {done: {"description": "Done"}}
+    responses |= {status: {"description": text} for status, text in _REFUSALS.items()}
+    if answer is not None:
+        responses[done]["content"] = _content(answer)
+    operation: dict[str, Any] = {"summary": summary, "responses": responses, "security": [{"token": []}, {}]}
+    if parameters:
+        operation["parameters"] = parameters
+    if body is not None:
+        kinds = _KINDS if "observations" in body["properties"] or "agents" in body["properties"] else _KINDS[:1]
+        operation["requestBody"] = {"required": "required" in body, "content": _content(body, kinds)}
+    return operation
+
+
+_KINDS = ("application/json", "application/msgpack")
+
+
+def _content(form: dict[str, Any], kinds: tuple[str, ...] = _KINDS) -> dict[str, Any]:
+    return {kind: {"schema": form} for kind in kinds}

@@ -1,0 +1,36 @@
+"""Refusals of requests over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import hdrs, web
+
+from headrace.pipeline.serving.action_request import ErrorKind, RequestRefused
+from headrace.pipeline.web.site import refusal
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def refusing(handler: Handler, unfit: int = ErrorKind.UNFIT.http) -> Handler:
+    """Return a handler that answers refusals with their status.
+
+    Args:
+        handler: answers, or raises `RequestRefused`.
+        unfit: the status of what does not fit the model.
+    """
+
+    async def respond(request: web.Request) -> web.Response:
+        try:
+            return await handler(request)
+        except web.HTTPUnprocessableEntity as refused:
+            return refusal(unfit, refused.text or refused.reason)
+        except RequestRefused as refused:
+            answer = refusal(unfit if refused.why is ErrorKind.UNFIT else refused.why.http, str(refused))
+            if refused.why in (ErrorKind.OVERLOADED, ErrorKind.FULL):
+                answer.headers[hdrs.RETRY_AFTER] = "1"
+            if refused.why is ErrorKind.ENDING:
+                answer.force_close()
+            return answer
+
+    return respond
