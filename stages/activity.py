@@ -7,6 +7,7 @@ another thread, as the stage in question may hold the event loop. Main gathers t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -148,27 +149,61 @@ def _awaiting(waiter: object) -> list[FrameType]:
 
 ACTING = "acting"
 """Policies decide, once a tick."""
+ASKING = "asking"
+"""An actor waits for decisions that are made elsewhere."""
 STEPPING = "stepping"
 """The environments' share of a tick, waiting for them included."""
 LEARNING = "learning"
 """An update of a trainer."""
+RECORDING = "recording"
+"""What passes an edge is written into a stream."""
+PUBLISHING = "publishing"
+"""A policy is sent to the actors."""
+RESTING = "resting"
+"""An actor stands still, whatever it waits for."""
+WAITING = "waiting"
+"""An actor stands still until a learner has learned; with a slash and a behaviour: until this one has."""
+WORKING = "working"
+"""With a slash and a stage: it has an item, or produces some."""
+BLOCKED = "blocked"
+"""With a slash and a stage: it waits for room at its outlet, as a part of its work."""
 
 
 class Timings:
-    """Adds up times since they were last drained."""
+    """Adds up times since they were last drained, by the clock of this process."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
         self._counts: dict[str, int] = {}
+        self._lasting: dict[str, float] = {}
+        """What lasts, and from when on it was not counted yet."""
+        self._clock = time.perf_counter
+        self._drained = self._clock()
 
     def add(self, name: str, seconds: float) -> None:
         """Add the time that a piece of work took."""
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         self._counts[name] = self._counts.get(name, 0) + 1
 
-    def drain(self) -> Mapping[str, tuple[float, int]]:
-        """Return seconds and count of each kind of work, and begin anew."""
-        drained = {name: (seconds, self._counts[name]) for name, seconds in self._seconds.items()}
+    @contextmanager
+    def lasting(self, *names: str) -> Iterator[None]:
+        """Count the time within, of which a part may be drained before it is over; it counts when it is over."""
+        self._lasting.update(dict.fromkeys(names, self._clock()))
+        try:
+            yield
+        finally:
+            now = self._clock()
+            for name in names:
+                self.add(name, now - self._lasting.pop(name))
+
+    def drain(self) -> tuple[Mapping[str, tuple[float, int]], float]:
+        """Return seconds and count of each kind of work, and the seconds in which it was done; and begin anew."""
+        now = self._clock()
+        for name, since in self._lasting.items():
+            self._seconds[name] = self._seconds.get(name, 0.0) + now - since
+            self._lasting[name] = now
+        drained = {name: (seconds, self._counts.get(name, 0)) for name, seconds in self._seconds.items()}
         self._seconds.clear()
         self._counts.clear()
-        return drained
+        span_s, self._drained = now - self._drained, now
+        return drained, span_s

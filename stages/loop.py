@@ -21,7 +21,7 @@ from headrace.queues.ends import ItemSink, ItemSource
 from headrace.queues.errors import QueueClosed, SpecError
 from headrace.queues.messages import Barrier, PolicyUpdate, StepBatch, TrajectoryBatch
 from headrace.queues.specs import behavior_name
-from headrace.stages.activity import Activity
+from headrace.stages.activity import BLOCKED, WORKING
 from headrace.stages.errors import StageError, describe_error, is_failure, type_of
 from headrace.stages.stage import In, Out, Source, Stage, StageContext, Yielded
 
@@ -102,6 +102,7 @@ class StageRunner(Generic[In, Out]):
         self._ends_barriers = ends_barriers
         self._items = 0
         self._blocked = 0
+        self._working = f"{WORKING}/{context.name}"
         self._barrier_seen = -1
 
     async def run(self) -> None:
@@ -145,7 +146,7 @@ class StageRunner(Generic[In, Out]):
         self._items += 1
         _count_steps(self.context, item)
         carried = _credits(item)
-        with _naming(self.context, "on item", self._items, item):
+        with _naming(self.context, "on item", self._items, item), self.context.timings.lasting(self._working):
             began = time.perf_counter()
             results = self.stage.process(item)
             self._check_blocking(began)
@@ -163,14 +164,14 @@ class StageRunner(Generic[In, Out]):
             activity.results = iterator = aiter(results)
             while (result := await _Timed(anext(iterator, _END), self._check_blocking)) is not _END:
                 passed += _credits(result)
-                await _put(outlet, result, activity)
+                await _put(outlet, result, self.context)
             activity.results = None
             return passed
         if not isinstance(results, Iterable):
             raise TypeError(_not_yielded(results))
         for result in self._timed(results):
             passed += _credits(result)
-            await _put(outlet, result, activity)
+            await _put(outlet, result, self.context)
         return passed
 
     def _timed(self, results: Iterable[Out]) -> Iterable[Out]:
@@ -226,12 +227,12 @@ async def _produce(source: Source[Out], outlet: ItemSink[Out], context: StageCon
     try:
         with _naming(context, "while starting"):
             await start_stage(source, context, None)
-        with _naming(context, "while producing"):
+        with _naming(context, "while producing"), context.timings.lasting(f"{WORKING}/{context.name}"):
             async with aclosing(source.produce()) as items:  # type: ignore[type-var]
                 activity.results = items
                 async for item in items:
                     _count_steps(context, item)
-                    await _put(outlet, item, activity)
+                    await _put(outlet, item, context)
                     del item
     finally:
         activity.results = None
@@ -239,10 +240,12 @@ async def _produce(source: Source[Out], outlet: ItemSink[Out], context: StageCon
             await _settle(source.stop())
 
 
-async def _put(outlet: ItemSink[Out], item: Out, activity: Activity) -> None:
+async def _put(outlet: ItemSink[Out], item: Out, context: StageContext) -> None:
+    activity = context.activity
     activity.waiting = True
     try:
-        await outlet.put(item)
+        with context.timings.lasting(f"{BLOCKED}/{context.name}"):
+            await outlet.put(item)
     finally:
         activity.waiting = False
     activity.passed += 1

@@ -17,12 +17,16 @@ from headrace.stages.trainer.factory import make_trainer
 
 ROOT = Path(__file__).parents[1]
 KINDS = (
-    "Environment|Policy|Losses|Self-play|Evaluation|Epoch|Pipeline|Queue Depth|Producer Wait|Consumer Wait|"
+    "Environment|Policy|Losses|Self-play|Evaluation|Epoch|Pipeline|Queue Depth|Producer Wait|Consumer Wait|Busy|Wait|Duration|"
     "Steps per Second|critic_pretrain|loss|action|Volley|Connect Four|Pursuit"
 )
 NAME = re.compile(rf"(?:{KINDS})/\S.*")
 OF_TRAINERS = {"Policy", "Losses", "loss", "Environment", "Epoch"}
-OTHERS = {"grad_norm", "learning_rate", "entropy_cost", "Is Training", "Step", "Steps per Second/\0"}
+OTHERS = (
+    {"grad_norm", "learning_rate", "entropy_cost", "Is Training", "Step", "Steps per Second/\0"}
+    | {"Busy/\0", "Wait/policies", "Wait/policy \0", "Wait/decisions", "Wait/room"}
+    | {"Duration/update \0", "Duration/collecting \0", "Duration/step"}
+)
 """Statistics without a slash, or whose names are put together elsewhere."""
 NO_STATISTICS = {"Policy/Q1", "Policy/Q2", "Policy/Value", "Policy/Log Probability"}
 """Parts of names."""

@@ -153,6 +153,8 @@ class StatisticsReport:
     """For how long a stage of the host has been at something of which nothing comes, although its event loop runs."""
     timings: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """By kind of work, seconds and count since the last report."""
+    span_s: float = 0.0
+    """Seconds since the last report, by the clock of the host."""
     cpu_s: float = 0.0
     """CPU time of the host's process, in all."""
     memory: int = 0

@@ -197,13 +197,10 @@ class CreditLedger:
         """Return the credits that are not in the ledger: held by actors, in transit, or in the trainer's buffer."""
         return self._windows[behavior].out
 
-    def standing_still(self, behavior: str) -> float:
-        """Return the share of the actors that stand still, as they wait for this behaviour's next policy."""
+    def size(self, behavior: str) -> int:
+        """Return how many credits may be outstanding; 0 where there is no bound."""
         window = self._windows.get(behavior)
-        if window is None or window.rows == FREE or not self._sources:
-            return 0.0
-        asked = [each for each in self._requests.values() if behavior in each.wants and each.gives_back]
-        return sum(window.free(each.source) < 1 for each in asked) / len(self._sources)
+        return 0 if window is None or window.rows == FREE else window.size
 
     def _return(self, window: CreditWindow, by: str, source: int, total: int, arrived: int = 0) -> None:
         if source == self.RESTORED:

@@ -18,6 +18,7 @@ from headrace.queues.ends import Inlet, ItemSource, Outlet
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.activity import PUBLISHING, Timings
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.ghost.stage import GhostStage
 from headrace.stages.loop import SAVING, StageFailure, StageRunner, describe_item
@@ -87,7 +88,7 @@ class TrajectoryPath:
     def policies(self, updates: Inlet[Any]) -> list[Runner]:
         """Make what carries policies from the trainer to the publisher."""
         behavior = self._route.behavior
-        seen, publish = _Seen(updates, self._on_policy), _Into(self._publisher)
+        seen, publish = _Seen(updates, self._on_policy), _Into(self._publisher, self._main.timings)
         if self._self_play is None:
             return [carry(seen, publish)]
         name = main_stage_name("ghost-policies", behavior)
@@ -253,13 +254,15 @@ class _Seen:
 class _Into:
     """The publisher as a sink: publishing never waits, so no queue has to stand before it."""
 
-    def __init__(self, publisher: PolicyPublisher) -> None:
+    def __init__(self, publisher: PolicyPublisher, timings: Timings) -> None:
         self._publisher = publisher
+        self._timings = timings
 
     async def put(self, item: Any) -> None:
         try:
-            for _ in self._publisher.process(item):
-                pass
+            with self._timings.lasting(PUBLISHING):
+                for _ in self._publisher.process(item):
+                    pass
         except BaseException as error:
             if not is_failure(error):
                 raise

@@ -227,7 +227,8 @@ class Coordinator:
                 self.checkpointing.check_time(now)
                 self.early_end.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self.launcher.ends.values()]
-            self.reporter.add_statistics({}, queues, "main")
+            self.reporter.add_statistics({}, queues, MAIN)
+            self.reporter.shares.add(MAIN, *self.stages.timings.drain())
             self.reporter.show()
             if on_progress is not None and self.shutdown.failure is None:  # which may be its own
                 with self.tasks.failing():

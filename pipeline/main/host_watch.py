@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol
 
+from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import MAIN, actor_names, learner_name
 from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.common.process import ProcessUsage
@@ -85,13 +86,21 @@ class HostWatch:
         """A host says what it does, and by that, that it is alive."""
         name, now_s = host.plan.name, time.monotonic()
         self._run.supervisor.alive(name, now_s, report.silent_s)
-        self._run.reporter.add_statistics(report.statistics, report.queues, name)
+        self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
+        role, behavior = host.plan.role, host.plan.behavior
+        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._shares_loop(host))
         self._run.timers.add_work(report.timings)
         if report.memory:
             self._run.running.note_usage(name, ProcessUsage(now_s, report.cpu_s, report.memory))
         slot = self._run.launcher.slot_of(host)
         if slot is not None:
             self._run.starter.heartbeat(slot)
+
+    def _shares_loop(self, host: HostHandle) -> bool:
+        """True if others run in a host's event loop: main, or learners in one process."""
+        kind = getattr(self._run.plan.config.pipeline.hosts, host_role(host.plan.role).placed_as).kind
+        pids = [getattr(other, "pid", None) for other in self._run.running.all()]
+        return HOST_KINDS[kind].in_main or pids.count(getattr(host, "pid", None) or -1) > 1
 
     async def _listen(self, host: HostHandle) -> None:
         said_goodbye = False
@@ -101,6 +110,7 @@ class HostWatch:
                     host.settle()
                 if isinstance(message, HostFinished | HostFailed):
                     said_goodbye = True
+                    self._run.reporter.host_ended(host.plan.name)
                     self._run.supervisor.ended(host.plan.name)  # its end is waited for otherwise
                 # Listening goes on after a failure: this host's end has still to be seen.
                 with self._run.tasks.failing(), self._run.timers.timer(type(message).__name__):

@@ -247,6 +247,14 @@ class _Collector:
         yield healthy
         yield from self._behaviors(state["behaviors"])
         yield from _gauges("headrace_queue_", _OF_QUEUES, state["edges"], ("queue", "source", "target"), _ends)
+        cause = GaugeMetricFamily(
+            "headrace_bottleneck",
+            "Share of the time in which the part works that holds the run up; absent where none does by itself",
+            labels=["host", "stage", "behavior"],
+        )
+        if (found := state.get("bottleneck")) is not None and found["host"]:
+            cause.add_metric([found["host"], found["stage"], found["behavior"]], found["busy"])
+        yield cause
         yield from _usages(state["hosts"])
         values = GaugeMetricFamily(
             "headrace_statistic", "Newest summary of a statistic", labels=["category", "statistic"]

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -114,8 +113,6 @@ class PageServer:
             log.error("The page can't show the run's state (training goes on): %r", error)
 
 
-LOOKS = 10
-"""The wait for a policy is the mean of so many looks, one a second."""
 LEAGUE_EVERY_S = 5.0
 """Between two reports of leagues, which grow."""
 RUN = "live"
@@ -222,16 +219,10 @@ class _Watch:
         self._coordinator = coordinator
         self._page = page
         self._leagues_due_s = 0.0
-        self._still: dict[str, deque[float]] = {}
-        """By behaviour, the shares of its actors that stood still at the last looks."""
 
     def look(self, snapshot: ProgressSnapshot) -> None:
         """Pass the present state on."""
         state, leagues, now = state_of(self._plan, self._coordinator, snapshot), None, time.monotonic()
-        for each in state["behaviors"]:
-            still = self._still.setdefault(each["name"], deque(maxlen=LOOKS))
-            still.append(self._coordinator.flow.ledger.standing_still(each["name"]))
-            each["policy_wait"] = round(sum(still) / len(still), 3)
         if now >= self._leagues_due_s:
             leagues, self._leagues_due_s = leagues_of(self._coordinator), now + LEAGUE_EVERY_S
         self._page.server.call(self._page.publish, state, leagues)

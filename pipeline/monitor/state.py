@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from headrace.config import RunConfig
@@ -27,13 +27,23 @@ from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.run_plan import RunPlan
+from headrace.pipeline.reporting.bottleneck import Bottleneck
 from headrace.pipeline.reporting.progress import ProgressSnapshot, QueueProgress
+from headrace.pipeline.reporting.time_shares import ACTORS, WAIT
 from headrace.queues.specs import behavior_name, behavior_team
 
 ENVIRONMENT, PROCESSOR, PUBLISHER = "environment", "agent_processor", "policy_publisher"
 RELAY = "requests"
 """What passes requests for decisions on to the host that decides for all actors."""
 
+CREDITS = "credits"
+"""Kind of the edge that is no queue: the steps that actors may still make, which a learner gives back."""
+_WAITS_AT = {
+    TRAINER: ("trajectories", "learn", CREDITS),
+    PUBLISHER: ("updates", "policies", CREDITS),
+    INFERENCE: ("requests", "asked", "answered", "answers"),
+}
+"""By the stage that holds a run up: the kinds of edges on whose path is waited for it, if it is none of the actors'."""
 _NEVER_FULL = frozenset({"policies", "updates", "asked", "answers"})
 """Kinds of queues whose newest item replaces one that waits, or that never have a second one."""
 
@@ -87,6 +97,28 @@ def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[Queue
     named = [*actors, *([INFERENCE] if decides_centrally(config) else [])]
     found = (edge for queue, at in ends.items() for edge in _wired(config, queue, [n for n in named if n in at]))
     return [_measured(edge, ends[edge.queue]) for edge in found]
+
+
+def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Describe the windows of credits, as edges from learners to actors."""
+    ledger, found = coordinator.flow.ledger, []
+    actors = [host.plan.name for host in coordinator.running.all() if host.plan.role == "actor"]
+    for name in coordinator.starter.behaviors:
+        size, queue, trainer = ledger.size(name), f"{CREDITS}/{name}", StagePlace(learner_name(name), TRAINER)
+        for actor in actors if size else ():
+            edge = Edge(queue, CREDITS, name, trainer, StagePlace(actor, ENVIRONMENT))
+            wait = shares.get(f"{WAIT}/policy {name}", 0.0)
+            end = QueueProgress(queue, ledger.outstanding(name), size, size, 0.0, wait)
+            found.append(_measured(edge, {"": end}))
+    return found
+
+
+def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
+    """Return the share of the time that is waited on an edge for what holds the run up; 0 off the path."""
+    if cause is None or not cause.host or cause.behavior not in ("", edge["behavior"]):
+        return 0.0
+    kinds = ("trajectories", "learn") if cause.host == ACTORS else _WAITS_AT.get(cause.stage, ("trajectories", CREDITS))
+    return round(cause.wait, 3) if edge["kind"] in kinds else 0.0
 
 
 def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
@@ -179,6 +211,7 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
     """
     config, hosts = plan.config, coordinator.running.all()
     status, message = _status(coordinator)
+    found = [*edges(config, hosts, snapshot.queues), *windows(coordinator, snapshot.shares)]
     described = [main_host(config, coordinator.starter.behaviors, os.getpid())]
     for host in hosts:
         name = host.plan.name
@@ -195,7 +228,8 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
         "behaviors": [*_behaviors(plan, coordinator, snapshot)],
         "players": _players(coordinator),
         "hosts": described,
-        "edges": edges(config, hosts, snapshot.queues),
+        "edges": [{**edge, "held": _held(edge, snapshot.bottleneck)} for edge in found],
+        "bottleneck": None if snapshot.bottleneck is None else asdict(snapshot.bottleneck),
     }
 
 
@@ -231,7 +265,7 @@ def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapsh
                 "reward": each.mean_reward,
                 "elo": state.elo,
                 "lag": each.policy_lag,
-                "policy_wait": 0.0,
+                "policy_wait": round(snapshot.shares.get(f"{WAIT}/policy {each.name}", 0.0), 3),
                 "updates": each.updates,
                 "seconds_left": each.seconds_left,
                 "next_checkpoint": state.next_checkpoint,

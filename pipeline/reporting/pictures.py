@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.pipeline.reporting.bottleneck import find_bottleneck
 from headrace.pipeline.reporting.console import ELO, GROUP_REWARD, HELD_OUT, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
@@ -29,6 +31,7 @@ FEWEST_POINTS = 5
 
 _FIRST = (REWARD, GROUP_REWARD, HELD_OUT, "Evaluation/Cumulative Reward", ELO, "Environment/Episode Length")
 _PANELS_A_ROW, _PANEL_INCHES = 3, (4.2, 2.9)
+_LETTERS_A_PANEL, _MOST_FOOTERS = 60, 6
 _OWN_TO_EACH_RUN = ("checkpoint_settings", "env_settings.seed", "monitor", "debug")
 """Keys in which runs of one configuration differ."""
 
@@ -87,10 +90,23 @@ def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
         axis.remove()
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False, fontsize=9)
-    figure.supxlabel("steps", fontsize=9)
+    figure.supxlabel("\n".join(["steps", *_footer(groups, columns * _LETTERS_A_PANEL)]), fontsize=9)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
     return picture.getvalue()
+
+
+def _footer(groups: Mapping[str, Sequence[PlottedRun]], letters: int) -> list[str]:
+    """Say what held each group of runs up, by the means of its statistics; of the first few groups."""
+    lines = []
+    for label, members in [*groups.items()][:_MOST_FOOTERS]:
+        values: dict[str, list[float]] = {}
+        for name, curve in ((n, c) for run in members for n, c in run.curves.get(PIPELINE, {}).items()):
+            values.setdefault(name, []).extend(curve["values"])
+        cause = find_bottleneck({name: float(np.mean(found)) for name, found in values.items() if found})
+        if cause is not None:
+            lines += ["", *wrap(f"{label}: {cause.text}" if len(groups) > 1 else cause.text, letters)]
+    return lines
 
 
 def write_run_picture(folder: Path) -> None:

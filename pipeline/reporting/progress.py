@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from textwrap import wrap
 from types import TracebackType
 
 from rich.cells import cell_len, set_cell_size
@@ -20,6 +21,8 @@ from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
+
+from headrace.pipeline.reporting.bottleneck import Bottleneck
 
 SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0
@@ -86,6 +89,10 @@ class ProgressSnapshot:
     """Seconds since the run started."""
     behaviors: tuple[BehaviorProgress, ...] = ()
     queues: tuple[QueueProgress, ...] = ()
+    bottleneck: Bottleneck | None = None
+    """What holds it up; None if that is not known (yet)."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """By statistic, how much of the time each part works or waits."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -204,6 +211,8 @@ def render(snapshot: ProgressSnapshot, detailed: bool, queues: Sequence[QueuePro
     The columns are laid out here: `rich.table.Table` takes 4 ms for ten rows, this takes 0.2 ms.
     """
     text = Text(_times(snapshot), no_wrap=True, overflow="ellipsis")
+    if snapshot.bottleneck is not None:
+        text.append("\n" + "\n".join(wrap(snapshot.bottleneck.text, width)))
     if snapshot.behaviors:
         left_out = {"ELO"} if all(each.elo is None for each in snapshot.behaviors) else set()
         left_out |= set() if detailed else {"lag"}

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from headrace.pipeline.control.messages import EpochEnded, Evaluated
+from headrace.pipeline.reporting.bottleneck import find_bottleneck
 from headrace.pipeline.reporting.console import ELO, EPISODE_LENGTH, REWARD, ConsoleWriter
 from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsCollector, StatisticsWriter, Summary
+from headrace.pipeline.reporting.time_shares import TimeShares
 from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
@@ -56,7 +59,9 @@ class Reporter:
         self._waiting: list[Callable[[], None]] | None = [] if waits else None
         self._behaviors: dict[str, _BehaviorWatch] = {}
         self._queues: dict[str, _QueueWatch] = {}
-        self._rates = _StageRates(self._began_s)
+        self._rates = _StageRates()
+        self._summarized_s = clock()
+        self.shares = TimeShares(clock)
 
     @property
     def elapsed_s(self) -> float:
@@ -75,7 +80,7 @@ class Reporter:
         self, name: str, max_steps: int, summary_freq: int, step: int, hyperparameters: Any, learns: bool = True
     ) -> None:
         """Add a behaviour that starts, or resumes, at this step."""
-        self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, self._clock(), learns)
+        self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, learns)
         for writer in self._console:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
@@ -98,14 +103,16 @@ class Reporter:
 
     def rewind(self, name: str, step: int) -> None:
         """Take a behaviour back to an earlier step, from which its trainer goes on."""
-        self._behaviors[name].rewind(step, self._clock())
+        self._behaviors[name].rewind(step)
         self._collector.summaries(name)  # dropped: they are of steps that are lost
         for category in (name, PIPELINE):
             self._rewind_writers(category, step)
 
-    def add_statistics(self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str) -> None:
-        """Add a host's statistics and queue counts."""
-        self._collector.merge(statistics)
+    def add_statistics(
+        self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str, span_s: float = 0.0
+    ) -> None:
+        """Add a host's statistics and queue counts of so many seconds by its clock."""
+        self._collector.merge(self._rates.without_counts(statistics, host, span_s))
         for counts in queues:
             key = f"{counts['name']} ({host})"
             self._queues.setdefault(key, _QueueWatch(key, counts)).update(counts)
@@ -116,7 +123,7 @@ class Reporter:
         Where it goes beyond several at once the last of them is written: the others would have nothing to say.
         """
         behavior = self._behaviors[report.behavior]
-        behavior.record(report, self._clock())
+        behavior.record(report)
         if report.step >= behavior.next_summary:
             beyond = (report.step - behavior.next_summary) // behavior.summary_freq
             due = behavior.next_summary + beyond * behavior.summary_freq
@@ -163,7 +170,14 @@ class Reporter:
             self.elapsed_s,
             tuple(behavior.progress for behavior in self._behaviors.values()),
             tuple(watch.progress() for watch in self._queues.values()),
+            find_bottleneck(numbers := self.shares.numbers()),
+            numbers,
         )
+
+    def host_ended(self, name: str) -> None:
+        """A host does no more: what it told counts for no share or rate of what is to come."""
+        self.shares.ended(name)
+        self._rates.ended(name)
 
     def finish(self) -> None:
         """Write a last summary of each behaviour that has told of steps since its last one.
@@ -207,7 +221,11 @@ class Reporter:
         behavior.record_summaries(summaries)
         for watch in self._queues.values():
             watch.report(self._collector)
-        pipeline = self._rates.replace_counts(self._collector.summaries(PIPELINE), self._clock())
+        for name, value in self.shares.numbers().items():
+            self._collector.add(PIPELINE, name, value, "last")
+        now_s = self._clock()
+        pipeline = self._rates.replace_counts(self._collector.summaries(PIPELINE), now_s - self._summarized_s)
+        self._summarized_s = now_s
         for writer in (*self._writers, *self._console):
             writer.write(present.name, summaries, step)
             writer.write(PIPELINE, pipeline, step)
@@ -215,57 +233,80 @@ class Reporter:
 
 
 class _StageRates:
-    """Agent steps per second of each stage, computed from the steps that its loop counts."""
+    """Agent steps per second of each stage, computed from the steps that its loop counts, by the clock of its host."""
 
     COUNTS = "Steps/"
     RATES = "Steps per Second/"
 
-    def __init__(self, now_s: float) -> None:
-        self._since_s = now_s
-        self._steps: dict[str, float] = {}
-        self._rates: dict[str, float] = {}
+    def __init__(self) -> None:
+        self._steps: dict[str, Counter[str]] = {}
+        self._spans: dict[str, float] = {}
+        self._rates: dict[str, dict[str, float]] = {}
+        """By host."""
 
-    def replace_counts(self, summaries: Mapping[str, Summary], now_s: float) -> dict[str, Summary]:
-        """Return the summaries with a rate for each count, over at least 1 s, as hosts report once a second."""
+    def without_counts(self, statistics: Mapping[str, Any], host: str, span_s: float) -> Mapping[str, Any]:
+        """Take the counts out of a host's statistics."""
+        told = statistics.get(PIPELINE, {})
+        counts = {name: record["sum"] for name, record in told.items() if name.startswith(self.COUNTS)}
+        self._add(host, counts, span_s)
+        others = {name: record for name, record in told.items() if name not in counts}
+        return {**statistics, PIPELINE: others} if counts else statistics
+
+    def replace_counts(self, summaries: Mapping[str, Summary], span_s: float) -> dict[str, Summary]:
+        """Return main's summaries of so many seconds, with a rate for each count of all hosts, over 1 s at least."""
         counts = {name: s.sum for name, s in summaries.items() if name.startswith(self.COUNTS)}
-        for name, steps in counts.items():
-            self._steps[name] = self._steps.get(name, 0.0) + steps
-        span = now_s - self._since_s
-        if span >= 1.0:
-            self._rates = {name: steps / span for name, steps in self._steps.items()}
-            self._steps, self._since_s = {}, now_s
+        self._add("", counts, span_s)
+        for host, span in self._spans.items():
+            if span >= 1.0:
+                self._rates[host] = {name: steps / span for name, steps in self._steps.pop(host).items()}
+        self._spans = {host: span for host, span in self._spans.items() if host in self._steps}
         others = {name: summary for name, summary in summaries.items() if name not in counts}
-        rates = {
+        sums: dict[str, float] = {}
+        for name, rate in ((name, rate) for rates in self._rates.values() for name, rate in rates.items()):
+            sums[name] = sums.get(name, 0.0) + rate
+        rated = {
             self.RATES + name.removeprefix(self.COUNTS): Summary("last", rate, rate, 0.0, 1, rate)
-            for name, rate in self._rates.items()
+            for name, rate in sums.items()
         }
-        return {**others, **rates}
+        return {**others, **rated}
+
+    def ended(self, host: str) -> None:
+        """A host has ended."""
+        for table in (self._steps, self._spans, self._rates):
+            table.pop(host, None)
+
+    def _add(self, host: str, counts: Mapping[str, float], span_s: float) -> None:
+        self._steps.setdefault(host, Counter()).update(counts)
+        self._spans[host] = self._spans.get(host, 0.0) + span_s
 
 
 class _BehaviorWatch:
-    """Watches one behaviour's progress and speed."""
+    """Watches one behaviour's progress and speed, by the clock of its trainer."""
 
-    BURST_S = 0.1
+    SHORTEST_S = 1.0
 
-    def __init__(self, name: str, max_steps: int, summary_freq: int, step: int, now_s: float, learns: bool) -> None:
+    def __init__(self, name: str, max_steps: int, summary_freq: int, step: int, learns: bool) -> None:
         self.learns = learns
         self.summary_freq = summary_freq
         self.progress = BehaviorProgress(name, step, max_steps, 0.0)
-        self.rewind(step, now_s)
+        self.rewind(step)
 
-    def rewind(self, step: int, now_s: float) -> None:
+    def rewind(self, step: int) -> None:
         self.next_summary = step + self.summary_freq - step % self.summary_freq
         self.summarized = step
         self.progress = replace(self.progress, steps=step)
-        self._before = self._mark = (now_s, step)
+        self._updated: TrainerReport | None = None
+        self._mark: TrainerReport | None = None
 
-    def record(self, report: TrainerReport, now_s: float) -> None:
-        if now_s - self._mark[0] >= 1.0:
-            self._before, self._mark = self._mark, (now_s, report.step)
-        elif now_s - self._mark[0] < self.BURST_S:  # of the same time: main was held, and all has come at once
-            self._mark = (self._mark[0], report.step)
-        (since, at), (until, step) = self._before, self._mark
-        speed = (step - at) / (until - since) if until > since else self.progress.steps_per_s
+    def record(self, report: TrainerReport) -> None:
+        """Note a report. A speed is that of whole updates: collecting alone is fast, learning alone brings no step."""
+        speed = self.progress.steps_per_s
+        since = self._updated if report.version else self._mark  # before the first update, of what there is
+        if since is None or since.at > report.at:
+            self._updated = self._mark = report
+        elif report.at - since.at >= self.SHORTEST_S and (report.version > since.version or not report.version):
+            speed, self._mark = (report.step - since.step) / (report.at - since.at), report
+            self._updated = report if report.version else self._updated
         self.progress = replace(
             self.progress,
             steps=report.step,

@@ -20,7 +20,7 @@ from typing import Any
 from headrace.pipeline.common.process import version_of
 from headrace.pipeline.reporting.statistics import StatisticsWriter, Summary
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
-from headrace.stages.activity import ACTING, LEARNING, STEPPING
+from headrace.stages.activity import ACTING, ASKING, LEARNING, STEPPING
 from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION
 
 FORMAT_VERSION = "0.1.0"
@@ -28,6 +28,7 @@ FORMAT_VERSION = "0.1.0"
 _MAIN_LOOP = ("TrainerController.start_learning", "TrainerController.advance")
 _PLACES = {
     ACTING: (*_MAIN_LOOP, "env_step", "SubprocessEnvManager._take_step"),
+    ASKING: (*_MAIN_LOOP, "env_step", "SubprocessEnvManager._take_step"),
     STEPPING: (*_MAIN_LOOP, "env_step", "workers", "worker_root", "UnityEnvironment.step"),
     LEARNING: (*_MAIN_LOOP, "trainer_advance", "_update_policy"),
 }
@@ -119,6 +120,8 @@ class Timers:
     def add_work(self, work: Mapping[str, tuple[float, int]]) -> None:
         """Add work of another host: seconds and count, by the names of `headrace.stages.activity`."""
         for kind, (seconds, count) in work.items():
+            if kind not in _PLACES:  # what ML-Agents' tree has no place for
+                continue
             node = self._root
             for name in _PLACES[kind]:
                 node = node.child(name)
@@ -126,7 +129,7 @@ class Timers:
                     node.is_parallel = True
                     node.total += seconds
             node.count += count
-            if kind != ACTING:  # as many as there are steps and updates
+            if kind in (STEPPING, LEARNING):  # as many as there are steps and updates
                 self._count_loop(_PLACES[kind], count)
 
     def _count_loop(self, place: Sequence[str], count: int) -> None:

@@ -126,7 +126,7 @@ class ActorHost(Host):
         super().__init__(plan, control, edges)
         config = self.config
         self._router = Router()
-        self._tap = OutletTap(plan, config) if recorded_here(config, AGENT_PROCESSOR) else None
+        self._tap = OutletTap(plan, config, self.stages.timings) if recorded_here(config, AGENT_PROCESSOR) else None
         # What listens to ends, a handful per run; made into coroutines late, as a host that ends may take none of them.
         self._followed = asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]](maxsize=64)
         self._parameters_set = asyncio.Event()

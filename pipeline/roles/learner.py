@@ -144,7 +144,7 @@ class LearnerHost(TrainerHost):
         await outlet.put(policy)
         stage.report_now()
         recorded = recorded_here(self.config, TRAINER, plan.behavior)
-        tap = InletTap(inlet, plan, self.config, self._spec) if recorded else None
+        tap = InletTap(inlet, plan, self.config, self._spec, self.stages.timings) if recorded else None
         hooks = StageHooks(save_part=self._save)
         context = self.stages.context(TRAINER)
         if self._epochs is not None:

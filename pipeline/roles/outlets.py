@@ -20,6 +20,7 @@ from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_format import StreamHeader
 from headrace.queues.stream_writer import StreamWriter, next_stream_path
+from headrace.stages.activity import RECORDING, Timings
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import design_of
 from headrace.stages.replay.recorder import GuardedRecorder, Recorder
@@ -38,8 +39,9 @@ def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> 
 class OutletTap:
     """The outlet of the agent processor, recorded: one file per actor, which begins with the first batch."""
 
-    def __init__(self, plan: HostPlan, config: RunConfig) -> None:
+    def __init__(self, plan: HostPlan, config: RunConfig, timings: Timings) -> None:
         self._plan = plan
+        self._timings = timings
         self._config = config
         self._specs: list[BehaviorSpec] = []
         self._recorder: GuardedRecorder | None = None
@@ -62,7 +64,8 @@ class OutletTap:
         if isinstance(item, Barrier) or recorded_here(self._config, AGENT_PROCESSOR, item.behavior):
             if self._recorder is None:
                 self._recorder = GuardedRecorder(self._make_recorder)
-            self._recorder.tap(item)
+            with self._timings.lasting(RECORDING):
+                self._recorder.tap(item)
         await self._sink.put(item)
 
     def close(self) -> None:
@@ -86,8 +89,11 @@ class OutletTap:
 class InletTap:
     """A trainer's inlet, recorded in the very order in which the trainer takes from it."""
 
-    def __init__(self, inlet: ItemSource[Any], plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> None:
+    def __init__(
+        self, inlet: ItemSource[Any], plan: HostPlan, config: RunConfig, spec: BehaviorSpec, timings: Timings
+    ) -> None:
         self._inlet = inlet
+        self._timings = timings
         actor = teacher_of(config, plan.behavior) or plan.behavior
         squashed = [spec.name] if kind_of_trainer(config, actor).squashed else []
         # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
@@ -99,7 +105,8 @@ class InletTap:
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         async for item in self._inlet:
-            self._recorder.tap(item)
+            with self._timings.lasting(RECORDING):
+                self._recorder.tap(item)
             yield item
             del item
 

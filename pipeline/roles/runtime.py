@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -111,12 +110,14 @@ class Host(ABC):
         put_back()
         queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
         used = read_usage(os.getpid())
+        timings, span_s = self.stages.timings.drain()
         self.control.send(
             StatisticsReport(
                 self.statistics.drain(),
                 queues,
                 self.stages.silent_s(),
-                self.stages.timings.drain(),
+                timings,
+                span_s,
                 used.cpu_s if used else 0.0,
                 used.memory if used else 0,
             )
@@ -144,4 +145,6 @@ async def _beside(host: str, work: Coroutine[Any, Any, None], *background: Corou
 
 def plain_statistics(statistics: QueueStatistics) -> dict[str, Any]:
     """A queue's counts as plain data, with the time at which they were so (`at`, in seconds by this host's clock)."""
-    return {name: getattr(statistics, name) for name in QueueStatistics.__slots__} | {"at": time.monotonic()}
+    return {name: getattr(statistics, name) for name in QueueStatistics.__slots__} | {
+        "at": asyncio.get_running_loop().time()
+    }

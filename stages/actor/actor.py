@@ -15,8 +15,8 @@ from functools import partial
 from typing import NamedTuple
 
 from headrace.queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
-from headrace.queues.specs import BehaviorSpec
-from headrace.stages.activity import ACTING, STEPPING
+from headrace.queues.specs import BehaviorSpec, behavior_name
+from headrace.stages.activity import ACTING, ASKING, RESTING, STEPPING, WAITING
 from headrace.stages.actor.credits import CreditAccount, CreditGate
 from headrace.stages.actor.resets import Resets
 from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Action, Guard, State
@@ -101,6 +101,8 @@ class Actor(Source[Item]):
         self._consulting = False
         self._deferred: list[Callable[[], None]] = []
         self._known: set[str] = set()
+        # Behaviours that it stands still for, until their learners have learned.
+        self._lacking: dict[str, None] = {}
         # Behaviours that had agents when credits were last asked for at a checkpoint.
         self._players: tuple[str, ...] = ()
 
@@ -122,6 +124,8 @@ class Actor(Source[Item]):
         self._environment.update(update)
         if update.snapshot < 0:
             self._adopted[update.behavior_id] = update.version
+            if len(self._lacking) > 1:  # it is the others that are waited for
+                self._lacking.pop(behavior_name(update.behavior_id), None)
         self._changed = True
         self._wake.set()
 
@@ -225,8 +229,8 @@ class Actor(Source[Item]):
             Action.DECIDE: _Work(self._decide, None, consult),
             Action.RESET: _Work(self._processor.close_all, self._reset),
             Action.STEP: _Work(self._before_step, self._advance),
-            Action.STAND_STILL: _Work(self._stand_still, self._sleep),
-            Action.ASK: _Work(self._account.ask, self._sleep),
+            Action.STAND_STILL: _Work(self._stand_still, self._await_credits),
+            Action.ASK: _Work(self._account.ask, self._await_credits),
             Action.RESUME: _Work(self._decide_again, self._advance, consult),
             Action.RENEW: _Work(None, self._renew),
             Action.CLOSE: _Work(self._close, self._sleep),
@@ -257,9 +261,9 @@ class Actor(Source[Item]):
         if self._state is State.WAITING and not self._changed:
             return True  # the decisions that it has are still by the newest policies
         self._consulting = self._asleep = True
-        began = time.perf_counter()
         try:
-            self._adopted |= await self._environment.consult()
+            with self._context.timings.lasting(ASKING):
+                self._adopted |= await self._environment.consult()
         except NoDecisionError:
             self._catch_up()
             if self._state is not State.WAITING:
@@ -267,7 +271,6 @@ class Actor(Source[Item]):
             await self._sleep()
             return False
         self._asleep = False
-        self._context.timings.add(ACTING, time.perf_counter() - began)
         return True
 
     def _catch_up(self) -> None:
@@ -333,6 +336,7 @@ class Actor(Source[Item]):
         await asyncio.sleep(0)  # let policies, credits and commands in
 
     def _stand_still(self) -> Iterable[TrajectoryBatch]:
+        self._lacking = dict.fromkeys(self._account.lacking())  # before all is given back
         yield from self._processor.flush()
         self._account.ask_anew()
 
@@ -343,9 +347,15 @@ class Actor(Source[Item]):
 
     async def _sleep(self) -> None:
         self._asleep = True
-        await self._wake.wait()
+        with self._context.timings.lasting(RESTING):
+            await self._wake.wait()
         self._asleep = False
         self._wake.clear()
+
+    async def _await_credits(self) -> None:
+        names = [WAITING, *(f"{WAITING}/{name}" for name in self._lacking)] if self._lacking else []
+        with self._context.timings.lasting(*names):
+            await self._sleep()
 
     def _barrier(self) -> Iterable[Item]:
         number = self._begin_checkpoint()
@@ -359,6 +369,7 @@ class Actor(Source[Item]):
         number = self._begin_checkpoint()
         self._resets.reach_checkpoint(number)
         self._players = self._account.deciding() or self._players
+        self._lacking.clear()
         closed = self._processor.close_all()
         self._account.ask_for(self._players)
         yield from closed

@@ -166,6 +166,16 @@ class CreditAccount:
             mappings.newest_version(name) < gate.needed_version(name) for name in learners
         )
 
+    def lacking(self) -> list[str]:
+        """Behaviours that `missing` has found to be missing."""
+        mappings, gate = self._environment.mappings, self._gate
+        closed = gate.closed(self._used, self._learners)
+        return [
+            name
+            for name in self._learners
+            if name in closed or mappings.newest_version(name) < gate.needed_version(name)
+        ]
+
     def bounded(self) -> bool:
         """True if the behaviours that decide now will have used up their credits some time."""
         return self._gate.bounds(self._learning(self.deciding()))

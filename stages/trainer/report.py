@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,8 @@ class TrainerReport:
     """Of each update since the last report, except a run's first: seconds between the update before and this one."""
     learning_s: tuple[float, ...] = ()
     """Of the same updates: seconds that they took."""
+    at: float = field(default_factory=time.monotonic)
+    """When it was so, by the clock of the process that tells it."""
 
 
 EpisodeSink = Callable[[int, Sequence[float], Sequence[int]], None]

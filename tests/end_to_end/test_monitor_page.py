@@ -59,13 +59,23 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
         "import('./dom.js').then((dom) => arguments[0](['striker_number_0', 'Ball'].map((name) => dom.clip(name, 9))))"
     )
     assert browser.execute_async_script(load) == ["stri…er_0", "Ball"]
-    state = {**page.state(), "behaviors": [{**page.state()["behaviors"][0], "policy_wait": 0.83}]}
+    cause = {"host": "learner-Volley", "stage": "trainer", "behavior": "Volley", "busy": 0.9, "wait": 0.83, "text": ""}
+    state = {**page.state(), "bottleneck": cause}
+    state["edges"] = [{**each, "held": 0.83 * (each["kind"] in ("learn", "credits"))} for each in state["edges"]]
+    state["behaviors"] = [{**state["behaviors"][0], "policy_wait": 0.83}]
     load = (
         "Promise.all([import('./graph.js'), import('./tables.js')]).then(([graph, tables]) => arguments[1]("
-        "[graph.drawGraph(arguments[0]).querySelector('.host[data-level=bad]').textContent,"
+        "[...[...graph.drawGraph(arguments[0]).querySelectorAll('[data-level=bad]')].map((e) => e.dataset.host ??"
+        " e.dataset.queue), graph.drawGraph(arguments[0]).querySelector('.host.bad .numbers').textContent,"
         " tables.behaviorTable(arguments[0]).querySelector('[data-waits]').textContent]))"
     )
-    assert browser.execute_async_script(load, state) == ["learner-Volleyprocesstraineractors wait 83 %", "83 %"]
+    assert browser.execute_async_script(load, state) == [
+        "learner-Volley",
+        "learn/Volley",
+        "credits/Volley",
+        "90 % busy",
+        "83 %",
+    ]
     browser.execute_script(
         "window.confirm = (words) => (window.asked = words, true);"
         "const input = document.querySelector('input[name=beta]');"

@@ -7,13 +7,14 @@ const MOST_ALIKE = 4;
 const WORDS = { agent_processor: "agent processor", policy_publisher: "policy publisher", replay_buffer: "replay buffer" };
 
 /**
- * How much a queue holds its producers up.
+ * How much is waited on an edge: for what holds the run up, or by producers for room in a queue.
  * @param {any} edge
  * @returns {""|"warn"|"bad"}
  */
 export function pressure(edge) {
-  if (edge.newest) return "";
-  return levelOf(edge.put_wait) || (edge.depth >= edge.capacity ? "warn" : "");
+  const held = levelOf(edge.held);
+  if (edge.newest || edge.kind === "credits") return held;
+  return held === "bad" ? held : levelOf(edge.put_wait) || held || (edge.depth >= edge.capacity ? "warn" : "");
 }
 
 /** @param {number|null|undefined} waits Share of the time. */
@@ -35,8 +36,7 @@ export function drawGraph(state) {
   const lowest = Math.max(...[...places.values()].map((box) => box.y + box.height), ...[...centres.values()].map((at) => at.y + QUEUE.height / 2));
   const svg = h("svg:svg", { width: right + 2, height: lowest + 6, viewBox: `0 0 ${right + 2} ${lowest + 6}`, role: "img", "aria-label": "The pipeline" });
   for (const edge of edges) svg.append(drawFlow(edge, places, centres.get(edge), spans.includes(edge)));
-  const waits = new Map(state.behaviors.map((each) => [each.learner, each.policy_wait]));
-  for (const box of places.values()) svg.append(drawBox(box, waits.get(box.host.name)));
+  for (const box of places.values()) svg.append(drawBox(box, state.bottleneck));
   for (const edge of edges) svg.append(drawQueue(edge, centres.get(edge), several));
   return svg;
 }
@@ -61,7 +61,7 @@ function gathered(state) {
     const key = JSON.stringify([edge.kind, ["policies", "asked", "answered"].includes(edge.kind) ? edge.behavior : edge.queue, ends]);
     const same = edges.get(key);
     if (!same) edges.set(key, { ...edge, ...ends });
-    else for (const [key, how] of Object.entries({ depth: Math.max, high_water: Math.max, put_wait: Math.max, get_wait: Math.max, rate: (a, b) => a + b })) same[key] = how(same[key], edge[key]);
+    else for (const [key, how] of Object.entries({ depth: Math.max, high_water: Math.max, put_wait: Math.max, get_wait: Math.max, held: Math.max, rate: (a, b) => a + b })) same[key] = how(same[key], edge[key]);
   }
   return { hosts, edges: [...edges.values()] };
 }
@@ -132,22 +132,23 @@ function drawFlow(edge, places, centre, over) {
   return h("svg:path", { class: `flow ${edge.newest ? "newest" : ""} ${level}`, d: path + tip });
 }
 
-/** @param {any} box @param {number|undefined} waits Share of the time in which actors stand still until its next policy. */
-function drawBox({ host, x, y, height }, waits) {
+/** @param {any} box @param {any} bottleneck What holds the run up. */
+function drawBox({ host, x, y, height }, bottleneck) {
   const kind = host.ended ? "ended" : host.kind === "main" ? "" : host.kind;
-  const level = levelOf(waits);
+  const level = bottleneck?.host && (bottleneck.host === host.name || (bottleneck.host === "actors" && host.role === "actor")) ? "bad" : "";
   const group = h("svg:g", { class: `host ${level}`, "data-host": host.name, "data-level": level || "free" });
   group.append(
     h("svg:rect", { class: `box ${host.ended ? "ended" : ""}`, x, y, width: BOX, height, rx: 7 }),
     h("svg:text", { class: "title", x: x + 10, y: y + 17 }, clip(host.count ? `${host.name.split(" … ")[0].replace(/-0$/, "")} × ${host.count}` : host.name, Math.floor(24 - 0.9 * kind.length))),
     h("svg:text", { class: "kind", x: x + BOX - 9, y: y + 17, "text-anchor": "end" }, kind),
   );
+  const cause = (stage) => level && stage === bottleneck.stage;
   host.stages.forEach((stage, row) => {
     const top = y + HEAD + row * ROW - 2;
     group.append(
-      h("svg:rect", { class: "stage", x: x + 6, y: top, width: BOX - 12, height: ROW - 3, rx: 4 }),
+      h("svg:rect", { class: `stage ${cause(stage) ? level : ""}`, x: x + 6, y: top, width: BOX - 12, height: ROW - 3, rx: 4 }),
       h("svg:text", { class: "stage-name", "data-stage": stage, x: x + 13, y: top + 13.5 }, clip(WORDS[stage] ?? stage, 26)),
-      level && stage === "trainer" ? h("svg:text", { class: "numbers", x: x + BOX - 13, y: top + 13.5, "text-anchor": "end" }, `actors wait ${percent(waits)}`) : "",
+      cause(stage) ? h("svg:text", { class: "numbers", x: x + BOX - 13, y: top + 13.5, "text-anchor": "end" }, `${percent(bottleneck.busy)} busy`) : "",
     );
   });
   return group;
@@ -157,16 +158,20 @@ function drawQueue(edge, { x, y }, several) {
   const left = x - QUEUE.width / 2, top = y - QUEUE.height / 2, level = pressure(edge);
   const group = h("svg:g", { class: `edge ${level}`, "data-queue": edge.queue, "data-level": level || "free" });
   const name = several ? `${edge.kind} ${edge.behavior}` : edge.kind;
-  const waits = level ? `waits ${percent(edge.put_wait)}` : `${short(edge.rate)}/s`;
+  const credits = edge.kind === "credits", flows = credits ? `${short(edge.depth)} of ${short(edge.capacity)}` : `${short(edge.rate)}/s`;
+  const waits = level ? `waits ${percent(Math.max(edge.held ?? 0, edge.put_wait))}` : flows;
+  const meaning = credits
+    ? `${edge.queue}\nof ${edge.capacity} steps that actors may be ahead of the learner, ${edge.depth} are made or granted\nactors wait ${percent(edge.get_wait)} of the time for more`
+    : `${edge.queue}\n${edge.depth} of ${edge.capacity} wait, at most ${edge.high_water} so far\nproducers wait ${percent(edge.put_wait)} of the time, consumers ${percent(edge.get_wait)}\n${short(edge.rate)} items per second`;
   group.append(
-    h("svg:title", {}, `${edge.queue}\n${edge.depth} of ${edge.capacity} wait, at most ${edge.high_water} so far\nproducers wait ${percent(edge.put_wait)} of the time, consumers ${percent(edge.get_wait)}\n${short(edge.rate)} items per second`),
+    h("svg:title", {}, meaning),
     h("svg:rect", { class: "queue", x: left, y: top, width: QUEUE.width, height: QUEUE.height, rx: 6 }),
     h("svg:text", { class: "label", x: left + 8, y: top + 14 }, clip(name, 21)),
     h("svg:text", { class: "numbers", x: left + QUEUE.width - 8, y: top + 28.5, "text-anchor": "end" }, waits),
   );
   if (edge.newest) group.append(h("svg:text", { class: "numbers", x: left + 8, y: top + 28.5 }, "newest wins"));
   else {
-    const slots = Math.min(edge.capacity, 8), width = Math.min(9, 50 / slots);
+    const slots = Math.min(edge.capacity, 8), width = Math.min(9, 44 / slots);
     for (let slot = 0; slot < slots; slot++) {
       const full = slot < Math.ceil((edge.depth / edge.capacity) * slots);
       group.append(h("svg:rect", { class: `slot ${full ? "full" : ""}`, x: left + 8 + slot * (width + 2), y: top + 21, width, height: 8, rx: 1.5 }));

@@ -37,7 +37,8 @@ export class Run {
     this.hosts = h("div.scroll");
     this.log = h("div.log", { tabindex: 0 });
     this.yaml = h("pre", { tabindex: 0 });
-    const key = h("div.key", {}, h("span", {}, h("i"), "flows"), h("span", {}, h("i.warn"), "full"), h("span", {}, h("i.bad"), "holds its producers up"));
+    this.bottleneck = h("p.bottleneck");
+    const key = h("div.key", {}, h("span", {}, h("i"), "flows"), h("span", {}, h("i.warn"), "full"), h("span", {}, h("i.bad"), "holds up"));
     this.wiring = section("pipeline", "Pipeline", this.graph, h("details", {}, h("summary", {}, "All queues"), this.queues));
     this.wiring.querySelector(".tools").append(key);
     const curves = section("curves", "Curves", this.charts);
@@ -48,7 +49,7 @@ export class Run {
     watched.hidden = !this.watch.offered;
     this.processes = section("processes", "Processes", this.hosts);
     const configuration = h("section", { id: first ? "configuration" : null }, h("details", { toggle: () => this.readConfiguration() }, h("summary", {}, "Resolved configuration"), this.yaml));
-    this.element = h("article.run", { "data-run": run.name }, h("div.head", {}, h("h1", {}, run.name), this.pill, this.facts, this.controls.buttons), this.controls.values, this.behaviors, this.wiring, curves, this.selfplay, watched, this.processes, section("log", "Log", this.log), configuration);
+    this.element = h("article.run", { "data-run": run.name }, h("div.head", {}, h("h1", {}, run.name), this.pill, this.facts, this.controls.buttons), this.bottleneck, this.controls.values, this.behaviors, this.wiring, curves, this.selfplay, watched, this.processes, section("log", "Log", this.log), configuration);
     for (const each of [this.wiring, this.processes]) each.hidden = !run.live;
     this.curves = new Curves(this.charts, curves.querySelector(".tools"), () => this.readCurves());
   }
@@ -133,6 +134,10 @@ export class Run {
     const over = ["ended", "failed"].includes(state.status), left = over ? null : state.seconds_left;
     const facts = [fact("elapsed", duration(state.elapsed_s)), left === null ? null : fact("left", duration(left)), fact("checkpoint", checkpoint)];
     fill(this.facts, ...(this.run.live ? facts : []));
+    const cause = state.bottleneck;
+    this.bottleneck.hidden = !cause || state.status !== "running";
+    this.bottleneck.classList.toggle("bad", Boolean(cause?.host));
+    fill(this.bottleneck, ...(cause?.text ?? "").split("`").map((part, at) => (at % 2 ? h("span.mono", {}, part) : part)));
     this.controls.show(state);
     fill(this.behaviors.firstChild, behaviorTable(state));
     this.behaviors.hidden = !state.behaviors.length;

@@ -57,20 +57,11 @@ def test_a_request_that_can_t_be_met_waits_until_credits_come_back():
     assert books.returned("trainer", "Walker", 0, 8) == [Grant(0, 2, {"Walker": 16}, {"Walker": 0})]
 
 
-def test_actors_that_stand_still_until_the_next_policy_are_known():
-    books = ledger(rows=8, lag=0, sources=2)
-    assert books.standing_still("Walker") == 0.0
-    for source in (0, 1):
-        books.request(ask(source, number=1))
-    books.request(ask(0, number=2, used=2))  # looks ahead
-    assert books.standing_still("Walker") == 0.0
-    books.request(waits(0, number=3, used=4))
-    assert books.standing_still("Walker") == 0.5
-    books.request(waits(1, number=2, used=4))
-    assert books.standing_still("Walker") == 1.0
-    books.learned("Walker", 1, 0, {0: 4, 1: 4}, {0: 4, 1: 4})
-    assert books.standing_still("Walker") == 0.0
-    assert books.standing_still("nobody") == 0.0
+def test_the_size_of_a_window_is_known():
+    books = ledger(rows=8, lag=1)
+    assert books.size("Walker") == 16
+    books.open_unbounded("Swimmer")
+    assert books.size("Swimmer") == books.size("nobody") == 0
 
 
 def test_a_request_is_met_in_part_rather_than_not_at_all():

@@ -17,6 +17,7 @@ class Points:
     def write(self, category, summaries, step):
         if category == PIPELINE:
             self.pipeline.append(step)
+            self.newest = summaries
         else:
             self.points.append((step, summaries[REWARD].mean if REWARD in summaries else None))
 
@@ -40,9 +41,9 @@ class Run:
         )
         self.reporter.add_behavior("Ball", max_steps, 100, step, {})
 
-    def reach(self, step, reward):
+    def reach(self, step, reward, version=1, at=0.0):
         self.collector.add("Ball", REWARD, reward)
-        self.reporter.record_report(TrainerReport("Ball", step, 1, False, reward, 1, {}))
+        self.reporter.record_report(TrainerReport("Ball", step, version, False, reward, 1, {}, at=at))
 
 
 def test_the_steps_since_the_last_summary_are_in_a_last_one_at_the_step_that_was_reached():
@@ -137,10 +138,30 @@ def test_rates_and_waits_of_a_queue_are_those_by_its_hosts_clock_however_its_rep
     assert flow(*seconds, counts(3.0), counts(4.0, 7)) == (7.0, 0.0, 0.0)  # another actor, on another machine
 
 
-def test_the_speed_of_a_behaviour_is_right_although_main_was_held():
-    run = Run(max_steps=10**6)
-    for now, steps in ((1.0, [10]), (17.0, [20, 90, 170]), (18.0, [180])):
-        run.now = now
-        for step in steps:
-            run.reach(step, 1.0)
-    assert run.reporter.snapshot().behaviors[0].steps_per_s == 10.0
+def test_the_speed_of_a_behaviour_is_that_of_whole_updates_by_its_trainers_clock():
+    """An update of 8 s behind 2 s of collecting: 100 steps in 10 s, at whatever times main hears of them."""
+    run, seen = Run(max_steps=10**6), []
+    for number in range(4):
+        for version, at, steps in ((number, 1.0, 50), (number, 2.0, 100), (number + 1, 10.0, 100)):
+            run.now += 1e-3 if number % 2 else 30.0
+            run.reach(100 * number + steps, 1.0, version, 500.0 + 10 * number + at)
+            seen.append(run.reporter.snapshot().behaviors[0].steps_per_s)
+    assert seen[:2] == [0.0, 50.0], "before the first update: of what there is"
+    assert seen[2] == 50 / 9, "the first report's steps began at an unknown time"
+    assert seen[5:] == [10.0] * 7
+
+
+def test_the_rates_of_stages_times_their_hosts_times_are_the_steps_that_they_counted():
+    """Two actors whose reports reach main in bursts: 600 and 300 steps in 60 s each by their clocks."""
+    run, total = Run(max_steps=10**6), 0.0
+    for second in range(60):
+        for actor, steps in (("actor-0", 10), ("actor-1", 5)):
+            counted = {
+                PIPELINE: {"Steps/actor": {"how": "sum", "count": 1, "sum": steps, "mean": 0, "m2": 0, "last": 0}}
+            }
+            run.reporter.add_statistics(counted, [], actor, 1.0)
+        if second % 10 == 9:
+            run.now += 1e-3
+            run.reach(100 * (second // 10 + 1), 1.0)
+            total += 10 * run.writer.newest["Steps per Second/actor"].value
+    assert total == 900.0

@@ -1,0 +1,171 @@
+"""What holds a run up, in words: read from the shares of `time_shares`, by the live page, the terminal and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.pipeline.reporting.time_shares import (
+    ACTORS,
+    BUSY,
+    DURATION,
+    ENVIRONMENT,
+    INFERENCE,
+    POLICIES,
+    PUBLISHER,
+    RECORDER,
+    TRAINER,
+    WAIT,
+)
+
+LEAST_BUSY = 0.5
+"""Share of the time that a part has to work to hold others up."""
+MARGIN = 0.15
+"""By how much more it has to work than any other part: less is a balance."""
+OF_LEARNERS = "learner-"
+"""Names of learners' hosts begin with it (`headrace.pipeline.common.graph.learner_name`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """What holds a run up, or that nothing does by itself."""
+
+    text: str
+    """A few sentences, with the number behind each claim."""
+    host: str = ""
+    """Name of the host, `actors` for all of them; empty if nothing holds the run up by itself."""
+    stage: str = ""
+    busy: float = 0.0
+    """Share of the time in which it works."""
+    wait: float = 0.0
+    """Share of the time in which those who wait for it do so."""
+    behavior: str = ""
+    """Whose trajectories or policies it holds up; empty: those of all."""
+
+
+def find_bottleneck(numbers: Mapping[str, float]) -> Bottleneck | None:
+    """Return what holds a run up; None if that is not known (yet).
+
+    Of parts that wait for each other the busiest one sets the pace, so the part that works for most of the time is the
+    cause, if it clearly works more than all others.
+
+    Args:
+        numbers: as `TimeShares.numbers` returns them, or their means over a run.
+    """
+    places = {_place(name): share for name, share in numbers.items() if name.startswith(f"{BUSY}/")}
+    parts = {place: share for place, share in places.items() if place not in _INSIDE}
+    if not parts:
+        return None
+    ranked = sorted(parts, key=lambda place: -parts[place])
+    cause, busy = ranked[0], parts[ranked[0]]
+    second = parts[ranked[1]] if len(ranked) > 1 else 0.0
+    moving = numbers.get(f"{BUSY}/{ACTORS}", 0.0) + sum(
+        share for name, share in numbers.items() if name in (f"{WAIT}/policies", f"{WAIT}/decisions", f"{WAIT}/room")
+    )
+    if max(moving, busy) < LEAST_BUSY:  # it is held, or ends
+        return None
+    if busy < LEAST_BUSY or busy - second < MARGIN:
+        return Bottleneck(_balance(numbers, places))
+    return _describe(cause, busy, numbers, places)
+
+
+Place = tuple[str, str]
+_INSIDE = ((ACTORS, ENVIRONMENT), (ACTORS, POLICIES))
+"""Parts of what actors do."""
+
+
+def _place(name: str) -> Place:
+    """Host and stage of a statistic's name; names of behaviours, and so of learners, may have slashes."""
+    rest = name.partition("/")[2]
+    host, _, stage = rest.rpartition("/") if rest.startswith(OF_LEARNERS) else rest.partition("/")
+    return host, stage
+
+
+def _describe(cause: Place, busy: float, numbers: Mapping[str, float], places: Mapping[Place, float]) -> Bottleneck:
+    host, stage = cause
+    if host == ACTORS:
+        return _actors(stage, busy, numbers, places)
+    behavior = host.removeprefix(OF_LEARNERS) if host.startswith(OF_LEARNERS) else ""
+    if host == INFERENCE:
+        wait = numbers.get(f"{WAIT}/decisions", 0.0)
+    else:
+        policies = numbers.get(f"{WAIT}/policies", 0.0)
+        wait = numbers.get(f"{WAIT}/policy {behavior}", policies) + numbers.get(f"{WAIT}/room", 0.0)
+    text = f"{_percent(busy)} busy; actors wait {_percent(wait)} of the time for it."
+    if stage == TRAINER:
+        text = _learner(behavior, text, numbers, places)
+    else:
+        who = {
+            INFERENCE: "Central inference",
+            PUBLISHER: "Policy publisher",
+            RECORDER: f"Recorder of {behavior}",
+        }.get(stage, f"Stage {stage} in main")
+        text = f"{who}: {text} {_HELP.get(stage, _HELP_STAGE)} would help."
+    return Bottleneck(text, host, stage, busy, min(1.0, wait), behavior)
+
+
+_HELP_STAGE = "A faster stage, or one in the actors,"
+_HELP = {
+    INFERENCE: "A GPU for it, a smaller network or fewer actors",
+    PUBLISHER: "A smaller network or fewer actors",
+    RECORDER: "A faster disk or fewer `record.edges`",
+    "ghost": "Fewer actors",
+}
+"""By stage."""
+
+
+def _learner(behavior: str, text: str, numbers: Mapping[str, float], places: Mapping[Place, float]) -> str:
+    update, collecting = (numbers.get(f"{DURATION}/{what} {behavior}") for what in ("update", "collecting"))
+    if update is not None and collecting is not None:
+        text += f" An update takes {_seconds(update)}, collecting {_seconds(collecting)}."
+    who = f"Learner of {behavior}" if _has_several(places) else "Learner"
+    help_ = "Fewer epochs (SAC: a higher `steps_per_update`), more threads or `learners.replicas`"
+    return f"{who}: {text} {help_} would help."
+
+
+def _actors(stage: str, busy: float, numbers: Mapping[str, float], places: Mapping[Place, float]) -> Bottleneck:
+    stepping, deciding = (places.get(place, 0.0) for place in _INSIDE)
+    rest, more = max(0.0, busy - stepping - deciding), "`pipeline.hosts.actors.replicas`"
+    if stage == RECORDER:
+        what, help_ = f"Recorder: writes for {_percent(busy)} of the actors' time", _HELP[RECORDER]
+    elif stage:
+        what, help_ = f"Stage {stage}: takes {_percent(busy)} of the actors' time", f"A faster stage or more {more}"
+    elif stepping >= max(deciding, rest):
+        step = _seconds(numbers.get(f"{DURATION}/step", 0.0))
+        what = f"Environments: stepping takes {_percent(stepping)} of the actors' time, {step} a step"
+        stage, help_ = ENVIRONMENT, f"More `num_envs` or {more}, with Unity a higher `time_scale`,"
+    elif deciding >= rest:
+        what = f"Policies: deciding takes {_percent(deciding)} of the actors' time, stepping {_percent(stepping)}"
+        stage, help_ = ENVIRONMENT, f"A smaller network, more {more} or `pipeline.inference: central`"
+    else:
+        what = f"Actors: {_percent(busy)} busy, stepping {_percent(stepping)}, deciding {_percent(deciding)}"
+        stage, help_ = "agent_processor", f"More {more}"
+    return Bottleneck(f"{what}; {_learners(places)}. {help_} would help.", ACTORS, stage, busy, 1 - _learning(places))
+
+
+def _learning(places: Mapping[Place, float]) -> float:
+    """The busiest learner's share."""
+    return max((share for (_, stage), share in places.items() if stage == TRAINER), default=0.0)
+
+
+def _learners(places: Mapping[Place, float]) -> str:
+    who = "no learner is more than" if _has_several(places) else "the learner is"
+    return f"{who} {_percent(_learning(places))} busy"
+
+
+def _has_several(places: Mapping[Place, float]) -> bool:
+    """True if there are several learners."""
+    return sum(stage == TRAINER for _, stage in places) > 1
+
+
+def _balance(numbers: Mapping[str, float], places: Mapping[Place, float]) -> str:
+    actors = f"actors are {_percent(numbers.get(f'{BUSY}/{ACTORS}', 0.0))} busy"
+    return f"Nothing holds the run up by itself: {actors}, {_learners(places)}."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(1.0, share):.0f} %"
+
+
+def _seconds(value: float) -> str:
+    return f"{1000 * value:.2g} ms" if value < 0.1 else f"{value:.2g} s"

@@ -1,0 +1,234 @@
+"""Where the time of a run goes: the share of it in which each stage worked or waited, by the clocks of its hosts.
+
+Hosts tell seconds by kind of work (`headrace.stages.activity`) once a second. Shares are of the last ten seconds, or of
+the last two updates of the busiest learner if these took longer: less would show collecting or learning alone. They are
+statistics of the category `Pipeline`; `bottleneck` says in words what they mean.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.stages.activity import (
+    ACTING,
+    ASKING,
+    BLOCKED,
+    LEARNING,
+    PUBLISHING,
+    RECORDING,
+    RESTING,
+    STEPPING,
+    WAITING,
+    WORKING,
+)
+
+WINDOW_S = 10.0
+"""Seconds that shares are of at least, once there are so many."""
+MOST_MARKS = 1200
+"""Reports of a host that are kept: twenty minutes, in which an update may take ten."""
+LATE_S = 2.0
+"""Seconds after which a host that reports once a second is held by what it does: its event loop does not run."""
+MAIN, ACTORS, INFERENCE = "main", "actors", "inference"
+TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
+    "trainer",
+    "environment",
+    "policies",
+    "recorder",
+    "policy_publisher",
+)
+BUSY, WAIT, DURATION = "Busy", "Wait", "Duration"
+"""Kinds of these statistics. What stands behind the slash is a host and a stage, what is waited for, or what lasts."""
+
+Work = Mapping[str, tuple[float, int]]
+"""Seconds and count by kind of work."""
+
+
+@dataclass
+class _Host:
+    """What one host has told, added up; index 0 is its start."""
+
+    role: str
+    behavior: str
+    shares_loop: bool
+    heard_s: float = 0.0
+    spans: list[float] = field(default_factory=lambda: [0.0])
+    updates: list[int] = field(default_factory=lambda: [0])
+    totals: list[dict[str, tuple[float, int]]] = field(default_factory=lambda: [{}])
+
+    def add(self, work: Work, span_s: float) -> None:
+        total = dict(self.totals[-1])
+        for kind, (seconds, count) in work.items():
+            before = total.get(kind, (0.0, 0))
+            total[kind] = before[0] + seconds, before[1] + count
+        self.totals.append(total)
+        self.spans.append(self.spans[-1] + span_s)
+        self.updates.append(total.get(LEARNING, (0.0, 0))[1])
+        if len(self.spans) > MOST_MARKS:
+            for told in (self.spans, self.updates, self.totals):
+                del told[: MOST_MARKS // 2]
+
+    @property
+    def cycle_s(self) -> float:
+        """Seconds of its last two updates and of the collecting for them; 0 before the first one."""
+        if not self.updates[-1]:
+            return 0.0
+        return self.spans[-1] - self.spans[max(0, bisect_right(self.updates, self.updates[-1] - 2) - 1)]
+
+    def over(self, window_s: float, held_s: float = 0.0) -> _Window:
+        """Return what it did in the last seconds; `held_s` is what it has not told yet."""
+        at = max(0, bisect_right(self.spans, self.spans[-1] + held_s - window_s) - 1)
+        before, now = self.totals[at], self.totals[-1]
+        seconds = {kind: total[0] - before.get(kind, (0.0, 0))[0] for kind, total in now.items()}
+        counts = {kind: total[1] - before.get(kind, (0.0, 0))[1] for kind, total in now.items()}
+        span_s = self.spans[-1] - self.spans[at] + held_s
+        if held_s:
+            kind = f"{WORKING}/{TRAINER}" if self.role == "learner" else STEPPING
+            seconds[kind] = seconds.get(kind, 0.0) + held_s
+        return _Window(span_s, seconds, counts)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What a host did in some seconds."""
+
+    span_s: float
+    seconds: Mapping[str, float]
+    counts: Mapping[str, int]
+
+    def share(self, kind: str) -> float:
+        return self.seconds.get(kind, 0.0) / self.span_s if self.span_s > 0 else 0.0
+
+    def busy(self, stage: str) -> float:
+        """Share of the time in which a stage worked, and did not wait for room."""
+        return max(0.0, self.share(f"{WORKING}/{stage}") - self.share(f"{BLOCKED}/{stage}"))
+
+    def stages(self) -> list[str]:
+        return [kind.partition("/")[2] for kind in self.seconds if kind.startswith(f"{WORKING}/")]
+
+
+class TimeShares:
+    """Gathers what hosts tell.
+
+    Args:
+        clock: seconds, in main.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._hosts: dict[str, _Host] = {}
+
+    def add(
+        self, name: str, work: Work, span_s: float, role: str = MAIN, behavior: str = "", shares_loop: bool = True
+    ) -> None:
+        """Add what a host has done.
+
+        Args:
+            name: the host's.
+            work: by kind, as `Timings.drain` returns it.
+            span_s: seconds in which it was done, by the host's clock.
+            role: the host's.
+            behavior: whose learner it is.
+            shares_loop: true if others run in its event loop.
+        """
+        host = self._hosts.setdefault(name, _Host(role, behavior, shares_loop))
+        host.add(work, span_s)
+        host.heard_s = self._clock()
+
+    def ended(self, name: str) -> None:
+        """A host has nothing left to do."""
+        self._hosts.pop(name, None)
+
+    def numbers(self) -> dict[str, float]:
+        """Return the statistics by name; none before a learner has learned, unless a stage after the actors is full."""
+        learners = [host for host in self._hosts.values() if host.role == "learner"]
+        spans = [host.cycle_s for host in learners if host.cycle_s]
+        busiest = max(
+            (each for each in learners if each.cycle_s),
+            key=lambda each: each.over(max(each.cycle_s, WINDOW_S)).busy(TRAINER),
+            default=None,
+        )
+        window_s = max(WINDOW_S, busiest.cycle_s if busiest is not None else 0.0)
+        found = self._of_actors(window_s)
+        if not spans and found.get(f"{WAIT}/room", 0.0) < 0.5:
+            return {}
+        for name, host in self._hosts.items():
+            window = host.over(window_s, self._held_s(host))
+            match host.role:
+                case "learner":
+                    found |= _of_learner(name, window)
+                    if host.cycle_s:
+                        found |= _durations(host.behavior, host.over(host.cycle_s), found.get(f"{WAIT}/policies", 0.0))
+                case "main":
+                    found |= _of_main(window, [learner.behavior for learner in learners])
+                case "inference":
+                    found[f"{BUSY}/{INFERENCE}/{INFERENCE}"] = window.share(ACTING)
+        return found
+
+    def _of_actors(self, window_s: float) -> dict[str, float]:
+        """The actors' statistics, on average over them."""
+        actors = [host for host in self._hosts.values() if host.role == "actor"]
+        found: dict[str, float] = {}
+        for host in actors:
+            for name, value in _of_actor(host.over(window_s, self._held_s(host)), host.shares_loop).items():
+                found[name] = found.get(name, 0.0) + value / len(actors)
+        return found
+
+    def _held_s(self, host: _Host) -> float:
+        """Seconds for which a host's event loop has been held: it waits for nothing, or it would have reported."""
+        late = self._clock() - host.heard_s
+        main = self._hosts.get(MAIN)
+        if host.shares_loop or late < LATE_S or main is None or self._clock() - main.heard_s >= LATE_S:
+            return 0.0
+        return late
+
+
+def _of_actor(window: _Window, shares_loop: bool) -> dict[str, float]:
+    stepping, acting, recording = (window.share(kind) for kind in (STEPPING, ACTING, RECORDING))
+    blocked = max(0.0, window.share(f"{BLOCKED}/actor") - recording)
+    stages = {stage: window.busy(stage) for stage in window.stages() if stage != "actor"}
+    away = sum(window.share(kind) for kind in (RESTING, ASKING, f"{BLOCKED}/actor")) + sum(stages.values())
+    whole = window.share(f"{WORKING}/actor") - away
+    busy = stepping + acting if shares_loop else max(whole, stepping + acting)  # others run in main's loop meanwhile
+    found = {
+        f"{BUSY}/{ACTORS}": busy,
+        f"{BUSY}/{ACTORS}/{ENVIRONMENT}": stepping,
+        f"{BUSY}/{ACTORS}/{POLICIES}": acting,
+        **{f"{BUSY}/{ACTORS}/{stage}": share for stage, share in stages.items()},
+        f"{WAIT}/policies": window.share(WAITING),
+        f"{WAIT}/decisions": window.share(ASKING),
+        f"{WAIT}/room": blocked,
+        f"{DURATION}/step": window.seconds.get(STEPPING, 0.0) / max(1, window.counts.get(STEPPING, 0)),
+    }
+    if recording:
+        found[f"{BUSY}/{ACTORS}/{RECORDER}"] = recording
+    names = [kind.partition("/")[2] for kind in window.seconds if kind.startswith(f"{WAITING}/")]
+    return found | {f"{WAIT}/policy {name}": window.share(f"{WAITING}/{name}") for name in names}
+
+
+def _of_main(window: _Window, behaviors: Sequence[str]) -> dict[str, float]:
+    """Each behaviour has stages of its own in main, by its name behind theirs; they share one event loop."""
+    found = {f"{BUSY}/{MAIN}/{PUBLISHER}": window.share(PUBLISHING)}
+    for stage in window.stages():
+        short = next((stage.removesuffix(f"-{name}") for name in behaviors if stage.endswith(f"-{name}")), stage)
+        name = f"{BUSY}/{MAIN}/{short}"
+        found[name] = min(1.0, found.get(name, 0.0) + window.busy(stage))
+    return found
+
+
+def _of_learner(name: str, window: _Window) -> dict[str, float]:
+    found = {f"{BUSY}/{name}/{TRAINER}": window.busy(TRAINER)}
+    if recording := window.share(RECORDING):
+        found[f"{BUSY}/{name}/{RECORDER}"] = recording
+    return found
+
+
+def _durations(behavior: str, whole: _Window, wait: float) -> dict[str, float]:
+    """Seconds of an update, and of those in which actors do not wait for it, from whole updates."""
+    updates = max(1, whole.counts.get(LEARNING, 0))
+    return {
+        f"{DURATION}/update {behavior}": whole.seconds.get(LEARNING, 0.0) / updates,
+        f"{DURATION}/collecting {behavior}": max(0.0, 1.0 - wait) * whole.span_s / updates,
+    }
