@@ -81,6 +81,15 @@ class Hyperparameters(Settings):
         return ()
 
 
+def shared_grad_norm_field() -> Any:
+    """Return the field of a trainer's `shared_grad_norm`."""
+    return Field(
+        False,
+        description="`max_grad_norm` is of the gradients of actor and critic together, as in most implementations, not "
+        "of each. Not in ML-Agents.",
+    )
+
+
 def reward_normalization_field() -> Any:
     """Return the field of a trainer's `reward_normalization`."""
     return Field(
@@ -112,6 +121,7 @@ class OnPolicyHyperparameters(Hyperparameters):
         description="Gradients are scaled down to this norm, the actor's and the critic's apart unless they share "
         "a body; null: never. Not in ML-Agents.",
     )
+    shared_grad_norm: Flag = shared_grad_norm_field()
     target_kl: Float | None = Field(
         None,
         gt=0,
@@ -133,6 +143,9 @@ class OnPolicyHyperparameters(Hyperparameters):
         0.5, ge=0, description="Weight of the value loss (c₁ of the paper's eq. 9). Not in ML-Agents (which has this)."
     )
     reward_normalization: Flag = reward_normalization_field()
+    normalize_advantage: Flag = Field(
+        True, description="Advantages are normalised, over the whole buffer. Not in ML-Agents (which does)."
+    )
 
     @property
     def rows_per_update(self) -> int:
@@ -149,12 +162,14 @@ class OnPolicyHyperparameters(Hyperparameters):
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find a minibatch that is larger than the buffer."""
+        """Find a minibatch that is larger than the buffer, and a key without effect."""
         if self.buffer_size < self.batch_size:
             message = (
                 f"{self.buffer_size} is smaller than batch_size ({self.batch_size}): a minibatch is the whole buffer"
             )
             yield Finding(("hyperparameters", "buffer_size"), message)
+        if self.shared_grad_norm and self.max_grad_norm is None:
+            yield Finding(("hyperparameters", "shared_grad_norm"), "has no effect without max_grad_norm")
 
     def _derive(self) -> None:
         for name in ("beta_schedule", "epsilon_schedule"):

@@ -15,6 +15,7 @@ from headrace.config.hyperparameters import (
     Schedule,
     reward_normalization_field,
     schedule_field,
+    shared_grad_norm_field,
 )
 
 
@@ -44,6 +45,7 @@ class ImpalaHyperparameters(Hyperparameters):
         description="Gradients are scaled down to this norm, the actor's and the critic's apart unless they share "
         "a body; null: never.",
     )
+    shared_grad_norm: Flag = shared_grad_norm_field()
     loss_reduction: Literal["sum", "mean"] = Field(
         "sum", description="Losses are summed over the steps of a batch, or averaged."
     )

@@ -143,11 +143,11 @@ class NetworkSettings(Settings):
         description="Units of the critic's hidden layers, as `hidden_units` (a number is that of each of "
         "`num_layers`), where they differ. Not in ML-Agents.",
     )
-    initial_weights: Literal["default", "orthogonal"] = Field(
+    initial_weights: Literal["default", "orthogonal", "torch"] = Field(
         "default",
         description="`orthogonal`: those of Stable-Baselines3's PPO, with gains of √2 for encoders and hidden layers, "
-        "0.01 for actions and 1 for values; not with SAC. `default`: ML-Agents', and torch's with SAC. Not in "
-        "ML-Agents.",
+        "0.01 for actions and 1 for values; `torch`: torch's own, uniform within ±1/√inputs; neither with SAC. "
+        "`default`: ML-Agents', and torch's with SAC. Not in ML-Agents.",
     )
     initial_log_std: Float = Field(
         0.0,

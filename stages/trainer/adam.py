@@ -184,9 +184,11 @@ class GradientParts:
     Args:
         gradients: [n]
         parts: [k, n] 1 for the elements of the part, 0 for others; each element is in one part.
+        together: whether the norm of all parts is limited, instead: they are then one part.
     """
 
-    def __init__(self, gradients: Tensor, parts: Tensor) -> None:
+    def __init__(self, gradients: Tensor, parts: Tensor, together: bool = False) -> None:
+        parts = torch.ones_like(parts[:1]) if together else parts
         self._gradients, self._parts = gradients, parts
         # Of small networks the calls are what it costs, and of large ones that a product with the parts reads them all.
         self._runs: list[list[NDArray[Any]]] | None = None

@@ -136,6 +136,10 @@ WARNINGS = [
         "trainer_type: poca, reward_signals: {extrinsic: {}, curiosity: {}}",
         "reward_signals.curiosity: rewards each agent for itself, while poca's critic judges its whole group",
     ),
+    (
+        "hyperparameters: {shared_grad_norm: true}",
+        "hyperparameters.shared_grad_norm: has no effect without max_grad_norm",
+    ),
     ("max_steps: 10239", "hyperparameters.buffer_size: 10240 steps are more than max_steps (10239): training ends"),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, max_steps: 4095",

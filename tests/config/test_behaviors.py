@@ -55,6 +55,8 @@ OURS: dict[str, Any] = {
         "decoupled": True,
         "value_coefficient": 0.5,
         "reward_normalization": False,
+        "shared_grad_norm": False,
+        "normalize_advantage": True,
     },
     "network_settings": {
         "network": None,

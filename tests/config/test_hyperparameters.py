@@ -66,6 +66,8 @@ POCA_OF_OURS = {
     "decoupled": True,
     "value_coefficient": 0.5,
     "reward_normalization": False,
+    "shared_grad_norm": False,
+    "normalize_advantage": True,
 }
 
 

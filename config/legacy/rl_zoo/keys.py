@@ -93,7 +93,7 @@ def _log_std(value: Any) -> Any:
 
 
 def _weights(value: Any) -> Any:
-    return {True: "orthogonal", False: "default"}.get(value, value) if isinstance(value, bool) else value
+    return {True: "orthogonal", False: "torch"}.get(value, value) if isinstance(value, bool) else value
 
 
 def _entropy(value: Any) -> Any:
@@ -101,6 +101,10 @@ def _entropy(value: Any) -> Any:
     if is_number(value) and value == 0:
         raise ValueError("the coefficient is above 0")
     return "auto" if isinstance(value, str) and value.partition("_")[0] == "auto" else "fixed"
+
+
+def _unless_true(value: Any) -> Any:
+    return None if value is True else value
 
 
 def _unless_auto(value: Any) -> Any:
@@ -132,11 +136,13 @@ PPO: Mapping[str, Key] = {
     "gae_lambda": Key("hyperparameters.lambd", 0.95),
     "clip_range": Key("hyperparameters.epsilon", 0.2, falls=True),
     "ent_coef": Key("hyperparameters.beta", 0.0, falls=True),
-    "max_grad_norm": Key("hyperparameters.max_grad_norm", 0.5, note="there of actor and critic together"),
+    "max_grad_norm": Key(
+        "hyperparameters.max_grad_norm", 0.5, also=("hyperparameters.shared_grad_norm", lambda _: True)
+    ),
     "target_kl": Key("hyperparameters.target_kl", note="there looked at after each minibatch"),
     "vf_coef": Key("hyperparameters.value_coefficient", 0.5),
     "clip_range_vf": Key(None, why="values are not clipped"),
-    "normalize_advantage": Key(None, True, why="advantages are always normalised"),
+    "normalize_advantage": Key("hyperparameters.normalize_advantage", True, write=_unless_true),
     "rollout_buffer_class": Key(None, why="the rollout buffer is ours"),
     "rollout_buffer_kwargs": Key(None, why="the rollout buffer is ours"),
 }

@@ -27,7 +27,7 @@ from headrace.stages.policy.design import (
 )
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import seeded, write_named
-from headrace.stages.policy.network.layers import ACTION_GAIN, draw_orthogonal, linear
+from headrace.stages.policy.network.layers import ACTION_GAIN, draw_weights, linear
 from headrace.stages.policy.network.transfers import Inputs, host_copies
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
@@ -49,9 +49,8 @@ class ActorNetwork(nn.Module):
         self.body = NetworkBody(design)
         self.action = linear(self.body.encoding_size, design.head_size)
         gaussian = actions.continuous_size * (2 if design.squashed else 1)
-        if design.settings.initial_weights == "orthogonal":
-            draw_orthogonal(self.action, ACTION_GAIN)
-        else:
+        draw_weights(self.action, design.settings.initial_weights, ACTION_GAIN)
+        if design.settings.initial_weights == "default":
             with torch.no_grad():
                 self.action.weight[:gaussian] *= MU_GAIN
                 self.action.weight[gaussian:] *= LOGITS_GAIN

@@ -24,7 +24,7 @@ from headrace.stages.policy.network.layers import (
     ACTION_GAIN,
     HIDDEN_GAIN,
     VALUE_GAIN,
-    draw_orthogonal,
+    draw_weights,
     write_tanh,
 )
 from headrace.stages.policy.network.products import HiddenProducts
@@ -185,34 +185,38 @@ def _initial_parameters(
     """Draw initial weights as ML-Agents does.
 
     Bodies: normal with std 1/sqrt(fan_in) (He's initialisation with the gain of a linear layer); the heads of
-    continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases 0. Or orthogonal weights, if
-    the settings say so.
+    continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases 0. Or orthogonal weights, or
+    torch's, if the settings say so.
     """
     parameters: dict[str, NDArray[np.float32]] = {}
     settings, actions = design.settings, design.spec.actions
-    width, orthogonal = ObservationLayout(design.spec).vector_size, settings.initial_weights == "orthogonal"
+    width, how = ObservationLayout(design.spec).vector_size, settings.initial_weights
 
     def drawn(shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
-        return orthogonal_weights(random, shape, gain) if orthogonal else _kaiming(random, shape)
+        if how == "torch":
+            return _uniform(random, shape, 1.0 / sqrt(shape[-2]))
+        return orthogonal_weights(random, shape, gain) if how == "orthogonal" else _kaiming(random, shape)
+
+    def bias(shape: tuple[int, ...]) -> NDArray[np.float32]:
+        return _uniform(random, shape, 1.0 / sqrt(width)) if how == "torch" else np.zeros(shape, np.float32)
 
     for layer, units in enumerate(settings.widths):
         parameters[f"body.{layer}.weight"] = drawn((towers, width, units), HIDDEN_GAIN)
-        parameters[f"body.{layer}.bias"] = np.zeros((towers, 1, units), np.float32)
+        parameters[f"body.{layer}.bias"] = bias((towers, 1, units))
         width = units
     continuous, choices = actions.continuous_size, actions.mask_size
     heads = drawn((width, continuous + choices), ACTION_GAIN)
-    if not orthogonal:
+    if how == "default":
         heads[:, :continuous] *= MU_GAIN
         heads[:, continuous:] *= LOGITS_GAIN
     parameters["action.weight"] = heads
-    parameters["action.bias"] = np.zeros(continuous + choices, np.float32)
+    parameters["action.bias"] = bias((continuous + choices,))
     # Each signal's head is a layer of its own with one output.
-    if orthogonal:
-        parameters["value.weight"] = orthogonal_weights(random, (signals, width, 1), VALUE_GAIN)[:, :, 0].T.copy()
+    if how == "default":
+        parameters["value.weight"] = _uniform(random, (width, signals), sqrt(6.0 / (width + 1)))
     else:
-        bound = sqrt(6.0 / (width + 1))
-        parameters["value.weight"] = random.uniform(-bound, bound, (width, signals)).astype(np.float32)
-    parameters["value.bias"] = np.zeros(signals, np.float32)
+        parameters["value.weight"] = drawn((signals, width, 1), VALUE_GAIN)[:, :, 0].T.copy()
+    parameters["value.bias"] = bias((signals,))
     if continuous:
         parameters["log_sigma"] = np.full(continuous, settings.initial_log_std, np.float32)
     return parameters
@@ -223,8 +227,13 @@ def _kaiming(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.
     return random.standard_normal(shape, np.float32) / np.float32(sqrt(shape[-2]))
 
 
+def _uniform(random: np.random.Generator, shape: tuple[int, ...], bound: float) -> NDArray[np.float32]:
+    """Numbers drawn uniformly within ± a bound."""
+    return random.uniform(-bound, bound, shape).astype(np.float32)
+
+
 def orthogonal_weights(random: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
-    """Draw orthogonal weights [..., fan_in, fan_out] times a gain; see `layers.draw_orthogonal`."""
+    """Draw orthogonal weights [..., fan_in, fan_out] times a gain; see `layers.draw_weights`."""
     *stack, inputs, outputs = shape
     return orthogonalised(random.standard_normal((*stack, outputs, inputs), np.float32), gain).swapaxes(-1, -2)
 
@@ -321,8 +330,7 @@ class _ActorAndCritic(WithActor):
         self.critic: NetworkBody | None = None if shared_critic else NetworkBody(design.of_critic)
         width = (self.critic or self.actor.body).encoding_size
         self.value = value_heads(width, signals)
-        if design.settings.initial_weights == "orthogonal":
-            draw_orthogonal(self.value, VALUE_GAIN)
+        draw_weights(self.value, design.settings.initial_weights, VALUE_GAIN)
 
 
 def value_heads(width: int, signals: int) -> nn.Linear:

@@ -18,7 +18,7 @@ from headrace.queues.specs import ObservationSpec
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.custom import CustomNetwork
-from headrace.stages.policy.network.layers import ACTIVATIONS, draw_orthogonal, hidden_linear, layer_norm, linear
+from headrace.stages.policy.network.layers import ACTIVATIONS, draw_weights, hidden_linear, layer_norm, linear
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.policy.observations import ObservationLayout
 
@@ -220,9 +220,8 @@ class NetworkBody(nn.Module):
             layers += [hidden_linear(width, units, design.products), activation()]
             width = units
         self.layers = nn.Sequential(*layers)
-        if settings.initial_weights == "orthogonal":
-            for part in (self.layers, self.encoders) if settings.network is None else (self.layers,):
-                draw_orthogonal(part)
+        for part in (self.layers, self.encoders) if settings.network is None else (self.layers,):
+            draw_weights(part, settings.initial_weights)
         self.hyper: HyperLayer | None = None
         if goals:
             self.hyper, width = HyperLayer(width, settings.widths[-1], goals), settings.widths[-1]

@@ -45,14 +45,17 @@ HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = sqrt(2.0), 0.01, 1.0
 """Of orthogonal weights, as of Stable-Baselines3's `ActorCriticPolicy`."""
 
 
-def draw_orthogonal(module: nn.Module, gain: float = HIDDEN_GAIN) -> None:
-    """Draw the weights of linear layers and convolutions anew: orthogonal ones times the gain; their biases are 0.
+def draw_weights(module: nn.Module, how: str, gain: float = HIDDEN_GAIN) -> None:
+    """Draw the weights of linear layers and convolutions anew, as `initial_weights` says; `default` leaves them.
 
-    Saxe, McClelland and Ganguli (2014), "Exact solutions to the nonlinear dynamics of learning in deep linear neural
-    networks".
+    `torch` draws as torch does, `orthogonal` orthogonal matrices times the gain, and biases of 0: Saxe, McClelland and
+    Ganguli (2014), "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks".
     """
-    for layer in module.modules():
+    for layer in module.modules() if how != "default" else ():
         if isinstance(layer, nn.Linear | nn.Conv2d):
+            if how == "torch":
+                layer.reset_parameters()
+                continue
             nn.init.orthogonal_(layer.weight, gain)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)

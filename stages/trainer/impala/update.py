@@ -83,7 +83,7 @@ class ImpalaUpdate(NetworkUpdate):
         self._limits = Limits(h.rho_bar, h.c_bar, h.lambd)
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
-        self._parts = GradientParts(network.gradients, network.parts)
+        self._parts = GradientParts(network.gradients, network.parts, hyperparameters.shared_grad_norm)
         self._of_critic = 1.0 - network.acting
 
     def heads(self, inputs: Inputs) -> Tensor:

@@ -125,7 +125,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         self._behavior = spec.name
         self._parts = None
         if hyperparameters.max_grad_norm is not None:
-            self._parts = GradientParts(network.gradients, network.parts)
+            self._parts = GradientParts(network.gradients, network.parts, hyperparameters.shared_grad_norm)
         self.find_gradients: Gradients[[AnyMinibatch, Coefficients, Tensor], Tensor] = self.by_autograd
         self.advance: Gradients[[AnyMinibatch, Coefficients, Tensor], tuple[Tensor, Tensor | None]] = self.step
         self.ratios: Tensor | None = None
@@ -223,7 +223,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         h, norms = self.settings, None
         self.replicas.add_up(self.network.gradients)
         if self._parts is not None and h.max_grad_norm is not None:
-            # Apart, as the value loss would take most of a norm that actor and critic share.
+            # Apart by default, as the value loss would take most of a norm that actor and critic share.
             norms = self._parts.clip(h.max_grad_norm)
         self.adam.step(learning_rate)
         return norms

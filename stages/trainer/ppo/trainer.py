@@ -166,7 +166,8 @@ def make_rollout(
         recorded = actor_memories(buffer, context.device)
         return SequenceRollout(inputs, targets, choices, cuts, recorded, critic_memories)
 
-    unweighted = normalized(per_signal.mean(axis=1))[:, None]
+    mean = per_signal.mean(axis=1)
+    unweighted = (normalized(mean) if h.normalize_advantage else mean)[:, None]
     if not h.decoupled:
         return rollout_with(log_probs, unweighted)
     if heads is not None and cuts is None:

@@ -47,7 +47,7 @@ Swimmer-v4:
   n_envs: 1
   normalize: "{'norm_obs': True, 'norm_reward': True}"
   vf_coef: 0.2
-  normalize_advantage: false
+  clip_range_vf: 0.2
   use_sde: True
   sde_sample_freq: 4
   batch_size: 256
@@ -161,7 +161,7 @@ def test_actor_and_critic_may_have_other_layers_and_the_first_weights_are_those_
     made, config = converted(entry(policy_kwargs=kwargs), "Own-v0")
     network = config.behaviors["Own"].network_settings
     assert (made.left_out, network.hidden_units, network.critic_hidden_units) == ((), (64,), (32, 16))
-    assert (network.initial_weights, network.activation) == ("default", "gelu")
+    assert (network.initial_weights, network.activation) == ("torch", "gelu")
 
 
 def test_an_action_between_bounds_of_one_begins_with_their_deviation(converted):
@@ -208,7 +208,7 @@ def test_sac_has_their_target_entropy_and_scaled_rewards(converted):
 
 def test_each_key_without_a_place_is_named_with_its_line_and_in_the_file(converted):
     made, config = converted(PPO, "Swimmer-v4")
-    named = ["use_sde", "sde_sample_freq", "normalize_advantage"]
+    named = ["use_sde", "sde_sample_freq", "clip_range_vf"]
     assert [each.split(":")[0] for each in made.left_out] == named
     assert all(f"#   {each}" in made.text for each in made.left_out)
     assert [warning.rsplit("ppo.yml:", 1)[1].split(":")[0] for warning in made.warnings] == ["36", "37", "38"]
@@ -272,7 +272,6 @@ def test_wrappers_and_frames(converted):
         ("vec_env_wrapper", "my.own.Wrapper"),
         ("callback", "[my.own.Callback: {every: 3}]"),
         ("policy", "my.own.Policy"),
-        ("normalize_advantage", "false"),
         ("clip_range_vf", "0.2"),
         ("policy_kwargs", '"dict(net_arch=dict(pi=[], vf=[32]))"'),
         ("policy_kwargs", '"dict(optimizer_class=RMSpropTFLike)"'),

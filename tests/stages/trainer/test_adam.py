@@ -71,6 +71,14 @@ def test_all_gradients_may_be_one_part():
     torch.testing.assert_close(gradients, torch.tensor([0.6, 0.0, 0.8]))
 
 
+def test_parts_may_have_one_limit_together():
+    gradients = torch.tensor([3.0, 1.0, 4.0, 2.0])
+    parts = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
+    norms = GradientParts(gradients, parts, together=True).clip(1.0)
+    torch.testing.assert_close(norms, torch.tensor([30.0**0.5]))
+    torch.testing.assert_close(gradients, torch.tensor([3.0, 1.0, 4.0, 2.0]) / 30.0**0.5, rtol=1e-5, atol=0)
+
+
 def test_a_norm_that_is_not_a_number_stays_one():
     gradients = torch.tensor([3.0, torch.nan, 4.0, torch.inf])
     norms = GradientParts(gradients, torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]])).clip(1.0)

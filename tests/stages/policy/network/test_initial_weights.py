@@ -62,6 +62,23 @@ def test_so_have_networks_over_images():
 
 
 @pytest.mark.parametrize("observation", [VECTOR, IMAGE], ids=["vector", "image"])
+def test_torchs_own_weights_and_biases_fill_the_range_that_the_inputs_give(observation):
+    network = network_of(observation, hidden_units=64, initial_weights="torch")
+    weights = network.state_dict()
+    inputs = {}
+    for name, weight in weights.items():
+        if name.endswith("weight"):
+            stacked = isinstance(network, ActorCritic)
+            inputs[name.removesuffix("weight")] = weight.shape[-2] if stacked else weight[0].size
+    for name, weight in weights.items():
+        if "log_sigma" not in name:
+            bound = inputs[name.rpartition(".")[0] + "."] ** -0.5
+            found = np.abs(np.asarray(weight)).max()
+            assert found <= bound, name
+            assert found > 0.9 * bound or weight.size < 10, name
+
+
+@pytest.mark.parametrize("observation", [VECTOR, IMAGE], ids=["vector", "image"])
 def test_continuous_actions_begin_with_the_deviation_that_is_asked_for(observation):
     np.testing.assert_allclose(network_of(observation, initial_log_std=-2.0).log_sigma.detach(), [-2.0, -2.0])
     np.testing.assert_array_equal(network_of(observation).log_sigma.detach(), [0.0, 0.0])

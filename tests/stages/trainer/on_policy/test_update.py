@@ -78,6 +78,17 @@ def test_the_gradient_norms_of_actor_and_critic_are_limited_apart_or_over_all_wh
         assert (part * limited[1].gradients).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
+def test_actor_and_critic_may_have_one_limit_as_torch_has_it():
+    rows = rollout(*columns(8, 1))
+    (free, whole), (limited, network) = make(), make(max_grad_norm=0.01, shared_grad_norm=True)
+    for update in (free, limited):
+        update.run(rows, Coefficients(1e-3, 0.0, epsilon=0.2), np.random.default_rng(0), 0)
+    expected = torch.nn.Parameter(torch.zeros_like(whole.gradients))
+    expected.grad = whole.gradients.clone()
+    torch.nn.utils.clip_grad_norm_([expected], 0.01)
+    torch.testing.assert_close(network.gradients, expected.grad, rtol=1e-5, atol=1e-9)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_norm_of_the_gradient_is_told_as_it_was_before_the_limit(shared):
     rows = rollout(*columns(8, 1))
