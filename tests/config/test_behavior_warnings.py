@@ -137,7 +137,7 @@ WARNINGS = [
         "reward_signals.curiosity: rewards each agent for itself, while poca's critic judges its whole group",
     ),
     (
-        "hyperparameters: {shared_grad_norm: true}",
+        "trainer_type: ppo, hyperparameters: {shared_grad_norm: true}",
         "hyperparameters.shared_grad_norm: has no effect without max_grad_norm",
     ),
     ("max_steps: 10239", "hyperparameters.buffer_size: 10240 steps are more than max_steps (10239): training ends"),
