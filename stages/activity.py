@@ -170,14 +170,18 @@ BLOCKED = "blocked"
 
 
 class Timings:
-    """Adds up times since they were last drained, by the clock of this process."""
+    """Adds up times since they were last drained.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds, in this process; None: `time.perf_counter`.
+    """
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._seconds: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._lasting: dict[str, float] = {}
         """What lasts, and from when on it was not counted yet."""
-        self._clock = time.perf_counter
+        self._clock = clock or time.perf_counter
         self._drained = self._clock()
 
     def add(self, name: str, seconds: float) -> None:

@@ -55,6 +55,8 @@ class Trained:
     updates: int
     """It is done when it has this many updates' worth of steps."""
     uses_all: bool = True
+    learning_s: float = 0.0
+    """How much longer its updates take than the scenario's."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,16 @@ class Scenario:
     max_policy_lag: int | str = 1
     learning_s: float = 0.0
     """How long an update takes."""
+    stepping_s: float = STEP_S
+    """How long a step of the environments takes."""
+    slow_stage_s: float = 0.0
+    """How long a custom stage in main takes for a batch; 0: there is none."""
+    recording_s: float = 0.0
+    """How long the recorder at the trainer's inlet takes for a batch; 0: there is none."""
+    deciding_s: float = 0.0
+    """How long one host that decides for all actors takes for a decision; 0: actors decide themselves."""
+    publishing_s: float = 0.0
+    """How long a policy takes to publish."""
     num_envs: int = 1
     game_length: int = 0
     self_play: SelfPlaySettings | None = None
@@ -107,7 +119,10 @@ class Scenario:
             stages.append(
                 {"use": f"{__name__}:Meddler", "name": "judged", "with": {"how_often": self.meddling}, **after}
             )
+        if self.slow_stage_s:
+            stages.append({"use": f"{__name__}:Slow", "name": "slow", "host": "main"})
         size = 4 * self.replicas * self.min_rows
+        central = {"inference": {"kind": KIND}} if self.deciding_s else {}
         kind = APART if self.apart or self.max_policy_lag == "auto" else KIND
         behaviors = {
             each.name: {
@@ -131,11 +146,17 @@ class Scenario:
                     "restarts_rate_limit_n": -1,
                 },
                 "torch_settings": {"device": "cpu"},
+                "record": {"edges": ["trainer"]} if self.recording_s else None,
                 "behaviors": behaviors,
                 "pipeline": {
                     "deterministic": self.deterministic,
+                    "inference": "central" if self.deciding_s else "actor",
                     "max_policy_lag": self.max_policy_lag,
-                    "hosts": {"actors": {"kind": kind, "replicas": self.replicas}, "learners": {"kind": kind}},
+                    "hosts": {
+                        "actors": {"kind": kind, "replicas": self.replicas},
+                        "learners": {"kind": kind},
+                        **central,
+                    },
                     "queues": {"trajectories": {"maxlen": self.bound}},
                     "stages": stages,
                 },
@@ -225,7 +246,8 @@ class Flow:
         if plan.role != "actor":
             return build_host(plan, control, edges)
         run = self.actors[plan.source] = ActorRun(plan.replica, plan.source)
-        return ActorHost(plan, control, edges, lambda spec: Watched(spec, run))
+        decides = None if self.scenario.deciding_s else lambda spec: Watched(spec, run)
+        return ActorHost(plan, control, edges, decides)
 
     def _sent(self, message: Any) -> None:
         if isinstance(message, Assignment):
@@ -279,7 +301,7 @@ def make_group(request: EnvironmentRequest) -> CountingGroup:
         if (request.replica, run.counters.tick) in scenario.hangs_at:
             flow.hung.set()
             return 10 * PATIENCE_S
-        return STEP_S + delay_s()
+        return scenario.stepping_s + delay_s()
 
     breaks_at = {tick for tick in scenario.breaks_at if tick > run.counters.tick}
     group = CountingGroup(
@@ -301,10 +323,25 @@ class CountingTrainer(RememberingTrainer):
 
     def learn(self) -> int:
         Flow.current.learned.set()
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualTimeLoop)
-        loop.pass_time(Flow.current.scenario.learning_s)
+        scenario = Flow.current.scenario
+        own_s = sum(each.learning_s for each in scenario.trained if each.name == self._behavior)
+        pass_time(scenario.learning_s + own_s)
         return super().learn()
+
+
+def pass_time(seconds: float) -> None:
+    """Hold the event loop."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.pass_time(seconds)
+
+
+class Slow(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Takes its time for each batch."""
+
+    async def process(self, item: TrajectoryBatch) -> AsyncIterator[TrajectoryBatch]:
+        await asyncio.sleep(Flow.current.scenario.slow_stage_s)
+        yield item
 
 
 class Meddler(Stage[TrajectoryBatch, TrajectoryBatch]):

@@ -168,4 +168,5 @@ def _percent(share: float) -> str:
 
 
 def _seconds(value: float) -> str:
-    return f"{1000 * value:.2g} ms" if value < 0.1 else f"{value:.2g} s"
+    number, unit = (1000 * value, "ms") if value < 0.1 else (value, "s")
+    return f"{float(f'{number:.2g}'):g} {unit}"

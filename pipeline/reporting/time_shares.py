@@ -1,14 +1,14 @@
 """Where the time of a run goes: the share of it in which each stage worked or waited, by the clocks of its hosts.
 
-Hosts tell seconds by kind of work (`headrace.stages.activity`) once a second. Shares are of the last ten seconds, or of
-the last two updates of the busiest learner if these took longer: less would show collecting or learning alone. They are
+Hosts tell seconds by kind of work (`headrace.stages.activity`) once a second. Shares are of the last whole updates of
+the busiest learner, of ten seconds and more: parts of an update would show collecting or learning alone. They are
 statistics of the category `Pipeline`; `bottleneck` says in words what they mean.
 """
 
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +31,8 @@ MOST_MARKS = 1200
 """Reports of a host that are kept: twenty minutes, in which an update may take ten."""
 LATE_S = 2.0
 """Seconds after which a host that reports once a second is held by what it does: its event loop does not run."""
+_EXACT_S = 1e-6
+"""More than sums of seconds are wrong by."""
 MAIN, ACTORS, INFERENCE = "main", "actors", "inference"
 TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "trainer",
@@ -70,24 +72,35 @@ class _Host:
             for told in (self.spans, self.updates, self.totals):
                 del told[: MOST_MARKS // 2]
 
-    @property
-    def cycle_s(self) -> float:
-        """Seconds of its last two updates and of the collecting for them; 0 before the first one."""
-        if not self.updates[-1]:
-            return 0.0
-        return self.spans[-1] - self.spans[max(0, bisect_right(self.updates, self.updates[-1] - 2) - 1)]
+    def cycles(self) -> tuple[float, float]:
+        """Return the seconds of its last whole updates, of ten seconds and more, and those since: 0 before the first.
 
-    def over(self, window_s: float, held_s: float = 0.0) -> _Window:
-        """Return what it did in the last seconds; `held_s` is what it has not told yet."""
-        at = max(0, bisect_right(self.spans, self.spans[-1] + held_s - window_s) - 1)
-        before, now = self.totals[at], self.totals[-1]
+        Whole updates are those between two reports behind an update.
+        """
+        if not self.updates[-1]:
+            return 0.0, 0.0
+        end = bisect_left(self.updates, self.updates[-1])
+        at = max(0, bisect_right(self.spans, self.spans[end] - WINDOW_S) - 1)
+        begin = bisect_left(self.updates, self.updates[at])
+        return self.spans[end] - self.spans[begin], self.spans[-1] - self.spans[end]
+
+    def over(self, window_s: float, since_s: float = 0.0, held_s: float = 0.0) -> _Window:
+        """Return what it did in so many seconds, so long ago.
+
+        Args:
+            window_s: their number.
+            since_s: seconds that have passed since.
+            held_s: seconds of which it has not told yet.
+        """
+        end = bisect_right(self.spans, self.spans[-1] - max(0.0, since_s - held_s) + _EXACT_S) - 1
+        late_s = max(0.0, held_s - since_s)
+        at = max(0, bisect_right(self.spans, self.spans[end] + late_s - window_s + _EXACT_S) - 1)
+        before, now = self.totals[at], self.totals[end]
         seconds = {kind: total[0] - before.get(kind, (0.0, 0))[0] for kind, total in now.items()}
         counts = {kind: total[1] - before.get(kind, (0.0, 0))[1] for kind, total in now.items()}
-        span_s = self.spans[-1] - self.spans[at] + held_s
-        if held_s:
-            kind = f"{WORKING}/{TRAINER}" if self.role == "learner" else STEPPING
-            seconds[kind] = seconds.get(kind, 0.0) + held_s
-        return _Window(span_s, seconds, counts)
+        kind = f"{WORKING}/{TRAINER}" if self.role == "learner" else STEPPING
+        seconds[kind] = seconds.get(kind, 0.0) + late_s
+        return _Window(self.spans[end] - self.spans[at] + late_s, seconds, counts)
 
 
 @dataclass(frozen=True)
@@ -144,35 +157,37 @@ class TimeShares:
     def numbers(self) -> dict[str, float]:
         """Return the statistics by name; none before a learner has learned, unless a stage after the actors is full."""
         learners = [host for host in self._hosts.values() if host.role == "learner"]
-        spans = [host.cycle_s for host in learners if host.cycle_s]
-        busiest = max(
-            (each for each in learners if each.cycle_s),
-            key=lambda each: each.over(max(each.cycle_s, WINDOW_S)).busy(TRAINER),
-            default=None,
-        )
-        window_s = max(WINDOW_S, busiest.cycle_s if busiest is not None else 0.0)
-        found = self._of_actors(window_s)
-        if not spans and found.get(f"{WAIT}/room", 0.0) < 0.5:
+        learned, window_s, since_s = self._window(learners)
+        found = self._of_actors(window_s, since_s)
+        if not learned and found.get(f"{WAIT}/room", 0.0) < 0.5:
             return {}
         for name, host in self._hosts.items():
-            window = host.over(window_s, self._held_s(host))
+            window = host.over(window_s, since_s, self._held_s(host))
             match host.role:
                 case "learner":
                     found |= _of_learner(name, window)
-                    if host.cycle_s:
-                        found |= _durations(host.behavior, host.over(host.cycle_s), found.get(f"{WAIT}/policies", 0.0))
+                    found |= _durations(host.behavior, host.over(*host.cycles()), found.get(f"{WAIT}/policies", 0.0))
                 case "main":
                     found |= _of_main(window, [learner.behavior for learner in learners])
                 case "inference":
                     found[f"{BUSY}/{INFERENCE}/{INFERENCE}"] = window.share(ACTING)
         return found
 
-    def _of_actors(self, window_s: float) -> dict[str, float]:
+    def _window(self, learners: Sequence[_Host]) -> tuple[bool, float, float]:
+        """Return if any learner has learned; the seconds of the busiest one's last updates, and those since."""
+        cycles = [(host, *host.cycles()) for host in learners if host.updates[-1]]
+        if not cycles:
+            return False, WINDOW_S, 0.0
+        busiest, cycle_s, since_s = max(cycles, key=lambda each: each[0].over(*each[1:]).busy(TRAINER))
+        since_s += self._held_s(busiest)
+        return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # no update for so long is something else
+
+    def _of_actors(self, window_s: float, since_s: float) -> dict[str, float]:
         """The actors' statistics, on average over them."""
         actors = [host for host in self._hosts.values() if host.role == "actor"]
         found: dict[str, float] = {}
         for host in actors:
-            for name, value in _of_actor(host.over(window_s, self._held_s(host)), host.shares_loop).items():
+            for name, value in _of_actor(host.over(window_s, since_s, self._held_s(host)), host.shares_loop).items():
                 found[name] = found.get(name, 0.0) + value / len(actors)
         return found
 
@@ -227,7 +242,9 @@ def _of_learner(name: str, window: _Window) -> dict[str, float]:
 
 def _durations(behavior: str, whole: _Window, wait: float) -> dict[str, float]:
     """Seconds of an update, and of those in which actors do not wait for it, from whole updates."""
-    updates = max(1, whole.counts.get(LEARNING, 0))
+    updates = whole.counts.get(LEARNING, 0)
+    if not updates:
+        return {}
     return {
         f"{DURATION}/update {behavior}": whole.seconds.get(LEARNING, 0.0) / updates,
         f"{DURATION}/collecting {behavior}": max(0.0, 1.0 - wait) * whole.span_s / updates,

@@ -1,0 +1,97 @@
+"""Shares of time from what hosts tell: whole updates, by the hosts' clocks, however the reports come."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.pipeline.reporting.bottleneck import find_bottleneck
+from headrace.pipeline.reporting.time_shares import TimeShares
+from headrace.stages.activity import Timings
+
+
+class Run:
+    """One actor and one learner in processes of their own, which tell once a second by their own clocks."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.shares = TimeShares(lambda: self.now)
+
+    def pass_second(self, actor=None, learner=None):
+        self.now += 1.0
+        self.shares.add("main", {}, 1.0)
+        if actor is not None:
+            self.shares.add("actor-0", {"working/actor": (1.0, 0), **actor}, 1.0, "actor", "", False)
+        if learner is not None:
+            span_s, told = learner
+            self.shares.add("learner-Ball", told, span_s, "learner", "Ball", False)
+
+    def cycle(self):
+        """Two seconds of collecting, then an update of 18 s, in which the learner tells nothing."""
+        for _ in range(2):
+            self.pass_second({"stepping": (0.9, 9)}, (1.0, {}))
+        waiting = dict.fromkeys(("resting", "waiting", "waiting/Ball"), (1.0, 0))
+        for second in range(18):
+            self.pass_second(
+                waiting, (18.0, {"working/trainer": (18.0, 1), "learning": (18.0, 1)}) if second == 17 else None
+            )
+            yield find_bottleneck(self.shares.numbers())
+
+
+def test_the_learner_is_named_all_the_time_from_its_first_update_on_with_the_same_numbers():
+    run = Run()
+    assert [*run.cycle()][:-1] == [None] * 17, "before it nothing is said"
+    texts = {found.text[:110] for _ in range(3) for found in run.cycle()}
+    assert texts == {
+        "Learner: 90 % busy; actors wait 90 % of the time for it. An update takes 18 s, collecting 2 s. Fewer epochs (S"
+    }
+
+
+def test_a_learner_that_does_not_tell_for_longer_than_ever_is_at_work():
+    run = Run()
+    for _ in range(30):  # quick updates
+        run.pass_second({"stepping": (0.9, 9)}, (1.0, {"working/trainer": (0.1, 1), "learning": (0.1, 1)}))
+    assert find_bottleneck(run.shares.numbers()).host == "actors"
+    waiting = dict.fromkeys(("resting", "waiting", "waiting/Ball"), (1.0, 0))
+    for _ in range(20):
+        run.pass_second(waiting)
+    found = find_bottleneck(run.shares.numbers())
+    assert (found.host, found.busy) == ("learner-Ball", 1.0)
+    run.shares.ended("learner-Ball")
+    assert find_bottleneck(run.shares.numbers()) is None
+
+
+def test_learners_in_one_process_are_not_at_work_because_one_of_them_holds_it():
+    run = Run()
+    for name in ("A", "B"):
+        told = {"working/trainer": (0.1, 1), "learning": (0.1, 1)}
+        run.shares.add(f"learner-{name}", told, 1.0, "learner", name, True)
+    for _ in range(20):
+        run.pass_second({"stepping": (1.0, 9)})
+    numbers = run.shares.numbers()
+    assert {numbers["Busy/learner-A/trainer"], numbers["Busy/learner-B/trainer"]} == {0.1}
+
+
+@pytest.mark.parametrize("name", ["a/b", "two words", "x-y"])
+def test_names_of_behaviours_are_found_whatever_they_are(name):
+    numbers = {f"Busy/learner-{name}/trainer": 0.9, "Busy/actors": 0.1, f"Wait/policy {name}": 0.8}
+    found = find_bottleneck(numbers)
+    assert (found.host, found.stage, found.behavior, found.wait) == (f"learner-{name}", "trainer", name, 0.8)
+
+
+def test_a_run_that_is_held_is_held_up_by_nothing():
+    run = Run()
+    for second in range(30):
+        learned = {"working/trainer": (0.9, 1), "learning": (0.9, 1)} if second < 15 else {}
+        run.pass_second({"resting": (1.0, 0)} if second >= 15 else {"stepping": (1.0, 9)}, (1.0, learned))
+    assert find_bottleneck(run.shares.numbers()) is None
+
+
+def test_what_is_under_way_may_be_drained_and_is_counted_once():
+    clock = [0.0]
+    timings = Timings(lambda: clock[0])
+    with timings.lasting("resting", "waiting"):
+        clock[0] = 3.0
+        assert timings.drain() == ({"resting": (3.0, 0), "waiting": (3.0, 0)}, 3.0)
+        clock[0] = 5.0
+    assert timings.drain() == ({"resting": (2.0, 1), "waiting": (2.0, 1)}, 2.0)
+    assert timings.drain() == ({}, 0.0)

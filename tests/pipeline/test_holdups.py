@@ -1,0 +1,133 @@
+"""What holds a run up is named, and nothing else: whole runs in virtual time, of which it is known what takes how long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from unittest.mock import patch
+
+import pytest
+from fakes import Cast, EchoPolicy
+from flow_harness import Flow, Scenario, Trained, pass_time, run_flow
+
+from headrace.pipeline.reporting.bottleneck import Bottleneck
+from headrace.queues.stream_writer import StreamWriter
+from headrace.stages.publisher import PolicyPublisher
+
+pytestmark = pytest.mark.lengthy
+
+FOREVER = 10**6
+WALKER = (Trained("Walker", 20, 5, FOREVER, uses_all=False),)
+"""Two agents: ten ticks for an update."""
+WALKERS = (Cast("Walker", agents=2),)
+MANY = [f"B{number}" for number in range(8)]
+
+
+class SlowPolicy(EchoPolicy):
+    """Takes its time for a decision."""
+
+    def act(self, *what, **more):
+        pass_time(Flow.current.scenario.deciding_s)
+        return super().act(*what, **more)
+
+
+def seen_in(seconds: float = 25.0, **scenario) -> Bottleneck | None:
+    """What is said of a run after so many virtual seconds."""
+    seen, real = [], time.perf_counter
+    publish, write = PolicyPublisher.process, StreamWriter.write
+
+    def now() -> float:
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return real()
+
+    def slow_publish(publisher, item):
+        pass_time(Flow.current.scenario.publishing_s)
+        return publish(publisher, item)
+
+    def slow_write(writer, *what):
+        pass_time(Flow.current.scenario.recording_s)
+        return write(writer, *what)
+
+    async def look(flow: Flow) -> None:
+        await asyncio.sleep(seconds)
+        seen.append(flow.coordinator.reporter.snapshot().bottleneck)
+        flow.stop.set()
+
+    plain = {"trained": WALKER, "casts": WALKERS, "max_policy_lag": 0, "apart": True, **scenario}
+    with (
+        patch("time.perf_counter", now),
+        patch.object(PolicyPublisher, "process", slow_publish),
+        patch.object(StreamWriter, "write", slow_write),
+        patch("headrace.pipeline.parts.central_inference.host.policy_maker", lambda *_: SlowPolicy),
+    ):
+        run_flow(Scenario(**plain), look)
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("stepping_s", "a_step"), [(0.2, "0.2 s"), (1 / 30, "33 ms")], ids=["slow", "a build at 30 Hz"]
+)
+def test_slow_environments_are_named_with_the_time_of_a_step(stepping_s, a_step):
+    found = seen_in(stepping_s=stepping_s, learning_s=stepping_s, seconds=100 * stepping_s + 10)
+    assert found is not None
+    assert (found.host, found.stage) == ("actors", "environment")
+    assert found.busy == pytest.approx(10 / 11, abs=0.02)
+    assert f"of the actors' time, {a_step} a step; the learner is 9 % busy" in found.text
+
+
+def test_a_slow_learner_is_named_with_the_times_of_updates_and_of_collecting():
+    found = seen_in(stepping_s=0.1, learning_s=4.0)
+    assert found is not None
+    assert (found.host, found.stage, found.behavior) == ("learner-Walker", "trainer", "Walker")
+    assert found.text.startswith(
+        "Learner: 80 % busy; actors wait 80 % of the time for it. An update takes 4 s, collecting 1 s. Fewer epochs"
+    )
+
+
+def test_a_slow_stage_in_main_is_named():
+    found = seen_in(stepping_s=0.1, learning_s=0.1, slow_stage_s=2.0)
+    assert found is not None
+    assert (found.host, found.stage) == ("main", "slow")
+    assert found.text.startswith("Stage slow in main: ")
+
+
+def test_a_slow_publisher_is_named():
+    found = seen_in(stepping_s=0.02, learning_s=0.1, publishing_s=2.0)
+    assert found is not None
+    assert (found.host, found.stage) == ("main", "policy_publisher")
+
+
+def test_a_recorder_that_writes_slowly_is_named():
+    at_once = (Trained("Walker", 20, 10, FOREVER, uses_all=False),)  # all rows of an update are one batch
+    found = seen_in(trained=at_once, stepping_s=0.02, learning_s=0.1, recording_s=2.0)
+    assert found is not None
+    assert (found.host, found.stage) == ("learner-Walker", "recorder")
+
+
+def test_central_inference_at_its_limit_is_named():
+    found = seen_in(15.0, stepping_s=0.02, learning_s=0.1, deciding_s=0.2, replicas=2)
+    assert found is not None
+    assert (found.host, found.stage) == ("inference", "inference")
+
+
+def test_of_eight_behaviours_the_one_whose_learner_is_slow_is_named():
+    trained = tuple(Trained(name, 20, 5, FOREVER, uses_all=False, learning_s=4.0 * (name == "B3")) for name in MANY)
+    found = seen_in(
+        trained=trained, casts=tuple(Cast(name, agents=2) for name in MANY), stepping_s=0.1, learning_s=0.05
+    )
+    assert found is not None
+    assert (found.host, found.stage, found.behavior) == ("learner-B3", "trainer", "B3")
+    assert found.wait > 0.7
+
+
+@pytest.mark.parametrize("seconds", [1.5, 5.0, 25.0])
+def test_in_a_balance_nothing_is_named(seconds):
+    found = seen_in(seconds, stepping_s=0.1, learning_s=1.0)
+    assert found is None or not found.host
+
+
+@pytest.mark.parametrize("seconds", [1.5, 3.0, 5.5])
+def test_before_the_first_update_nothing_is_said(seconds):
+    assert seen_in(seconds, stepping_s=0.6, learning_s=4.0) is None
