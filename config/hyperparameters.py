@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from headrace.config.errors import Finding
 from headrace.config.fields import Flag, Float, Int, PathText, Settings, Text
 from headrace.config.network_settings import NetworkSettings
-from headrace.config.reward_signals import DEMONSTRATIONS, LearnedSignalSettings
+from headrace.config.reward_signals import DEMONSTRATIONS, LearnedSignalSettings, RewardSignalSettings
 
 Schedule = Literal["linear", "constant"]
 _STAYS_OR_FALLS = "`linear`: falls to almost 0 at `max_steps`; `constant`: stays."
@@ -29,6 +29,8 @@ class Block(Protocol):
     def max_steps(self) -> int: ...  # noqa: D102 - a key of the YAML
     @property
     def network_settings(self) -> NetworkSettings: ...  # noqa: D102
+    @property
+    def signals(self) -> Mapping[str, RewardSignalSettings]: ...  # noqa: D102
     @property
     def learned_signals(self) -> Mapping[str, LearnedSignalSettings]: ...  # noqa: D102
 

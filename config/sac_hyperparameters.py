@@ -9,6 +9,7 @@ from pydantic import Field
 
 from headrace.config.errors import Finding
 from headrace.config.fields import Flag, Float, Int
+from headrace.config.hindsight import HindsightSettings
 from headrace.config.hyperparameters import (
     Block,
     Hyperparameters,
@@ -81,6 +82,10 @@ class SACHyperparameters(Hyperparameters):
     )
     reward_normalization: Flag = reward_normalization_field()
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
+    hindsight: HindsightSettings | None = Field(
+        None,
+        description="Presence turns on hindsight experience replay, for goal environments. Not in ML-Agents.",
+    )
 
     @property
     def rows_per_update(self) -> int | None:
@@ -114,8 +119,17 @@ class SACHyperparameters(Hyperparameters):
             self._fill(reward_signal_steps_per_update=self.steps_per_update)
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find a replay buffer that could hold no whole sequence."""
+        """Find a replay buffer that could hold no whole sequence, and what does not go with hindsight."""
         memory = block.network_settings.memory
+        if self.hindsight is not None and memory is not None:
+            message = "relabels single steps, and a network with a memory learns from sequences; leave one of them out"
+            yield Finding(("hyperparameters", "hindsight"), message, (("network_settings", "memory"),))
+        if self.hindsight is not None and "extrinsic" not in block.signals:
+            message = (
+                "computes the environment's reward anew, which is not among reward_signals; add extrinsic, or leave it "
+                "out"
+            )
+            yield Finding(("hyperparameters", "hindsight"), message, (("reward_signals",),))
         if memory is not None and self.buffer_size < memory.sequence_length:
             message = (
                 f"{self.buffer_size} is smaller than network_settings.memory.sequence_length "

@@ -32,6 +32,7 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_lessons(config),
         *_about_ghosts(config),
         *_about_replay(config),
+        *_about_hindsight(config),
         *_about_ratings_that_stop(config),
         *_about_persons(config),
     ]
@@ -60,6 +61,48 @@ def _about_replay(config: Sections) -> Iterator[Finding]:
                 "pipeline.hosts.replay out, or the memory"
             )
             yield Finding((*key, "network_settings", "memory"), message, (path,))
+
+
+def with_hindsight(config: Sections) -> list[KeyPath]:
+    """Return the keys of the `hindsight` of all behaviours that learn with it."""
+    found = ((path, block) for path, block in _blocks(config) if block.learns)
+    return [
+        (*path, "hyperparameters", "hindsight")
+        for path, block in found
+        if getattr(block.hyperparameters, "hindsight", None) is not None
+    ]
+
+
+def _about_hindsight(config: Sections) -> Iterator[Finding]:
+    """Find that the learner can't have the reward of a goal, or that the steps' rewards are others."""
+    environment, kind = config.environment, config.environment_kind
+    for path in with_hindsight(config):
+        if environment is None and config.replay is not None:
+            message = (
+                "needs the compute_reward of the environment that was recorded; add its section 'environment', as the "
+                "recorded run had it"
+            )
+            yield Finding(path, message, (("environment",),))
+        elif kind.goal_rewards is None:
+            fitting = " or ".join(name for name, each in ENVIRONMENT_KINDS.items() if each.goal_rewards is not None)
+            name = UNITY if environment is None else environment.kind
+            message = (
+                f"needs an environment with compute_reward, as goal environments of kind {fitting} have; kind {name} "
+                "has none; leave hindsight out"
+            )
+            yield Finding(path, message, (("environment", "kind"),))
+        if environment is not None and environment.action_repeat is not None:
+            message = (
+                "adds up the rewards of several steps, and hindsight computes that of the last one alone; leave one of "
+                "them out"
+            )
+            yield Finding(("environment", "action_repeat"), message, (path,))
+        if config.pipeline.hosts.replay.kind is not None:
+            message = (
+                "relabels steps by their episodes, which are known inside the learner alone; leave it out, or "
+                "pipeline.hosts.replay"
+            )
+            yield Finding(path, message, (("pipeline", "hosts", "replay", "kind"),))
 
 
 def _about_ratings_that_stop(config: Sections) -> Iterator[Finding]:

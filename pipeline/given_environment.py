@@ -21,6 +21,7 @@ from headrace.config import ConfigError, RunConfig, load_config
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.config.load import Override, apply, named
+from headrace.config.section_checks import with_hindsight
 from headrace.config.yaml_reader import read_file
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.main.run_shape import with_hosts, with_num_envs
@@ -254,21 +255,26 @@ def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]
 
 def _in_main(config: RunConfig, why: str) -> RunConfig:
     """Let a run step the caller's object in main."""
-    hosts = config.pipeline.hosts
-    for which in ("actors", "evaluation") if config.evaluation is not None else ("actors",):
+    hosts, involved = config.pipeline.hosts, ["actors"]
+    involved += ["evaluation"] if config.evaluation is not None else []
+    involved += ["learners"] if with_hindsight(config) else []
+    for which in involved:
         asked = getattr(hosts, which)
         if asked.kind != "inline" and asked._is_set("kind"):
             raise RunError(
                 f"pipeline.hosts.{which}.kind: '{asked.kind}' can't be had: {why}; {_FUNCTION}, or leave it out"
             )
     log.info("Environments are stepped in main: %s.", why)
-    return with_hosts(config, "actors", kind="inline")
+    for which in {*involved} - {"evaluation"}:
+        config = with_hosts(config, which, kind="inline")
+    return config
 
 
 def _apart(config: RunConfig) -> RunConfig:
     """Check that what makes environments goes to no other machine."""
     for which, hosts in config.pipeline.hosts:
-        if which in ("actors", "evaluation") and hosts.kind is not None and HOST_KINDS[hosts.kind].on_ray:
+        makes = which in ("actors", "evaluation") or (which == "learners" and with_hindsight(config))
+        if makes and hosts.kind is not None and HOST_KINDS[hosts.kind].on_ray:
             raise RunError(
                 f"pipeline.hosts.{which}.kind: '{hosts.kind}' does not go with {_WHO}: an object is passed on to "
                 "processes of this machine alone; write a class or function at the top of a module, and its name in "

@@ -168,8 +168,13 @@ class HostPlan:
 
     def to_plain(self) -> dict[str, Any]:
         """For msgpack."""
-        makes_environments = host_role(self.role).placed_as in ("actors", "evaluation")
+        makes_environments = host_role(self.role).placed_as in ("actors", "evaluation") or self._asks_for_rewards()
         return {**asdict(self), "given": carried(self.config) if makes_environments else {}}
+
+    def _asks_for_rewards(self) -> bool:
+        """Return True if its trainer learns in hindsight, for which the environment computes rewards."""
+        block = self.config["behaviors"].get(self.behavior) or self.config["default_settings"] or {}
+        return bool((block.get("hyperparameters") or {}).get("hindsight"))
 
     def load_config(self) -> RunConfig:
         """The run's configuration."""

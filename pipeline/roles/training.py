@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import RunConfig
+from headrace.config.environment_kinds import load_entry
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import TRAINER, actor_names, learner_name, part_name, shard_names, teacher_of
 from headrace.pipeline.common.lessons import kept_returns
@@ -26,6 +27,7 @@ from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer
 from headrace.queues.ends import ItemSource
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.replay.source import recorded_agents
@@ -39,6 +41,7 @@ from headrace.stages.trainer.thread_choice import ThreadChoice, candidates_for
 from headrace.surroundings import shown
 
 if TYPE_CHECKING:
+    from headrace.stages.environments.gymnasium.goal_rewards import GoalRewards
     from headrace.stages.trainer.sac.sharded_replay import ShardedReplay
 
 
@@ -52,6 +55,10 @@ class TrainerHost(Host):
         self._settings = self.config.behavior_settings(plan.behavior)
         self._given_up: dict[str, float] = {}
         """Hyperparameters of the checkpoint that the command has overruled."""
+        self._goal_rewards: GoalRewards | None = None
+        kind = self.config.environment_kind
+        if self.config.environment is not None and kind.goal_rewards is not None:
+            self._goal_rewards = load_entry(kind.goal_rewards)(EnvironmentRequest(self.config))
         shards = len(shard_names(self.config, plan.behavior))
         self._shards: Any = learner_side("replay_shards")(shards) if shards else None
         loop = asyncio.get_running_loop()
@@ -67,10 +74,13 @@ class TrainerHost(Host):
         share: Callable[[int, ItemSource[Any]], ItemSource[Any]] | None = None,
     ) -> AsyncIterator[TrainerStage]:
         """Make the stage with its trainer, which goes on from where the run does, and is joined to its shards."""
-        stage = self._new_stage(replicas, device, statistics, port)
-        replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
-        async with self._shards.joined(replay, share) if replay is not None else nullcontext():
+        async with AsyncExitStack() as opened:
+            if self._goal_rewards is not None:
+                opened.callback(self._goal_rewards.close)
+            stage = self._new_stage(replicas, device, statistics, port)
+            replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
             if replay is not None:
+                await opened.enter_async_context(self._shards.joined(replay, share))
                 await replay.opened()  # its size decides how a resumed run goes on
             self._restore(stage)
             yield stage
@@ -118,6 +128,7 @@ class TrainerHost(Host):
             replicas=replicas,
             replay_shards=len(shard_names(self.config, plan.behavior)),
             teacher_squashed=teacher is not None and kind_of_trainer(self.config, teacher).squashed,
+            goal_rewards=self._goal_rewards,
         )
         return make_trainer(context)
 

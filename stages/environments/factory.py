@@ -166,6 +166,11 @@ def factory_name(reference: str) -> str:
     )
 
 
+def environment_name(settings: EnvironmentSettings) -> str:
+    """Return what messages call an environment of Gymnasium."""
+    return factory_name(settings.factory) if settings.factory else f"Gymnasium environment {settings.id!r}"
+
+
 def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[[], Any]]:
     """Call `environment.factory` with the options, and with `num_envs` and `behavior` if it has such parameters.
 

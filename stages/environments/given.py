@@ -65,6 +65,11 @@ class GivenObject:
         self._lent = True
         return self._env
 
+    @property
+    def shared(self) -> Any:
+        """The object itself, for who neither resets, steps nor closes it."""
+        return self._env
+
     def take_back(self) -> None:
         """Nobody has it any more."""
         self._lent = False
@@ -150,6 +155,12 @@ def find_given(reference: str) -> GivenEnvironment:
             ) from error
     assert isinstance(found, GivenEnvironment), "it was one where it comes from"
     return found
+
+
+def given_object(reference: object) -> Any:
+    """Return the caller's object, or the first of several, that a factory names in this process; None if none is."""
+    found = find_given(reference).makers[0] if is_given(reference) else None
+    return found.shared if isinstance(found, GivenObject) else None
 
 
 def why_not_elsewhere(reference: object) -> str:

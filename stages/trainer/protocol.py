@@ -25,6 +25,8 @@ from headrace.stages.stage import NoStatistics, Statistics
 if TYPE_CHECKING:  # main and actors need no torch
     from torch import Tensor
 
+    from headrace.stages.environments.gymnasium.goal_rewards import GoalRewards
+
 # Replicas of a trainer learn together: the same inlet, the same chance, each a part of every minibatch. All hold the
 # same rows and the same weights, and draw the same numbers. So they agree on everything without a word, but for sums
 # over rows: each computes those of its own part, and `Replicas.add_up` adds them. `joined_replicas` joins processes.
@@ -131,6 +133,8 @@ class TrainerContext:
     """True if a teacher of the trajectories draws continuous actions as SAC does (tanh)."""
     replay_shards: int = 0
     """Shards of the replay buffer in hosts of their own; 0: the trainer keeps it."""
+    goal_rewards: GoalRewards | None = None
+    """The environment's reward as a function of goals, not opened; None where no environment is known."""
     statistics: Statistics = field(default_factory=NoStatistics)
     """Sink of the trainer's statistics."""
     replicas: Replicas = SINGLE_TRAINER

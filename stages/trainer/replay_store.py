@@ -143,6 +143,10 @@ class ObservationStore:
         """The observations in n slots; new arrays."""
         return self._layout.from_columns({column.name: column.take(slots) for column in self.columns})
 
+    def vectors(self, slots: Index) -> Array:
+        """The vectors alone of the observations in n slots; a new array."""
+        return self.columns[0].take(slots)
+
     def restore(self, touched: int, used: Index) -> None:
         """Mark the slots in `used`, of the first `touched` ones, as in use; their content is read elsewhere."""
         self.touched = self._total = touched
@@ -267,7 +271,7 @@ def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
             raise ReplayFileError(f"it was saved with {name} {then}, now it is {now}")
     memory.restore(saved["facts"])
     if [_before(*described) for described in saved["columns"]] != [_before(*now) for now in _described(memory)]:
-        raise ReplayFileError("it holds other observations or actions than the environment has now")
+        raise ReplayFileError("its observations or actions are not the environment's now, or hindsight was on or off")
     for (_, dtype, *_), (column, rows) in zip(saved["columns"], memory.columns(), strict=True):
         checksum = 0
         for part in column.parts(rows):

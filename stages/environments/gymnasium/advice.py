@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,9 +11,8 @@ from gymnasium import Env
 from gymnasium.utils.env_checker import check_env
 
 from headrace.stages.environments.advice import words_of
-from headrace.stages.environments.factory import EnvironmentRequest
-from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.environments.gymnasium.making import make_gymnasium_group
+from headrace.stages.environments.factory import EnvironmentRequest, environment_name
+from headrace.stages.environments.gymnasium.making import make_single
 from headrace.stages.environments.spaces.masks import MASK
 from headrace.stages.errors import StageError
 
@@ -23,22 +21,15 @@ _CHECKER = "Gymnasium's own checker (gymnasium.utils.env_checker)"
 
 def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
     """Yield what it says of a single environment without wrappers; nothing where there are only vectorised ones."""
-    settings = request.settings
-    if settings.id is not None:
-        options = {**settings.options, "vectorization_mode": "sync"}
-        settings = settings.model_copy(update={"num_envs": 1, "options": options})
     try:
-        group = make_gymnasium_group(
-            replace(request, config=request.config.model_copy(update={"environment": settings}))
-        )
+        env, close = make_single(request)
     except StageError:  # the vectorised implementation that the run has made takes options that single ones lack
         return
-    single = group.single if isinstance(group, GymnasiumGroup) else None
+    single = getattr(env, "unwrapped", None)
     if isinstance(single, Env):  # a wrapper may translate what has another interface
-        name = f"Gymnasium environment {settings.id!r}" if settings.id else f"environment factory {settings.factory!r}"
-        yield from words_of(partial(_check, single), _CHECKER, name)
+        yield from words_of(partial(_check, single), _CHECKER, environment_name(request.settings))
     with suppress(Exception):
-        group.close()
+        close()
 
 
 def _check(env: Env[Any, Any]) -> None:

@@ -199,8 +199,8 @@ class CheckedVector:
 
     @property
     def single(self) -> Any:
-        """The first single environment, without its wrappers; None where there are only vectorised ones."""
-        return self._envs.envs[0].unwrapped if isinstance(self._envs, SyncVectorEnv) else None
+        """The first single environment, in its wrappers; None where there are only vectorised ones."""
+        return self._envs.envs[0] if isinstance(self._envs, SyncVectorEnv) else None
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [height, width, 3] of one instance.

@@ -117,7 +117,7 @@ class GymnasiumGroup:
 
     @property
     def single(self) -> Any:
-        """The first single environment, without its wrappers; None where there are only vectorised ones."""
+        """The first single environment, in its wrappers; None where there are only vectorised ones."""
         return self._envs.single
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:

@@ -6,6 +6,7 @@ Importing this module needs no gymnasium: `--validate` imports what the section 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,21 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
     )
     group.limits_episodes = singles
     return group
+
+
+def make_single(request: factory.EnvironmentRequest) -> tuple[Any, Callable[[], object]]:
+    """Make one of the environments that the settings describe, without a window; raises as `factory.make_group`.
+
+    Returns:
+        it, in its wrappers, or None where there are only vectorised ones; and what closes it.
+    """
+    settings = request.settings
+    options = {key: value for key, value in settings.options.items() if (key, value) != ("render_mode", factory.HUMAN)}
+    if settings.id is not None:
+        options["vectorization_mode"] = "sync"
+    settings = settings.model_copy(update={"num_envs": 1, "options": options})
+    group = make_gymnasium_group(replace(request, config=request.config.model_copy(update={"environment": settings})))
+    return getattr(group, "single", None), group.close
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:

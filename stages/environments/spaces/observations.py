@@ -56,6 +56,8 @@ ONLY_OBSERVATION = "observation"
 """Name of the observation of a space that is neither Dict nor Tuple."""
 GOAL = "desired_goal"
 """A vector by this name holds the goal, as in the goal environments of Gymnasium-Robotics."""
+ACHIEVED = "achieved_goal"
+"""What was achieved in its place, by their name."""
 MAX_ENTITIES = 32
 _SMALLEST_PICTURE = 16
 """Pixels: a matrix of bytes with a shorter side is more likely a board than a picture without colours."""

@@ -153,6 +153,10 @@ class ReplayMemory:
         self._rows["continued"].put(joined, np.ones(len(joined), np.bool_))
         self._count += batch.num_rows
 
+    def enough(self, count: int) -> bool:
+        """Return True if so many rows are there, or of a memory with sequences any."""
+        return len(self) >= (1 if self.sequence_length else count)
+
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
         """Rows drawn uniformly with replacement; there must be at least one."""
         return self._gather(random.integers(len(self), size=count))

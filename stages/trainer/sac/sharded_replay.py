@@ -64,6 +64,10 @@ class ShardedReplay:
     def __len__(self) -> int:
         return int(self._sizes.sum())
 
+    def enough(self, count: int) -> bool:
+        """Return True if so many rows are there."""
+        return len(self) >= count
+
     @property
     def ready(self) -> int:
         """Batches that `sample` can return."""

@@ -39,6 +39,7 @@ from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, w
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals, reward_scale
 from headrace.stages.trainer.sac.episode_rewards import EpisodeRewards
 from headrace.stages.trainer.sac.gradients import make_update
+from headrace.stages.trainer.sac.hindsight import HindsightMemory
 from headrace.stages.trainer.sac.minibatch import (
     LOSSES,
     MinibatchMaker,
@@ -84,7 +85,8 @@ class SACTrainer(Trainer):
         self._signals = make_signals(context)
         self._scale = reward_scale(self._signals, h)
         ends = [float(not signal.ignores_termination) for signal in self._signals]
-        self._intake = Intake(spec, settings.network_settings.normalize, beyond_termination=0.0 in ends)
+        beyond = 0.0 in ends or h.hindsight is not None  # which needs the goal that the last step achieved
+        self._intake = Intake(spec, settings.network_settings.normalize, beyond_termination=beyond)
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
         self._update = make_update(context, self._design, h, len(self._signals), self._random)
@@ -127,6 +129,8 @@ class SACTrainer(Trainer):
         self.step += batch.num_rows
         self._unlearned += batch.num_rows
         self._pace.add(batch, self.step)
+        if not self._memory.enough(0):
+            self._pace.postpone(self.step)
 
     def ready(self) -> bool:
         """Return True if `rows_per_update` steps have come since the last call of `learn`."""
@@ -246,6 +250,8 @@ class SACTrainer(Trainer):
         spec, h, memory = self.context.spec, self._hyperparameters, self.context.settings.network_settings.memory
         if self.context.replay_shards:
             return ShardedReplay(h.buffer_size, replayed_columns(spec), self.context.replay_shards)
+        if h.hindsight is not None:
+            return HindsightMemory(self.context, self._intake.layout, h.buffer_size, h.hindsight)
         length = 0 if memory is None else memory.sequence_length
         return ReplayMemory(spec, self._intake.layout, h.buffer_size, self._design.memory_size, length)
 
@@ -269,8 +275,7 @@ class SACTrainer(Trainer):
         samples = ratio is self._pace.of_policy or bool(self._learning)
         if self.replay is not None and samples and not self.replay.ready:
             return False
-        wanted = 1 if self._memory.sequence_length else self._hyperparameters.batch_size
-        return len(self._memory) >= wanted and self._pace.owes(ratio)
+        return self._memory.enough(self._hyperparameters.batch_size) and self._pace.owes(ratio)
 
     def _learn_policy(self) -> None:
         """Make all policy updates that are owed."""

@@ -1,0 +1,216 @@
+"""Hindsight experience replay: a replay memory whose steps are learned from with other goals than their own, too.
+
+Andrychowicz et al. (2017), "Hindsight Experience Replay". As in Stable-Baselines3's `HerReplayBuffer` goals are
+replaced when a minibatch is drawn: those of n of n + 1 rows, by goals that their episodes achieved. The rewards of
+these rows are computed anew; whether the step terminated its episode stays. Only finished episodes are drawn from.
+
+Axis letters: N rows and K pieces of a batch, B rows of a sample, R of these relabelled, g numbers of a goal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.config.hindsight import HindsightSettings
+from headrace.queues.columns import Column
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.stages.environments.spaces.observations import ACHIEVED, GOAL
+from headrace.stages.errors import StageError
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.replay_store import LazyColumn
+from headrace.stages.trainer.sac.replay_memory import Index, ReplayedRows, ReplayMemory
+
+log = logging.getLogger(__name__)
+
+_SAME = 1e-4
+"""Relative difference of rewards that are equal but for rounding."""
+_RARE = 1e-3
+"""Share of steps whose rewards may differ by more, as float32 lets a goal be just reached or just missed."""
+
+
+class HindsightMemory(ReplayMemory):
+    """A replay memory that relabels.
+
+    The rows of finished episodes have places: numbers that count up, in the order of their episodes' ends. A place is
+    left when its episode's first row is replaced, and so are all places before it; an episode is never there in part.
+
+    Args:
+        context: of the trainer; its environment's rewards are opened.
+        layout: the layout of encoded observations.
+        capacity: rows kept.
+        settings: which goals, and how many.
+
+    Raises:
+        StageError: if observations are not those of a goal environment, or there is none to ask for rewards.
+    """
+
+    def __init__(
+        self, context: TrainerContext, layout: ObservationLayout, capacity: int, settings: HindsightSettings
+    ) -> None:
+        super().__init__(context.spec, layout, capacity)
+        self._behavior = context.behavior
+        self._settings = settings
+        self._achieved, self._desired = (_columns_of(context, layout, name) for name in (ACHIEVED, GOAL))
+        size = self._desired.stop - self._desired.start
+        if context.goal_rewards is None:
+            raise StageError(f"{context.behavior}: hindsight needs an environment with compute_reward; there is none")
+        context.goal_rewards.open(size)
+        self._compute = context.goal_rewards
+        self._rows["place"] = LazyColumn(Column("place", "int64"), capacity)
+        self._places = {name: LazyColumn(Column(name, "int64"), capacity) for name in ("row", "begin", "end")}
+        self._judged = self._differing = 0
+        self._told: set[str] = set()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        super().clear()
+        self._left, self._taken = 0, 0  # the places from the first to below the second one are drawn from
+        self._begun: dict[int, tuple[int, list[list[int]]]] = {}  # agent → episode, first row and end of its pieces
+
+    @property
+    def drawable(self) -> int:
+        """Rows of finished episodes."""
+        return self._taken - self._left
+
+    def enough(self, count: int) -> bool:
+        """Return True if an episode is finished: rows are drawn with replacement."""
+        return self.drawable > 0
+
+    def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
+        """Copy trajectories in; the rows of an episode are drawn once it has ended."""
+        first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
+        self._leave(min(oldest, first))
+        super().add(batch, rows, finals)
+        kept = np.arange(max(first, oldest), self._count)
+        self._rows["place"].put(kept % self.capacity, np.full(len(kept), -1))
+        ends = first + np.cumsum(batch.lengths, dtype=np.int64)
+        columns = (batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], ends - batch.lengths, ends)
+        over = (batch.terminated | batch.truncated).tolist()
+        for k, (agent, episode, begin, end) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            known = self._begun.pop(agent, None)
+            pieces = known[1] if known is not None and known[0] == episode else []
+            pieces.append([begin, end])
+            if over[k]:
+                self._finish(pieces, oldest)
+            else:
+                self._begun[agent] = (episode, pieces)
+        while self._begun:  # in the order of their newest rows
+            agent, (_, pieces) = next(iter(self._begun.items()))
+            if pieces[-1][1] > oldest:
+                break
+            del self._begun[agent]
+
+    def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
+        """Rows of finished episodes drawn uniformly with replacement, the first ones relabelled; there must be one."""
+        places = random.integers(self._left, self._taken, size=count)
+        relabelled = places[: count * self._settings.per_transition // (self._settings.per_transition + 1)]
+        end = self._places["end"].take(relabelled % self.capacity)
+        match self._settings.goals:
+            case "future":
+                goals = random.integers(relabelled, end)
+            case "final":
+                goals = end - 1
+            case "episode":
+                goals = random.integers(self._places["begin"].take(relabelled % self.capacity), end)
+        return self.relabelled(places, goals)
+
+    def relabelled(self, places: Index, goals: Index) -> ReplayedRows:
+        """The rows at some places, the first R of them with goals that were achieved by the rows at others.
+
+        Args:
+            places: [B]
+            goals: [R]
+        """
+        replayed, count = self._gather(self._rows_at(places)), len(goals)
+        before, after = replayed.observations.vectors, replayed.next_observations.vectors
+        achieved = self.observations.vectors(self._rows["next_slot"].take(self._rows_at(goals)))[:, self._achieved]
+        before[:count, self._desired] = after[:count, self._desired] = achieved
+        rewards = self._compute(after[:, self._achieved], before[:, self._desired])
+        recorded = replayed.columns["rewards"]
+        self._judge(rewards[count:], recorded[count:])
+        rewards[count:] = recorded[count:]
+        columns = {**replayed.columns, "rewards": rewards}
+        return ReplayedRows(replayed.observations, replayed.next_observations, columns)
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for `restore`, beside the columns."""
+        begun = [[agent, *known] for agent, known in self._begun.items()]
+        return {**super().facts(), "places": [self._left, self._taken], "begun": begun}
+
+    def columns(self) -> list[tuple[LazyColumn, int]]:
+        """All columns, and the number of their first rows in use."""
+        places = min(self._taken, self.capacity)
+        return [*super().columns(), *((column, places) for column in self._places.values())]
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Restore `facts()`, if they were saved with hindsight."""
+        super().restore(facts)
+        self._left, self._taken = map(int, facts.get("places", (0, 0)))
+        self._begun = {int(agent): (int(episode), pieces) for agent, episode, pieces in facts.get("begun", ())}
+
+    def _rows_at(self, places: Index) -> Index:
+        """The rows at places, within the ring."""
+        return self._places["row"].take(places % self.capacity) % self.capacity
+
+    def _leave(self, oldest: int) -> None:
+        """Leave the places of episodes with rows before `oldest`."""
+        replaced = np.arange(max(0, self._count - self.capacity), oldest)
+        if len(replaced):
+            places = self._rows["place"].take(replaced % self.capacity)
+            places = places[places >= self._left]
+            if len(places):
+                self._left = int(self._places["end"].take(places % self.capacity).max())
+
+    def _finish(self, pieces: Sequence[Sequence[int]], oldest: int) -> None:
+        """Give places to the rows of an episode that has ended."""
+        rows = np.concatenate([np.arange(begin, end) for begin, end in pieces])
+        kept = rows[rows >= oldest]
+        if len(kept) < len(rows) and "length" not in self._told:
+            self._told.add("length")
+            log.warning(
+                "%s: an episode of %d steps does not fit into hyperparameters.buffer_size (%d), so with hindsight "
+                "little or nothing is learned from it; raise buffer_size, or shorten episodes "
+                "(environment.max_episode_steps).",
+                *(self._behavior, len(rows), self.capacity),
+            )
+        begin, end = self._taken, self._taken + len(kept)
+        places = np.arange(begin, end)
+        self._rows["place"].put(kept % self.capacity, places)
+        for name, values in (("row", kept), ("begin", np.full(len(kept), begin)), ("end", np.full(len(kept), end))):
+            self._places[name].put(places % self.capacity, values)
+        self._taken = end
+
+    def _judge(self, rewards: NDArray[np.float32], recorded: Array) -> None:
+        """Warn, once, if steps were rewarded otherwise than by `compute_reward`."""
+        if "rewards" in self._told:
+            return
+        differing = np.flatnonzero(np.abs(rewards - recorded) > _SAME * (1.0 + np.abs(recorded)))
+        self._judged += len(recorded)
+        self._differing += len(differing)
+        if len(differing) and self._differing > _RARE * self._judged:
+            self._told.add("rewards")
+            log.warning(
+                "%s: %d of %d steps that were looked at had other rewards than the environment's compute_reward gives "
+                "for their own goals, such as %g in place of %g. Steps that hindsight relabels have the latter alone: "
+                "what a wrapper, a stage or the environment itself adds to the reward is not learned from them.",
+                *(self._behavior, self._differing, self._judged, recorded[differing[0]], rewards[differing[0]]),
+            )
+
+
+def _columns_of(context: TrainerContext, layout: ObservationLayout, name: str) -> slice:
+    """Return the columns of a goal among the vectors."""
+    observations = context.spec.observations
+    for index, columns in layout.vectors:
+        if observations[index].name == name:
+            return columns
+    names = ", ".join(f"{each.name} ({each.kind})" for each in observations)
+    raise StageError(
+        f"{context.behavior}: hindsight needs the observations {ACHIEVED} and {GOAL}, vectors of a goal environment; "
+        f"{name} is not among the vectors of: {names}. Leave hindsight out, or let observations be a Dict with both"
+    )

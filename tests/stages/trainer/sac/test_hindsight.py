@@ -1,0 +1,188 @@
+"""Hindsight in the replay memory: what is drawn, which goals, and what is refused."""
+
+import logging
+
+import numpy as np
+import pytest
+from goal_steps import DISTANCE, Goals, Scripted, batch_of, memory_of
+
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.sac.hindsight import HindsightMemory
+
+STEPS = [(0, 1.0, "cut"), (1, 10.0, "cut"), (0, 2.0, "cut"), (1, 20.0, "truncated"), (0, 3.0, "terminated")]
+"""Steps of two agents in turn: the agent, what it achieves, and how its piece ends. The second one ends first."""
+
+
+def filled(goals="future", **more):
+    memory = memory_of(goals, **more)
+    for steps in (STEPS[:2], STEPS[2:3], STEPS[3:]):
+        memory.add(*batch_of(memory, steps))
+    return memory
+
+
+def test_rows_have_places_in_the_order_of_the_ends_of_their_episodes():
+    memory = filled()
+    assert memory.drawable == 5
+    replayed = memory.relabelled(np.arange(5), np.empty(0, np.int64))
+    assert replayed.next_observations.vectors[:, 1].tolist() == [10, 20, 1, 2, 3]
+    assert replayed.observations.vectors[:, 1].tolist() == [0, 10, 0, 1, 2], "what was achieved before"
+    assert replayed.columns["terminated"].tolist() == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("goals", "draws", "achieved"),
+    [
+        ("future", [([0, 2, 3], [2, 5, 5], [1, 4, 3])], [20, 3, 2]),
+        ("final", [], [20, 3, 3]),
+        ("episode", [([0, 2, 2], [2, 5, 5], [0, 2, 4])], [10, 1, 3]),
+    ],
+)
+def test_three_of_four_rows_get_goals_that_their_episodes_achieved(goals, draws, achieved):
+    memory = filled(goals, per_transition=3)
+    replayed = memory.sample(4, Scripted([(0, 5, [0, 2, 3, 4]), *draws]))
+    own = DISTANCE
+    assert replayed.observations.vectors[:, 2].tolist() == [*achieved, own]
+    assert replayed.next_observations.vectors[:, 2].tolist() == [*achieved, own]
+    after = np.array([10, 1, 2])
+    assert replayed.next_observations.vectors[:, 1].tolist() == [*after, 3]
+    assert replayed.columns["rewards"].tolist() == [*(-abs(after - achieved)), 3 - own]
+    assert replayed.columns["terminated"].tolist() == [False, False, False, True]
+    assert replayed.observations.vectors[:, 0].tolist() == [0.5] * 4, "the rest stays"
+
+
+def test_only_finished_episodes_are_drawn_from():
+    memory = memory_of()
+    memory.add(*batch_of(memory, STEPS[:3]))
+    assert (len(memory), memory.drawable, memory.enough(0), memory.enough(100)) == (3, 0, False, False)
+    memory.add(*batch_of(memory, STEPS[3:4]))
+    assert (memory.drawable, memory.enough(100)) == (2, True)
+
+
+def test_an_episode_is_left_as_a_whole_when_its_first_row_is_replaced():
+    memory = memory_of(capacity=6)
+    for start in (0.0, 100.0, 200.0):
+        memory.add(*batch_of(memory, [(0, start + 1, "cut"), (0, start + 2, "truncated")]))
+    assert memory.drawable == 6
+    memory.add(*batch_of(memory, [(0, 301.0, "cut")]))
+    assert memory.drawable == 4
+    drawn = memory.sample(400, np.random.default_rng(0)).next_observations.vectors[:, 1]
+    assert set(drawn.tolist()) == {101, 102, 201, 202}
+
+
+@pytest.mark.lengthy
+def test_of_many_agents_and_a_small_ring_goals_are_always_of_the_rows_own_episode():
+    random = np.random.default_rng(3)
+    for goals in ("future", "final", "episode"):
+        memory, clock = memory_of(goals, capacity=37), dict.fromkeys(range(4), (0, 0))
+        for _ in range(120):
+            steps = []
+            for agent in random.choice(4, size=random.integers(1, 5), replace=False).tolist():
+                episode, step = clock[agent]
+                ends = bool(random.random() < 0.2)
+                steps.append((agent, 10_000.0 * agent + 100 * episode + step + 1, "truncated" if ends else "cut"))
+                clock[agent] = (episode + 1, 0) if ends else (episode, step + 1)
+            memory.add(*batch_of(memory, steps))
+            assert memory.drawable <= len(memory) <= 37
+            if memory.drawable:
+                replayed = memory.sample(64, random)
+                after, goal = replayed.next_observations.vectors[:51, 1], replayed.observations.vectors[:51, 2]
+                assert (after // 100 == goal // 100).all(), "the same agent and episode"
+                assert goals == "episode" or (goal >= after).all()
+
+
+def test_an_episode_that_does_not_fit_into_the_buffer_is_named_once(caplog):
+    memory = memory_of(capacity=4)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            memory.add(*batch_of(memory, [(0, float(at), "cut") for at in range(3)]))
+            memory.add(*batch_of(memory, [(0, 3.0, "cut"), (0, 4.0, "truncated")]))
+    assert [record.getMessage().partition(", so")[0] for record in caplog.records] == [
+        "Test: an episode of 5 steps does not fit into hyperparameters.buffer_size (4)"
+    ]
+
+
+def test_rewards_other_than_those_of_compute_reward_are_named_once(caplog):
+    memory = filled(rewards=lambda achieved, desired: achieved[:, 0] - desired[:, 0] + 0.25)
+    with caplog.at_level(logging.WARNING):
+        for seed in range(3):
+            memory.sample(10, np.random.default_rng(seed))
+    (record,) = caplog.records
+    assert "Test: 2 of 2 steps that were looked at had other rewards" in record.getMessage()
+
+
+def test_what_was_saved_goes_on(tmp_path):
+    memory, path = memory_of("episode", capacity=8), tmp_path / "replay.bin"
+    for steps in (STEPS, STEPS, STEPS[:2]):
+        memory.add(*batch_of(memory, steps))
+    write_replay(memory, path)
+    again = memory_of("final", capacity=8)
+    read_replay(again, path)
+    again.agents = dict(memory.agents)
+    for each in (memory, again):
+        each.add(*batch_of(each, STEPS[2:]))
+    assert again.drawable == memory.drawable == 5
+    one, other = (each.relabelled(np.arange(10, 15), np.arange(10, 13)) for each in (memory, again))
+    np.testing.assert_array_equal(one.next_observations.vectors, other.next_observations.vectors)
+    assert one.next_observations.vectors[:, 1:].tolist() == [[10, 10], [20, 20], [1, 1], [2, 50], [3, 50]]
+    plain = memory_of(capacity=8, plain=True)
+    with pytest.raises(ReplayFileError, match="or hindsight was on or off"):
+        read_replay(plain, path)
+
+
+@pytest.mark.parametrize(
+    ("observations", "said"),
+    [
+        ((ObservationSpec("observation", (3,)),), "achieved_goal is not among the vectors of: observation"),
+        (
+            (ObservationSpec("achieved_goal", (2,)), ObservationSpec("desired_goal", (2, 8, 8), "uint8")),
+            "desired_goal is not among the vectors of: achieved_goal .*, desired_goal .image.",
+        ),
+    ],
+)
+def test_other_observations_are_refused_by_name(observations, said):
+    spec = BehaviorSpec("Test", observations, ActionSpec(1))
+    with pytest.raises(StageError, match=said):
+        memory_of(spec=spec)
+
+
+def test_without_an_environment_it_is_refused_by_name():
+    with pytest.raises(StageError, match="Test: hindsight needs an environment with compute_reward; there is none"):
+        memory_of(rewards=None)
+
+
+def test_goals_are_columns_wherever_they_stand_and_in_float64_too():
+    spec = BehaviorSpec(
+        "Test",
+        (
+            ObservationSpec("desired_goal", (2,), "float64", goal=True),
+            ObservationSpec("image", (3, 8, 8), "uint8"),
+            ObservationSpec("achieved_goal", (2,), "float64"),
+        ),
+        ActionSpec(1),
+    )
+    rewards = Goals(lambda achieved, desired: -np.abs(achieved - desired).sum(axis=1))
+    memory = memory_of(spec=spec, rewards=rewards, per_transition=10**6)
+    assert isinstance(memory, HindsightMemory)
+    assert rewards.size == 2
+    memory.add(*_encoded(memory, 3))
+    replayed = memory.relabelled(np.array([0, 2]), np.array([1, 2]))
+    assert replayed.observations.vectors.tolist() == [[3, 4, 0, 0], [5, 6, 3, 4]]
+    assert replayed.next_observations.vectors.tolist() == [[3, 4, 1, 2], [5, 6, 5, 6]]
+    assert replayed.columns["rewards"].tolist() == [-4, 0]
+
+
+def _encoded(memory, count):
+    """One episode of rows that achieve [1, 2], [3, 4], …, for goals of [9, 9]."""
+    batch, _, _ = batch_of(memory, [(0, 0.0, "truncated")])
+    columns = {name: np.repeat(column, count, axis=0) for name, column in batch.rows.items()}
+    batch = TrajectoryBatch("Test", 0, columns, {**batch.trajectories, "lengths": np.array([count], np.int32)})
+    achieved = np.arange(2 * count + 2, dtype=np.float64).reshape(-1, 2) - 1
+    achieved[0] = 0
+    vectors = np.concatenate((np.full_like(achieved, 9.0), achieved), axis=1)
+    images = np.zeros((count + 1, 3, 8, 8), np.uint8)
+    rows, finals = (EncodedObservations(vectors[part], (images[part],)) for part in (slice(count), slice(count, None)))
+    return batch, rows, finals
