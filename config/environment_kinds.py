@@ -45,8 +45,8 @@ class EnvironmentKind:
     """Function that yields, for an `EnvironmentRequest`, what the field's own checker finds in such an environment, in
     words; `--validate` calls it once the run's own trial has succeeded."""
     goal_rewards: str | None = None
-    """Class of the rewards of goals, made of an `EnvironmentRequest`, with the methods of Gymnasium's `GoalRewards`;
-    None: the kind has no goal environments."""
+    """Function that makes a `GoalRewards` (`stages/environments/protocol.py`) from an `EnvironmentRequest`; None: the
+    kind has no goal environments."""
     description: str = "headrace.pipeline.command.description:describe_environment"
     """Function from a `RunConfig` to a line about its environments, for `--validate`."""
     env_settings: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         check="headrace.config.section_checks:check_behavior",
         references="headrace.stages.environments.gymnasium.making:named_in_section",
         advice="headrace.stages.environments.gymnasium.advice:of_gymnasium",
-        goal_rewards="headrace.stages.environments.gymnasium.goal_rewards:GoalRewards",
+        goal_rewards="headrace.stages.environments.gymnasium.goal_rewards:GymnasiumGoalRewards",
         one_after_another=True,
     ),
     pettingzoo=EnvironmentKind(

@@ -41,7 +41,7 @@ from headrace.stages.trainer.thread_choice import ThreadChoice, candidates_for
 from headrace.surroundings import shown
 
 if TYPE_CHECKING:
-    from headrace.stages.environments.gymnasium.goal_rewards import GoalRewards
+    from headrace.stages.environments.protocol import GoalRewards
     from headrace.stages.trainer.sac.sharded_replay import ShardedReplay
 
 

@@ -167,6 +167,39 @@ class Stoppable(Protocol):
         ...
 
 
+ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
+"""Observations of a goal environment, beside `observation`, as in Gymnasium-Robotics: vectors of one size."""
+
+
+class GoalRewards(Protocol):
+    """The reward of a run's environment as a function of goals, for a trainer that learns from others than its own."""
+
+    def open(self, size: int) -> None:
+        """Get ready, and compute the rewards of a few goals of so many numbers.
+
+        Raises:
+            StageError: if there is no such function, or it does not do what is expected of it.
+        """
+        ...
+
+    def __call__(self, achieved: Array, desired: Array) -> NDArray[np.float32]:
+        """Compute the rewards [n] of n steps.
+
+        Args:
+            achieved: [n, g] goals as they were achieved after each step.
+            desired: [n, g] goals that count.
+
+        Raises:
+            BrokenEnvironmentError: if the function raises, or returns something else than n numbers.
+            NotFiniteError: if a reward is NaN or infinite.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what `open` has made, if it was called."""
+        ...
+
+
 class WrappedGroup:
     """An environment group in front of another one; a derived class has `behavior_specs`, `reset` and `step`.
 

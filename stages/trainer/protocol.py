@@ -25,7 +25,7 @@ from headrace.stages.stage import NoStatistics, Statistics
 if TYPE_CHECKING:  # main and actors need no torch
     from torch import Tensor
 
-    from headrace.stages.environments.gymnasium.goal_rewards import GoalRewards
+    from headrace.stages.environments.protocol import GoalRewards
 
 # Replicas of a trainer learn together: the same inlet, the same chance, each a part of every minibatch. All hold the
 # same rows and the same weights, and draw the same numbers. So they agree on everything without a word, but for sums

@@ -49,7 +49,7 @@ def test_an_object_of_the_callers_is_asked_itself(tmp_path):
     assert run(plain, environment=env).behaviors["Bits"].step == 60
     env.broken = "scalar"
     plain["checkpoint_settings"]["run_id"] = "broken"
-    with pytest.raises(Exception, match=r"given to run.., its compute_reward.. returned a float for 5 rows"):
+    with pytest.raises(Exception, match=r"given to run..: its compute_reward.. returned a float for 5 rows"):
         run(plain, environment=env)
 
 

@@ -18,7 +18,7 @@ from headrace.queues.messages import Array
 from headrace.stages.environments import factory
 from headrace.stages.environments.given import given_object
 from headrace.stages.environments.gymnasium.making import make_single
-from headrace.stages.environments.spaces.observations import ACHIEVED, GOAL
+from headrace.stages.environments.protocol import ACHIEVED_GOAL, DESIRED_GOAL
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, describe_fault, type_of
 
 _CONVENTION = (
@@ -27,8 +27,8 @@ _CONVENTION = (
 )
 
 
-class GoalRewards:
-    """The reward function of a run's environment.
+class GymnasiumGoalRewards:
+    """Is a `GoalRewards`.
 
     `open` makes an instance of the environment that is never stepped, by the same settings as an actor's. An object of
     a caller of `run()` is asked itself, in its own process.
@@ -43,15 +43,7 @@ class GoalRewards:
         self._compute: Callable[[Array, Array, Any], Any] | None = None
 
     def open(self, size: int) -> None:
-        """Make the instance, and compute rewards of a few goals of its spaces.
-
-        Args:
-            size: numbers of a goal, as trainers know it.
-
-        Raises:
-            StageError: if there is no such environment, it has no goals or no `compute_reward`, or that does not do
-                what is expected of it.
-        """
+        """Make the instance, and compute rewards of a few goals of its spaces; see the protocol."""
         settings = self._request.settings
         self._name = factory.environment_name(settings).rstrip(",")
         env, seed = given_object(settings.factory), 0
@@ -63,7 +55,7 @@ class GoalRewards:
                     "vectorised ones; give single environments, or leave hindsight out"
                 )
             env.reset(seed=seed)
-        self._spaces = [_goal_space(env, key, size, self._name) for key in (ACHIEVED, GOAL)]
+        self._spaces = [_goal_space(env, key, size, self._name) for key in (ACHIEVED_GOAL, DESIRED_GOAL)]
         try:
             self._compute = getattr(env, "get_wrapper_attr", lambda name: getattr(env, name))("compute_reward")
         except AttributeError:
@@ -77,16 +69,7 @@ class GoalRewards:
         self(*(np.stack([space.sample().ravel() for _ in range(size + 2)]) for space in spaces))
 
     def __call__(self, achieved: Array, desired: Array) -> NDArray[np.float32]:
-        """Compute the rewards [n] of n steps in one call.
-
-        Args:
-            achieved: [n, g] goals as they were achieved after each step.
-            desired: [n, g] goals that count.
-
-        Raises:
-            BrokenEnvironmentError: if `compute_reward` raises, or returns something else than n numbers.
-            NotFiniteError: if a reward is NaN or infinite.
-        """
+        """Compute the rewards [n] of n steps in one call; see the protocol."""
         assert self._compute is not None, "it is open"
         count = len(achieved)
         goals = [

@@ -24,6 +24,7 @@ from headrace.config.errors import suggest
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import Array
 from headrace.queues.specs import ObservationSpec
+from headrace.stages.environments.protocol import DESIRED_GOAL
 from headrace.stages.environments.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
@@ -54,10 +55,6 @@ class Extractor(Protocol):
 
 ONLY_OBSERVATION = "observation"
 """Name of the observation of a space that is neither Dict nor Tuple."""
-GOAL = "desired_goal"
-"""A vector by this name holds the goal, as in the goal environments of Gymnasium-Robotics."""
-ACHIEVED = "achieved_goal"
-"""What was achieved in its place, by their name."""
 MAX_ENTITIES = 32
 _SMALLEST_PICTURE = 16
 """Pixels: a matrix of bytes with a shorter side is more likely a board than a picture without colours."""
@@ -123,8 +120,8 @@ def observation_parts(
     parts = [_part(leaf, exact) for leaf in found]
     if not parts:
         raise StageError(f"{owner}: its observation space {space} is empty; an agent has to observe something")
-    if GOAL not in settings:
-        parts = [_goal(part) if leaf.keys == (GOAL,) else part for leaf, part in zip(found, parts, strict=True)]
+    if DESIRED_GOAL not in settings:
+        parts = [_goal(part) if leaf.keys == (DESIRED_GOAL,) else part for leaf, part in zip(found, parts, strict=True)]
     return tuple(parts)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headrace.config.hindsight import HindsightSettings
 from headrace.queues.columns import Column
 from headrace.queues.messages import Array, TrajectoryBatch
-from headrace.stages.environments.spaces.observations import ACHIEVED, GOAL
+from headrace.stages.environments.protocol import ACHIEVED_GOAL, DESIRED_GOAL
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.trainer.protocol import TrainerContext
@@ -56,7 +56,7 @@ class HindsightMemory(ReplayMemory):
         super().__init__(context.spec, layout, capacity)
         self._behavior = context.behavior
         self._settings = settings
-        self._achieved, self._desired = (_columns_of(context, layout, name) for name in (ACHIEVED, GOAL))
+        self._achieved, self._desired = (_columns_of(context, layout, name) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
         size = self._desired.stop - self._desired.start
         if context.goal_rewards is None:
             raise StageError(f"{context.behavior}: hindsight needs an environment with compute_reward; there is none")
@@ -211,6 +211,6 @@ def _columns_of(context: TrainerContext, layout: ObservationLayout, name: str) -
             return columns
     names = ", ".join(f"{each.name} ({each.kind})" for each in observations)
     raise StageError(
-        f"{context.behavior}: hindsight needs the observations {ACHIEVED} and {GOAL}, vectors of a goal environment; "
+        f"{context.behavior}: hindsight needs vectors {ACHIEVED_GOAL} and {DESIRED_GOAL}, as a goal environment has them; "
         f"{name} is not among the vectors of: {names}. Leave hindsight out, or let observations be a Dict with both"
     )

@@ -12,7 +12,7 @@ from gymnasium.vector import SyncVectorEnv, VectorWrapper
 from headrace.config import RunConfig
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.given import GivenEnvironment, GivenObject, giving
-from headrace.stages.environments.gymnasium.goal_rewards import GoalRewards
+from headrace.stages.environments.gymnasium.goal_rewards import GymnasiumGoalRewards
 from headrace.stages.errors import NotFiniteError, StageError
 
 HERE = Path(__file__)
@@ -24,7 +24,7 @@ def rewards_of(size=4, factory=FACTORY, wrappers=(), **options):
     if "-v" in factory:
         environment["options"] = {}
     config = RunConfig.from_plain({"environment": environment, "behaviors": {"Bits": {}}}, HERE)
-    rewards = GoalRewards(EnvironmentRequest(config))
+    rewards = GymnasiumGoalRewards(EnvironmentRequest(config))
     rewards.open(size)
     return rewards
 
