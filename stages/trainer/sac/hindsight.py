@@ -211,6 +211,6 @@ def _columns_of(context: TrainerContext, layout: ObservationLayout, name: str) -
             return columns
     names = ", ".join(f"{each.name} ({each.kind})" for each in observations)
     raise StageError(
-        f"{context.behavior}: hindsight needs vectors {ACHIEVED_GOAL} and {DESIRED_GOAL}, as a goal environment has them; "
+        f"{context.behavior}: hindsight needs vectors {ACHIEVED_GOAL} and {DESIRED_GOAL}, as goal environments have; "
         f"{name} is not among the vectors of: {names}. Leave hindsight out, or let observations be a Dict with both"
     )
