@@ -19,6 +19,7 @@ ANY = {"default": "Own-v0", "atari": "ALE/Pong-v5"}
 """Environments that the entries for several stand for."""
 PARTS: Mapping[str, tuple[Mapping[str, keys.Key], Mapping[str, keys.Key]]] = {
     "": (keys.PPO, keys.SAC),
+    "replay_buffer_kwargs.": ({}, keys.SAC_HINDSIGHT),
     "policy_kwargs.": (keys.PPO_POLICY, keys.SAC_POLICY),
     "normalize.": (keys.NORMALIZE, keys.NORMALIZE),
 }

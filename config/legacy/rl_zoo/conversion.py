@@ -98,6 +98,13 @@ def _convert_ppo(writing: Writing, given: Mapping[str, Given]) -> None:
 
 def _convert_sac(writing: Writing, given: Mapping[str, Given]) -> None:
     _convert_frequencies(writing, given)
+    buffer = given.get("replay_buffer_class")
+    if buffer is not None and keys.is_hindsight(buffer.value):
+        arguments = writing.expression(given["replay_buffer_kwargs"]) if "replay_buffer_kwargs" in given else {}
+        writing.settle(keys.SAC_HINDSIGHT, arguments, given)
+        concatenated = "there the goal is an input as all others"
+        writing.put("network_settings.goal_conditioning_type", "none", buffer, concatenated)
+        given = _without(given, ("replay_buffer_kwargs",))
     writing.settle(keys.SAC, _without(given, (*_SEPARATELY, *_OF_SAC)), {})
     _convert_policy(writing, given, keys.SAC_POLICY)
     _convert_normalize(writing, given)

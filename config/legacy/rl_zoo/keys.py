@@ -116,6 +116,25 @@ def _first_coefficient(value: Any) -> Any:
     return integral(to_number(start) if isinstance(start, str) else start)
 
 
+_HER = "HerReplayBuffer"
+
+
+def is_hindsight(value: Any) -> bool:
+    """Return True if a `replay_buffer_class` relabels goals."""
+    return str(value).rpartition(".")[2] == _HER
+
+
+def _hindsight(value: Any) -> None:
+    """Write nothing: `SAC_HINDSIGHT` does."""
+    if value is not None and not is_hindsight(value):
+        raise ValueError(f"of Stable-Baselines3's classes only {_HER} has a place")
+
+
+def _strategy(value: Any) -> str:
+    """Read a name, or `GoalSelectionStrategy.FUTURE`."""
+    return str(value).rpartition(".")[2].lower()
+
+
 _CRITIC = ("network_settings.critic_hidden_units", _layers_of_critic)
 _NO_EFFECT = Key(IDLE)
 _SDE = "noise that depends on the state (gSDE)"
@@ -168,12 +187,21 @@ SAC: Mapping[str, Key] = {
     "action_noise": Key(None, why="the policy's own noise is all"),
     "noise_type": Key(None, why="the policy's own noise is all"),
     "noise_std": Key(None, why="the policy's own noise is all", needs="noise_type"),
-    "replay_buffer_class": Key(None, why="transitions are drawn uniformly; goals are not relabelled (HER)"),
-    "replay_buffer_kwargs": Key(None, why="goals are not relabelled (HER)", needs="replay_buffer_class"),
+    "replay_buffer_class": Key("hyperparameters.hindsight", write=_hindsight),
+    "replay_buffer_kwargs": Key(None, why=f"of {_HER} its keys have, below", needs="replay_buffer_class"),
     "use_sde_at_warmup": Key(None, False, why=f"belongs to {_SDE}", needs="use_sde"),
     "optimize_memory_usage": _NO_EFFECT,
 }
-"""Of SAC; `conversion` has train_freq and gradient_steps."""
+"""Of SAC; `conversion` has replay_buffer_kwargs, train_freq and gradient_steps."""
+
+SAC_HINDSIGHT: Mapping[str, Key] = {
+    "goal_selection_strategy": Key("hyperparameters.hindsight.goals", "future", write=_strategy),
+    "n_sampled_goal": Key("hyperparameters.hindsight.per_transition", 4),
+    "copy_info_dict": Key(None, False, why="rewards are computed with empty infos"),
+    "handle_timeout_termination": Key(None, True, why="a time limit never terminates"),
+    **dict.fromkeys(("online_sampling", "max_episode_length", "optimize_memory_usage"), _NO_EFFECT),
+}
+"""Of SAC's `replay_buffer_kwargs`, with `HerReplayBuffer`."""
 
 _POLICY: Mapping[str, Key] = {
     "use_expln": Key(None, False, why=f"belongs to {_SDE}", needs="use_sde"),

@@ -206,6 +206,40 @@ def test_sac_has_their_target_entropy_and_scaled_rewards(converted):
     assert (hyper.target_entropy, hyper.reward_normalization) == (None, False)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "expected", "left_out"),
+    [
+        ({}, ("future", 4), []),
+        (
+            {
+                "replay_buffer_kwargs": """"dict(online_sampling=True, goal_selection_strategy='final', n_sampled_goal=2)\""""
+            },
+            ("final", 2),
+            [],
+        ),
+        (
+            {"replay_buffer_kwargs": "{copy_info_dict: true}"},
+            ("future", 4),
+            ["replay_buffer_kwargs.copy_info_dict: true: rewards are computed with empty infos"],
+        ),
+    ],
+)
+def test_sac_relabels_goals_as_the_entry_says(converted, kwargs, expected, left_out):
+    made, config = converted(entry(replay_buffer_class="HerReplayBuffer", **kwargs), "Own-v0", "sac.yml")
+    settings = config.behaviors["Own"]
+    hindsight = settings.hyperparameters.hindsight
+    assert ((hindsight.goals, hindsight.per_transition), [*made.left_out]) == (expected, left_out)
+    assert settings.network_settings.goal_conditioning_type == "none"
+
+
+def test_other_buffers_have_no_place_nor_have_arguments_without_one(converted):
+    made, config = converted(
+        entry(replay_buffer_class="mine.Buffer", replay_buffer_kwargs="{a: 1}"), "Own-v0", "sac.yml"
+    )
+    assert config.behaviors["Own"].hyperparameters.hindsight is None
+    assert [each.partition(":")[0] for each in made.left_out] == ["replay_buffer_class", "replay_buffer_kwargs"]
+
+
 def test_each_key_without_a_place_is_named_with_its_line_and_in_the_file(converted):
     made, config = converted(PPO, "Swimmer-v4")
     named = ["use_sde", "sde_sample_freq", "clip_range_vf"]
