@@ -10,7 +10,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -24,8 +24,32 @@ READ_S = 30.0
 """Seconds in which a caller has to take a part of an answer that waits for it."""
 READ_BYTES = 32 * 1024
 """The least that it has to take in that time, unless all of it is less."""
-RESERVE = 16
+REFUSED_S = 0.1
+"""Seconds after which a request that is one too many is refused. Callers ask again at once, and refusals would take the
+time in which others are answered."""
+RESERVE = 64
 """Places beyond all others, for requests that are answered even when these are taken."""
+
+
+def _refusal(message: str, more: str = "") -> bytes:
+    body = f'{{"error": "{message}; try again later"}}'
+    head = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n{more}Content-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+_NO_PLACE = _refusal("all connections are in use", "Connection: close\r\n")
+_NO_ROOM = _refusal("too many requests wait")
+
+
+def allow_open_files(wanted: int) -> None:
+    """Let this process have so many files open, as far as the system lets it."""
+    if sys.platform != "win32":
+        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if resource.RLIM_INFINITY != limit < wanted:
+            with suppress(ValueError, OSError):  # macOS has a further bound
+                resource.setrlimit(
+                    resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
+                )
 
 
 def within_open_files(wanted: int) -> int:
@@ -44,6 +68,8 @@ class Places:
     """In all."""
     most_of_one: int
     """From one address (of IPv6: one network)."""
+    requests: float = math.inf
+    """Requests with a body that are answered at a time, as far as they arrive in one piece."""
 
 
 class Connections:
@@ -51,7 +77,9 @@ class Connections:
 
     A connection needs its place while a request is answered. Where all places are taken, or all of one address, the
     connection among them that has been without a request for longest makes room for the next. Where none is, the next
-    gets one of the reserve's places, in which only some requests are answered, or else is closed at once.
+    gets one of the reserve's places, in which only some requests are answered, or else is told 503 and closed.
+
+    Requests beyond their number are told 503 before anything is done for them, as each would take as long as an answer.
 
     Args:
         places: bounds.
@@ -63,6 +91,9 @@ class Connections:
         self._make = make
         self._by_handler: dict[asyncio.Protocol, _Seat] = {}
         """In the order in which they came, or were last without a request."""
+        self._turned_away = 0
+        self.requests = 0
+        """That have arrived in one piece, and are not answered yet."""
 
     def __call__(self) -> asyncio.Protocol:
         """Return what asyncio calls for a connection."""
@@ -103,6 +134,23 @@ class Connections:
         self._by_handler[connection.handler] = connection
         return True
 
+    def turn_away(self, transport: asyncio.Transport) -> None:
+        """Tell a connection that it has no place, and close it: after a while, as its caller comes again at once."""
+        late = self._turned_away < self._places.most  # each holds a file meanwhile
+
+        def close() -> None:
+            self._turned_away -= 1
+            transport.write(_NO_PLACE)
+            transport.close()
+
+        self._turned_away += 1
+        asyncio.get_running_loop().call_later(REFUSED_S if late else 0.0, close)
+
+    @property
+    def full(self) -> bool:
+        """True if further requests are refused."""
+        return self.requests >= self._places.requests
+
     def forget(self, connection: _Seat) -> None:
         """A connection is lost."""
         self._by_handler.pop(connection.handler, None)
@@ -136,28 +184,44 @@ class _Seat(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._requests = 0
+        self._in_parts = False
+        """True while a part of a request is there, and the request has not begun."""
+        self._pipelines = False
+        self._counted = False
+        """True for a request that came in one piece, up to its answer."""
         self._late: asyncio.TimerHandle | None = None
+        self._waits_since: float | None = None
+        """When the wait for a request began, which `_late` bounds; None while one is answered."""
         self._slow: asyncio.TimerHandle | None = None
+        self._refusal: asyncio.TimerHandle | None = None
 
     @property
     def idle(self) -> bool:
         """True while no request of it is answered, and no answer waits to be read."""
-        return not self._requests and self._slow is None
+        return not (self._requests or self._counted or self._slow or self._refusal)
 
     def begin(self) -> None:
         """A request is there, and about to be answered."""
         self._requests += 1
-        _stop(self._late)
-        self._late = None
+        self._waits_since, self._in_parts = None, False
 
     def end(self) -> None:
         """It is answered, but for what its caller has not read."""
         self._requests -= 1
+        self._uncount()
+
+    def _uncount(self) -> None:
+        if self._counted:
+            self._counted = False
+            self._connections.requests -= 1
 
     def drop(self) -> None:
         """Close it at once; another may take its place."""
         self._connections.forget(self)
-        if self._transport is not None:
+        if self._transport is not None and self.reserved:
+            self._transport.write(_NO_PLACE)
+            self._transport.close()
+        elif self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -165,17 +229,41 @@ class _Seat(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.address = _network(transport.get_extra_info("peername"))
         if not self._connections.admit(self):
-            transport.abort()
+            self._connections.turn_away(transport)
             return
         self._transport = transport
         self.handler.connection_made(transport)
         self._await_header()
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on: it may be the beginning of a request."""
-        if not self._requests and self._late is None:
+        """Pass it on: it may be the beginning of a request; where there are too many, refuse it."""
+        if self._transport is None:  # it has no place
+            return
+        if self._requests:
+            self._pipelines = True  # answers have their order: what is refused here would be answered too early
+        elif not self._in_parts:
+            if not self._pipelines and _is_whole(data):
+                if self._connections.full and not self.reserved:
+                    self._refuse()
+                    return
+                self._counted = True
+                self._connections.requests += 1
+            self._in_parts = True
+        if not self._requests and self._waits_since is None:
             self._await_header()
         self.handler.data_received(data)
+
+    def _refuse(self) -> None:
+        assert self._transport is not None, "a request of it is there"
+        self._waits_since = None
+        self._transport.pause_reading()
+        self._refusal = self._loop.call_later(REFUSED_S, self._tell_refusal)
+
+    def _tell_refusal(self) -> None:
+        self._refusal = None
+        if self._transport is not None:
+            self._transport.write(_NO_ROOM)
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool | None:
         """Pass it on."""
@@ -196,13 +284,27 @@ class _Seat(asyncio.Protocol):
         """Leave the place."""
         _stop(self._late)
         _stop(self._slow)
+        _stop(self._refusal)
         self._connections.forget(self)
+        if not self._requests:
+            self._uncount()
         if self._transport is not None:
             self._transport = None
             self.handler.connection_lost(exc)
 
     def _await_header(self) -> None:
-        self._late = self._loop.call_later(HEADER_S, self.drop)
+        self._waits_since = self._loop.time()
+        if self._late is None:  # else the one of an earlier request, as most come in time
+            self._late = self._loop.call_later(HEADER_S, self._check_header)
+
+    def _check_header(self) -> None:
+        self._late = None
+        if self._waits_since is not None:
+            left = self._waits_since + HEADER_S - self._loop.time()
+            if left <= 0:
+                self.drop()
+            else:
+                self._late = self._loop.call_later(left, self._check_header)
 
     def _await_reader(self, before: float = math.inf) -> None:
         assert self._transport is not None, "something is written to it"
@@ -211,6 +313,21 @@ class _Seat(asyncio.Protocol):
             self.drop()
         else:
             self._slow = self._loop.call_later(READ_S, self._await_reader, waiting)
+
+
+def _is_whole(data: bytes) -> bool:
+    """Return True for one request with a body, all of it, on a connection that stays: surely, or else False."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    head = head.lower()
+    parts = head.split(b"\r\ncontent-length:")
+    if len(parts) != 2 or not head.startswith(b"post ") or any(each in head for each in _OTHERWISE):
+        return False
+    length = parts[1].partition(b"\r\n")[0].strip()
+    return length.isdigit() and len(length) < 10 and int(length) == len(body)
+
+
+_OTHERWISE = (b"\r\ntransfer-encoding", b"\r\nexpect", b"\r\nupgrade", b"\r\nconnection: close", b" http/1.0")
+"""What makes a request end otherwise than by its length, or a connection by its answer."""
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:

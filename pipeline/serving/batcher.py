@@ -100,17 +100,20 @@ class Batcher:
         """
         if len(self._waiting) >= self._limits.waiting:
             raise RequestRefused(ErrorKind.OVERLOADED, f"{self._limits.waiting} requests wait already; try again later")
-        each = _WaitingRequest(request, recall, asyncio.get_running_loop().create_future())
+        loop, patience_s = asyncio.get_running_loop(), self._limits.patience_s
+        each = _WaitingRequest(request, recall, loop.create_future())
+        late = RequestRefused(ErrorKind.LATE, f"there was no decision in {patience_s:g} s")
+        timer = loop.call_later(patience_s, _settle, each, late)
         self._waiting.append(each)
         self._news.set()
         try:
-            async with asyncio.timeout(self._limits.patience_s):
-                return await each.answer
-        except TimeoutError:
-            raise RequestRefused(ErrorKind.LATE, f"there was no decision in {self._limits.patience_s:g} s") from None
-        finally:
+            return await each.answer
+        except BaseException:
             if each in self._waiting:  # nobody waits for the answer any more
                 self._waiting.remove(each)
+            raise
+        finally:
+            timer.cancel()
 
     async def run(self) -> None:
         """Decide until cancelled."""
@@ -119,6 +122,7 @@ class Batcher:
                 await self._news.wait()
                 self._news.clear()
                 while self._waiting:
+                    await asyncio.sleep(0)  # for those that have arrived as well, and are not read yet
                     await self._round()
         finally:
             if self._thread is not None:

@@ -13,14 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from headrace.pipeline.serving.action_request import MOST_AGENTS, ErrorKind, RequestRefused, read_action_request
 from headrace.pipeline.serving.batcher import ActionAnswer
 from headrace.pipeline.serving.open_inference import InferRequest, OpenInference
-from headrace.pipeline.serving.open_inference_http import LIVE, READY, open_inference_routes
+from headrace.pipeline.serving.open_inference_http import open_inference_routes
 from headrace.pipeline.serving.openapi import schema
 from headrace.pipeline.serving.pages import STYLE, page_routes
 from headrace.pipeline.serving.refusals import refusing
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web.site import HEALTH, MSGPACK, checked, read_plain
+from headrace.pipeline.web.site import HEALTH_PATHS, MSGPACK, checked, read_plain
 
-OPEN = frozenset({HEALTH, LIVE, READY, STYLE})
+OPEN = HEALTH_PATHS | {STYLE}
 """Paths that need no token."""
 
 

@@ -14,7 +14,6 @@ from headrace.pipeline.web.site import checked, from_json, read_body
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """Bytes of the JSON, where tensors follow it."""
-LIVE, READY = "/v2/health/live", "/v2/health/ready"
 
 
 def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:
@@ -45,7 +44,11 @@ def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:
         asked = _read(await read_body(request), request.headers.get(HEADER_LENGTH))
         return _inferred(name, asked.id, await protocol.infer(name, version, asked))
 
-    routes = [web.get(LIVE, live), web.get(READY, refusing(ready, 400)), web.get("/v2", server)]
+    routes = [
+        web.get("/v2", server),
+        web.get("/v2/health/live", live),
+        web.get("/v2/health/ready", refusing(ready, 400)),
+    ]
     for one in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         routes += [
             web.get(one, refusing(model, 400)),

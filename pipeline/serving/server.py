@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from headrace.config.listen import LAST_PORT, endpoint_of, reaches_others
 from headrace.ending import AT_ONCE
 from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.common.process import uncollected
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.serving.grpc_server import GrpcServer
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
@@ -18,11 +19,14 @@ from headrace.pipeline.serving.served_models import ServedModel, load_models
 from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web.guards import make_token
 from headrace.pipeline.web.site import TRIED_PORTS, Site, SiteOptions
+from headrace.stages.connections import allow_open_files
 
 USUAL_PORT = 8480
 MOST_BODY_BYTES = 8 * 1024 * 1024
 """Of a request. Eleven pictures of 512×512×3 in bytes, or 4 MiB of numbers as JSON."""
-MOST_CONNECTIONS = 1024
+MOST_CONNECTIONS = 2048
+MOST_REQUESTS = 128
+"""Under way at a time over HTTP: more would wait for longer than the time of a game's picture or two."""
 DRAIN_S = 10.0
 """Seconds in which requests under way are answered when the server ends; twice the patience of each."""
 READ_S = 2.0
@@ -56,7 +60,9 @@ def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callabl
     Raises:
         CommandError: if a model can't be read, or it can't listen.
     """
-    models = load_models(options.references)
+    allow_open_files(4 * MOST_CONNECTIONS)
+    with uncollected():  # a search through all that the libraries hold would keep requests waiting for 0.1 s
+        models = load_models(options.references)
     asyncio.run(_serve(models, options, tell, at_once))
 
 
@@ -119,6 +125,7 @@ def _site_options(options: ServingOptions, token: str) -> SiteOptions:
         lambda request: request.path not in OPEN,
         most_body_bytes=MOST_BODY_BYTES,
         most_connections=MOST_CONNECTIONS,
+        most_requests=MOST_REQUESTS,
         origins=frozenset(options.origins),
         drops_abandoned=True,
     )

@@ -203,13 +203,19 @@ class Tally:
             buckets=_BUCKETS,
             registry=self._registry,
         )
+        self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}
+        """Of each model, as looking for one by its labels takes as long as a decision."""
         self._registry.register(_Models(models))
 
     def answered(self, model: str, agents: int, seconds: float) -> None:
         """Count a request that was answered."""
-        self._requests.labels(model, "answered").inc()
-        self._agents.labels(model).inc(agents)
-        self._seconds.labels(model).observe(seconds)
+        if model not in self._of:
+            labelled = self._requests.labels(model, "answered"), self._agents.labels(model), self._seconds.labels(model)
+            self._of[model] = labelled
+        requests, answered, duration = self._of[model]
+        requests.inc()
+        answered.inc(agents)
+        duration.observe(seconds)
 
     def refused(self, model: str, refusal: RequestRefused) -> None:
         """Count a request that was refused, for a model that is there."""

@@ -1,4 +1,6 @@
-"""The guards of a site: who may call it. Each is a middleware, and refuses before a handler sees the request.
+"""The guards of a site: who may call it. Each is a function of a request, called before a handler sees that.
+
+A guard raises what refuses the request, or returns an answer in place of the handler's, or else nothing.
 
 The Host check keeps out pages of other sites whose name was made to point here (DNS rebinding), the Origin check pages
 of other sites that call this one from the user's browser, sockets included; the token everyone who was not told it.
@@ -10,15 +12,16 @@ import hmac
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler, Middleware
 
 from headrace.config.listen import LOCALHOST, reaches_others
 
+Guard = Callable[[web.Request], web.Response | None]
 TOKEN_VARIABLE = "HEADRACE_TOKEN"
 """Environment variable with a token of the user's own."""
 
@@ -45,7 +48,7 @@ def make_token() -> str:
     return os.environ.get(TOKEN_VARIABLE, "").strip() or secrets.token_urlsafe(24)
 
 
-def check_host(listen: str, names: Collection[str] = ()) -> Middleware:
+def check_host(listen: str, names: Collection[str] = ()) -> Guard:
     """Return the guard that refuses names that are not the server's.
 
     An address in digits can't be made to point here by others: it is refused only where no other machine may call.
@@ -57,17 +60,21 @@ def check_host(listen: str, names: Collection[str] = ()) -> Middleware:
     wide = reaches_others(listen)
     known = {LOCALHOST, *(name.lower() for name in names), *([socket.gethostname().lower()] if wide else [])}
 
-    @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        host = _name_of(request.headers.getall(hdrs.HOST, []))
-        if host not in known and not _may_be_called(host, wide):
-            raise web.HTTPForbidden(text=f"{host!a} is no name of this server; call it by its address, or localhost")
-        return await handler(request)
+    @lru_cache(maxsize=64)
+    def is_ours(*hosts: str) -> bool:
+        host = _name_of(hosts)
+        return host in known or _may_be_called(host, wide)
+
+    def guard(request: web.Request) -> None:
+        hosts = request.headers.getall(hdrs.HOST, [])
+        if not is_ours(*hosts):
+            name = _name_of(hosts)
+            raise web.HTTPForbidden(text=f"{name!a} is no name of this server; call it by its address, or localhost")
 
     return guard
 
 
-def _name_of(hosts: list[str]) -> str:
+def _name_of(hosts: Sequence[str]) -> str:
     if len(hosts) == 1:
         try:
             return urlsplit(f"//{hosts[0]}").hostname or ""
@@ -84,23 +91,22 @@ def _may_be_called(host: str, wide: bool) -> bool:
     return wide or address.is_loopback
 
 
-def check_origin(allowed: Collection[str] = ()) -> Middleware:
+def check_origin(allowed: Collection[str] = ()) -> Guard:
     """Return the guard that refuses what pages of other origins ask. Programs that are no browser send no Origin.
 
     Args:
         allowed: further origins, whose pages may call the server; browsers ask for leave first, without a token.
     """
 
-    @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    def guard(request: web.Request) -> web.Response | None:
         origin = request.headers.get(hdrs.ORIGIN)
         if origin in allowed:
-            return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else await handler(request)
+            return web.Response(status=204, headers=LEAVE) if request.method == "OPTIONS" else None
         if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
             raise web.HTTPForbidden(text=f"pages of {origin!a} may not call this server")
         if request.headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site") and not _opens_page(request):
             raise web.HTTPForbidden(text="pages of other sites may not call this server")
-        return await handler(request)
+        return None
 
     return guard
 
@@ -110,7 +116,7 @@ def _opens_page(request: web.Request) -> bool:
     return request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 
-def check_token(token: str, needed: Callable[[web.Request], bool]) -> Middleware:
+def check_token(token: str, needed: Callable[[web.Request], bool]) -> Guard:
     """Return the guard that refuses requests without the token.
 
     It is sent as `Authorization: Bearer …`, or as `?token=…` where a browser can send no header.
@@ -120,14 +126,12 @@ def check_token(token: str, needed: Callable[[web.Request], bool]) -> Middleware
         needed: says which requests need it.
     """
 
-    @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    def guard(request: web.Request) -> None:
         if needed(request) and not carries_token(request, token):
             raise web.HTTPUnauthorized(
                 headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
                 text="a token is needed: the one that the command has printed, as 'Authorization: Bearer TOKEN'",
             )
-        return await handler(request)
 
     return guard
 

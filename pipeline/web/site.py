@@ -9,6 +9,7 @@ import asyncio
 import errno
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -42,7 +43,8 @@ _WIDE = (
 KEPT_S = 75.0
 """Seconds for which an idle connection is kept."""
 HEALTH = "/healthz"
-"""The path that is answered even when all connections are in use."""
+HEALTH_PATHS = frozenset({HEALTH, "/v2/health/live", "/v2/health/ready"})
+"""Paths that are answered even when all connections are in use."""
 TRIED_PORTS = 20
 """From the usual port on, where the endpoint has none."""
 
@@ -65,6 +67,8 @@ class SiteOptions:
     """The largest body of a request."""
     most_connections: int = 256
     """At a time; from one address half as many."""
+    most_requests: float = math.inf
+    """With a body that are answered at a time; further ones are refused at once."""
     origins: Collection[str] = ()
     """Further origins whose pages may call the site."""
     drops_abandoned: bool = False
@@ -89,11 +93,10 @@ class Site:
         self._ports: Sequence[int] = tried if port is None else (port,)
         self.port = 0
         self.wide = reaches_others(self._listen)
-        guards = [self._keep_place, answer_errors, check_host(self._listen, options.names)]
-        guards.append(check_origin(options.origins))
+        self._guards = [check_host(self._listen, options.names), check_origin(options.origins)]
         if options.token:
-            guards.append(check_token(options.token, options.needs_token))
-        self._app = web.Application(middlewares=guards, client_max_size=options.most_body_bytes)
+            self._guards.append(check_token(options.token, options.needs_token))
+        self._app = web.Application(middlewares=[self._answer], client_max_size=options.most_body_bytes)
         self._app.on_response_prepare.append(header_adder(options.origins))
         self._app.add_routes(routes)
         self._runner = web.AppRunner(
@@ -107,8 +110,10 @@ class Site:
             auto_decompress=False,  # a small body could become a large one
         )
         self._server: asyncio.Server | None = None
-        most = within_open_files(options.most_connections)
-        self._connections = Connections(Places(most, max(1, most // 2)), self._handler)
+        self._most = within_open_files(options.most_connections)
+        self._connections = Connections(
+            Places(self._most, max(1, self._most // 2), options.most_requests), self._handler
+        )
 
     @property
     def url(self) -> str:
@@ -139,12 +144,12 @@ class Site:
         """
         await self._runner.setup()
         assert self._runner.server is not None, "it is set up"
-        self._runner.server.request_handler = _quoting_nothing(self._runner.server.request_handler)
+        self._runner.server.request_handler = self._admitting(self._runner.server.request_handler)
         for port in self._ports:
             try:
                 self.port, hosts = find_port(self._listen, port)
                 loop = asyncio.get_running_loop()
-                self._server = await loop.create_server(self._connections, hosts, self.port)
+                self._server = await loop.create_server(self._connections, hosts, self.port, backlog=self._most)
                 if self.wide:
                     log.warning(_WIDE, self.port)
                 return
@@ -172,30 +177,46 @@ class Site:
         return self._runner.server()
 
     @web.middleware
-    async def _keep_place(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let a connection have its place while a request is answered; in the reserve only health is."""
-        with self._connections.answering(request.protocol) as reserved:
-            if not reserved:
-                return await handler(request)
-            all_taken = refusal(503, "all connections are in use; try again later")
-            answer = await handler(request) if request.path == HEALTH else all_taken
-            answer.force_close()
-            return answer
-
-
-def _quoting_nothing(handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
-    """Return the handler of all requests, which refuses headers that aiohttp would quote in its own refusal and can't.
-
-    That happens before any middleware is asked.
-    """
-
-    async def answer(request: Any) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a request that the guards let pass; what a handler did not expect is logged, and answered with 500."""
         try:
-            return await handle(request)
-        except UnicodeEncodeError:
-            return refusal(400, "a header is no text")
+            for guard in self._guards:
+                found = guard(request)
+                if found is not None:
+                    return found
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            return _refused(error)
+        except ConnectionResetError:  # the caller has gone, and reads no answer
+            raise
+        except Exception as error:
+            log.error("%s %s could not be answered: %s", request.method, request.path, describe_error(error))
+            log.debug("where it was raised:", exc_info=True)
+            return refusal(500, f"this is a fault of the server: {describe_error(error)}")
 
-    return answer
+    def _admitting(self, handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
+        """Return the handler of all requests: while one is answered its connection has its place.
+
+        In the reserve only health is answered.
+        """
+
+        async def answer(request: Any) -> web.StreamResponse:
+            with self._connections.answering(request.protocol) as reserved:
+                if reserved and request.raw_path not in HEALTH_PATHS:
+                    answered: web.StreamResponse = refusal(503, "all connections are in use; try again later")
+                    answered.headers[hdrs.RETRY_AFTER] = "1"
+                else:
+                    try:
+                        answered = await handle(request)
+                    except UnicodeEncodeError:  # a header that aiohttp would quote in its own refusal
+                        answered = refusal(400, "a header is no text")
+                if reserved:
+                    answered.force_close()
+                return answered
+
+        return answer
 
 
 # Answers to what can't be done: always JSON, `{"error": "…"}`, whatever the path and whoever refuses.
@@ -209,25 +230,12 @@ def refusal(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)
 
 
-@web.middleware
-async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn what a handler raises into a refusal; what it did not expect is logged, and answered with 500."""
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        message = (error.text or "").removeprefix(f"{error.status}: ") or error.reason
-        answer = refusal(error.status, message)
-        for name in _KEPT & error.headers.keys():
-            answer.headers[name] = error.headers[name]
-        return answer
-    except ConnectionResetError:  # the caller has gone, and reads no answer
-        raise
-    except Exception as error:
-        log.error("%s %s could not be answered: %s", request.method, request.path, describe_error(error))
-        log.debug("where it was raised:", exc_info=True)
-        return refusal(500, f"this is a fault of the server: {describe_error(error)}")
+def _refused(error: web.HTTPException) -> web.Response:
+    message = (error.text or "").removeprefix(f"{error.status}: ") or error.reason
+    answer = refusal(error.status, message)
+    for name in _KEPT & error.headers.keys():
+        answer.headers[name] = error.headers[name]
+    return answer
 
 
 # Files of a page: a fixed table of paths, read once, so that no path leads anywhere else.

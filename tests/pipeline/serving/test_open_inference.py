@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -19,6 +20,7 @@ from aiohttp import ClientSession
 from serving_samples import MEMORY, PICTURE, expected, served, serving, write_model
 
 from headrace.pipeline.serving import grpc_standard, open_inference_grpc
+from headrace.pipeline.serving import service as service_module
 from headrace.pipeline.serving.grpc_server import GrpcServer
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.web.site import Site, SiteOptions
@@ -318,6 +320,35 @@ async def test_the_index_has_a_line_for_each_model_that_asks_it(tmp_path):
             assert (status, len(answer["outputs"])) == (200, 2), answer
         async with caller.get("/docs") as answer:
             assert "POST /v2/models/{model}/infer" in await answer.text()
+
+
+async def test_a_newer_policy_takes_over_while_requests_run_and_none_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "LOOK_S", 0.02)
+    write_model(tmp_path)
+    wanted = {str(version): expected([[ROW]], seed).actions.continuous for version, seed in ((1, 0), (2, 1))}
+    seen: list[str] = []
+    async with called(tmp_path) as (_, caller, channel):
+
+        async def ask_http() -> None:
+            while "2" not in seen[-1:]:
+                status, answer = await post(caller, {"inputs": [VECTOR]})
+                assert status == 200, answer
+                np.testing.assert_allclose(outputs(answer)["continuous"], wanted[answer["model_version"]], rtol=1e-5)
+                seen.append(answer["model_version"])
+
+        async def ask_grpc() -> None:
+            tensor = {"name": "vector", "datatype": "FP32", "shape": [1, 3], "contents": {"fp32_contents": ROW}}
+            while "2" not in seen[-1:]:
+                answer = await asking("ModelInfer", model_name="Ball", inputs=[tensor])(channel)
+                found = [answer.outputs[0].contents.fp32_contents]
+                np.testing.assert_allclose(found, wanted[answer.model_version], rtol=1e-5)
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(ask_http())
+                group.create_task(ask_grpc())
+            await asyncio.to_thread(write_model, tmp_path, step=600, seed=1)
+    assert {*seen} == {"1", "2"}
 
 
 CLIENT = """

@@ -292,7 +292,7 @@ async def test_while_all_connections_are_in_use_only_health_is_answered():
         waiting = [asyncio.create_task(status_of(caller, "/wait")) for _ in range(2)]  # half of all, from one address
         for _ in waiting:
             await started.acquire()
-        silent = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(40)]
+        silent = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(80)]
         for _ in range(3):
             assert await status_of(caller, "/healthz") == 200
             assert await status_of(caller, "/orders") == 503
@@ -301,6 +301,119 @@ async def test_while_all_connections_are_in_use_only_health_is_answered():
         assert await status_of(caller, "/orders") == 200
         for _, writer in silent:
             writer.close()
+
+
+ORDER = (
+    b'POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{"amount": 1}'
+)
+
+
+class Busy(Desk):
+    """Keeps orders waiting until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+        self.started = asyncio.Semaphore(0)
+
+    async def order(self, request: web.Request) -> web.Response:
+        self.started.release()
+        await self.go_on.wait()
+        return await super().order(request)
+
+
+@asynccontextmanager
+async def asked(site, words) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(words)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def answer_of(reader):
+    """The status of an answer, and its body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    assert length is not None
+    return int(head.split()[1]), head, await reader.readexactly(int(length[1]))
+
+
+async def test_requests_beyond_their_number_are_refused_at_once_and_welcome_later():
+    desk = Busy()
+    order = ORDER % b"/orders"
+    async with opened(desk, most_requests=2) as (site, caller):
+        async with (
+            asked(site, order) as (first, _),
+            asked(site, order) as (second, _),
+            asked(site, order) as (third, to),
+        ):
+            status, head, body = await answer_of(third)
+            assert (status, b"Retry-After: 1\r\n" in head, json.loads(body)["error"]) == (
+                503,
+                True,
+                "too many requests wait; try again later",
+            )
+            assert await status_of(caller, "/orders") == 200  # what has no body is answered as ever
+            desk.go_on.set()
+            assert [(await answer_of(reader))[0] for reader in (first, second)] == [200, 200]
+            to.write(order)
+            assert (await answer_of(third))[0] == 200
+        assert desk.orders == [1, 1, 1]
+
+
+async def test_answers_keep_the_order_of_requests_that_do_not_wait_for_them():
+    desk = Busy()
+    order = ORDER % b"/orders"
+    async with opened(desk, most_requests=1) as (site, _), asked(site, order) as (reader, writer):
+        await desk.started.acquire()
+        writer.write(order)  # while the first is answered
+        desk.go_on.set()
+        assert [(await answer_of(reader))[0] for _ in range(2)] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"POST /orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\nContent-Type: application/json\r\n\r\n{",
+        b"POST /orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\nContent-Length: 13\r\n\r\n" + bytes(13),
+        b"POST /orders HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0",
+    ],
+)
+async def test_a_request_that_does_not_arrive_takes_no_other_ones_room(words):
+    async with (
+        opened(Desk(), most_requests=1) as (site, _),
+        asked(site, words),
+        asked(site, ORDER % b"/orders") as (reader, _to),
+    ):
+        assert (await answer_of(reader))[0] == 200
+
+
+async def test_a_caller_that_hangs_up_leaves_its_room():
+    desk = Busy()
+    async with opened(desk, most_requests=1, drops_abandoned=True) as (site, _):
+        async with asked(site, ORDER % b"/orders"):
+            await desk.started.acquire()
+        while True:  # until the server has seen it
+            async with asked(site, ORDER % b"/orders") as (reader, _to):
+                desk.go_on.set()
+                if (await answer_of(reader))[0] == 200:
+                    return
+
+
+async def test_a_connection_without_a_place_is_told_so():
+    desk = Busy()
+    async with opened(desk, most_connections=4) as (site, _):
+        async with asked(site, ORDER % b"/orders"), asked(site, ORDER % b"/orders"):
+            for _ in range(2):
+                await desk.started.acquire()
+            beyond = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(connections.RESERVE + 8)]
+            told = [await answer_of(reader) for reader, _ in beyond[:8]]  # they make room for those that come later
+            assert {(status, b"Connection: close" in head) for status, head, _ in told} == {(503, True)}
+            for _, writer in beyond:
+                writer.close()
+            desk.go_on.set()
 
 
 async def status_of(caller, path):
