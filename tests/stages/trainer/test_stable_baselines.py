@@ -1,0 +1,160 @@
+"""What Stable-Baselines3 has too is the same number for number: run where that is installed.
+
+PYTHONPATH=<folder of stable_baselines3> python -m pytest -m slow tests/stages/trainer/test_stable_baselines.py
+"""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from opened_trainers import opened_trainer_of
+from trainer_samples import experience
+
+from headrace.config import NetworkSettings
+from headrace.queues.messages import TrajectoryBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor_critic import make_actor_critic, orthogonalised
+from headrace.stages.trainer.reward_scale import RewardScale
+from headrace.stages.trainer.sac.losses import coefficient_gradients
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+sb3 = pytest.importorskip("stable_baselines3", reason="needs stable-baselines3")
+
+SPEC = BehaviorSpec("Test", (ObservationSpec("vector", (3,)),), ActionSpec(2))
+
+
+class Told(gymnasium.Env):
+    """Rewards, and ends of episodes, that were drawn before."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, rewards, over):
+        self.rewards, self.over, self.at = rewards, over, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        at, self.at = self.at % len(self.over), self.at + 1
+        return np.zeros(3, np.float32), float(self.rewards[at]), bool(self.over[at]), False, {}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scaled_rewards_are_those_of_its_vec_normalize(seed):
+    random, envs, steps, gamma = np.random.default_rng(seed), 3, 200, 0.97
+    rewards = random.normal(random.normal() * 3, 10.0 ** random.uniform(-2, 2), (steps, envs)).astype(np.float32)
+    over = random.random((steps, envs)) < 0.05
+    made = [lambda at=at: Told(rewards[:, at], over[:, at]) for at in range(envs)]
+    vectorised = sb3.common.vec_env.VecNormalize(sb3.common.vec_env.DummyVecEnv(made), norm_obs=False, gamma=gamma)
+    vectorised.reset()
+    scale, theirs, ours, episodes = RewardScale(gamma), [], [], np.zeros(envs, np.int64)
+    for at in range(steps):
+        theirs.append(vectorised.step(np.zeros((envs, 2), np.float32))[1])
+        scale.see(rewards[at], np.ones(envs, np.int64), np.arange(envs), episodes, over[at], at)
+        ours.append(scale.apply(rewards[at]))
+        episodes += over[at]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    drawn = random.normal(0, 5, 64).astype(np.float32)  # of a replay buffer: by the statistics of now
+    np.testing.assert_allclose(scale.apply(drawn), vectorised.normalize_reward(drawn), rtol=1e-6)
+
+
+def test_orthogonal_weights_are_its_own_for_the_same_normal_numbers_and_have_its_gains():
+    env = sb3.common.vec_env.DummyVecEnv([lambda: Told(np.zeros(1), np.zeros(1))])
+    policy = sb3.PPO("MlpPolicy", env, policy_kwargs={"net_arch": {"pi": [16, 8], "vf": [16, 8]}}).policy
+    settings = NetworkSettings(hidden_units=(16, 8), initial_weights="orthogonal", initial_log_std=0.0)
+    design = PolicyDesign(SPEC, settings)
+    ours = make_actor_critic(design, 1, False, np.random.default_rng(0)).state_dict()
+    pairs = [
+        (policy.mlp_extractor.policy_net[0], ours["body.0.weight"][0].T, 2**0.5),
+        (policy.mlp_extractor.policy_net[2], ours["body.1.weight"][0].T, 2**0.5),
+        (policy.mlp_extractor.value_net[0], ours["body.0.weight"][1].T, 2**0.5),
+        (policy.mlp_extractor.value_net[2], ours["body.1.weight"][1].T, 2**0.5),
+        (policy.action_net, ours["action.weight"].T, 0.01),
+        (policy.value_net, ours["value.weight"].T, 1.0),
+    ]
+    for seed, (layer, weight, gain) in enumerate(pairs):
+        theirs = layer.weight.detach().numpy()
+        spectra = [np.linalg.svd(each, compute_uv=False) for each in (weight, theirs)]
+        np.testing.assert_allclose(*spectra, rtol=1e-5)
+        np.testing.assert_allclose(spectra[0], gain, rtol=1e-5)
+        torch.manual_seed(seed)
+        drawn = torch.empty(theirs.shape).normal_().numpy()
+        torch.manual_seed(seed)
+        policy.init_weights(layer, gain=gain)
+        np.testing.assert_allclose(orthogonalised(drawn, gain), layer.weight.detach(), rtol=1e-4, atol=1e-6 * gain)
+
+
+def their_updates(over, steps, **keys):
+    model = sb3.SAC("MlpPolicy", Told(np.zeros(len(over)), over), batch_size=1, device="cpu", **keys)
+    model.set_logger(sb3.common.logger.Logger(None, []))
+    found = []
+
+    class Noted(sb3.common.callbacks.BaseCallback):
+        def _on_step(self):
+            found.append(self.model._n_updates)
+            return True
+
+    model.learn(steps, callback=Noted())
+    return [*found[1:], model._n_updates]  # each number is that before the step
+
+
+def our_updates(over, steps, rows, **hyperparameters):
+    """Updates after each batch of one agent's steps, `rows` at a time, and the steps by then."""
+    trainer = opened_trainer_of("sac", SPEC, hyperparameters={"batch_size": 1, **hyperparameters})
+    found, begin, episode = {}, 0, 0
+    while begin < steps:
+        ends = np.flatnonzero(over[begin : begin + rows])
+        end = min(steps, begin + rows, begin + ends[0] + 1 if len(ends) else steps)
+        piece = experience(SPEC, [end - begin], begin, squashed=True)
+        columns = {
+            "terminated": over[end - 1 : end],
+            "truncated": np.array([False]),
+            "episode_ids": np.array([episode]),
+        }
+        trainer.add(TrajectoryBatch("Test", 0, piece.rows, {**piece.trajectories, **columns}))
+        if trainer.ready():
+            trainer.learn()
+        episode, begin = episode + int(over[end - 1]), end
+        found[end] = trainer.update.steps
+    return found
+
+
+@pytest.mark.parametrize("gradient_steps", [1, 8, -1])
+@pytest.mark.parametrize("train_freq", [(4, "step"), (1, "episode"), (3, "episode"), (10, "step")])
+@pytest.mark.parametrize("learning_starts", [0, 7])
+def test_as_many_updates_are_made_after_each_step(train_freq, gradient_steps, learning_starts):
+    steps, every = 60, train_freq[0]
+    over = np.random.default_rng(5).random(steps) < 0.15
+    theirs = their_updates(
+        over, steps, train_freq=train_freq, gradient_steps=gradient_steps, learning_starts=learning_starts
+    )
+    ours = our_updates(
+        over,
+        steps,
+        1,
+        train_freq=every,
+        update_at="step" if train_freq[1] == "step" else "episode_end",
+        buffer_init_steps=learning_starts,
+        **({"steps_per_update": 1} if gradient_steps < 0 else {"gradient_steps": gradient_steps}),
+    )
+    compared = [step for step in ours if train_freq[1] == "step" or step % 8 == 0]  # the trainer learns at each 8 steps
+    assert len(compared) > 5
+    assert [ours[step] for step in compared] == [theirs[step - 1] for step in compared]
+
+
+@pytest.mark.parametrize("target", ["auto", -0.75])
+def test_the_entropy_coefficient_goes_down_its_gradient(target):
+    model = sb3.SAC("MlpPolicy", Told(np.zeros(1), np.zeros(1)), target_entropy=target, device="cpu")
+    keys = {} if target == "auto" else {"target_entropy": target}
+    update = opened_trainer_of("sac", SPEC, hyperparameters=keys).update
+    assert update.target_entropies.tolist() == [pytest.approx(float(model.target_entropy))]
+    log_prob = torch.randn(32, 1)
+    loss = -(model.log_ent_coef * (log_prob + model.target_entropy)).mean()  # as in its `train`
+    loss.backward()
+    found = coefficient_gradients(log_prob, update.target_entropies, None)
+    torch.testing.assert_close(found, model.log_ent_coef.grad)
