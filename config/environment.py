@@ -216,6 +216,12 @@ class EnvironmentSettings(ChoosingSettings):
     wrappers: Annotated[tuple[WrapperSettings, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Wrappers round each single environment, the innermost first."
     )
+    action_bounds: Literal["scale", "clip"] = Field(
+        "scale",
+        description="Continuous actions of a policy that lie between -1 and 1 are scaled to the bounds of the "
+        "environment's space, or policies act in that space's own numbers, which are clipped at its bounds, as with "
+        "Stable-Baselines3's PPO; `clip` does not go with `sac`.",
+    )
     action_repeat: Annotated[ActionRepeatSettings | None, BeforeValidator(_repeat_in_short)] = Field(
         None,
         description="Environment steps that an action is held for: a number, `{max: …}` where the policy chooses it; "

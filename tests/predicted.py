@@ -53,12 +53,12 @@ class Wandering(gymnasium.Env):
         return self.seen[-1], {"action_mask": self.masks[-1]}
 
 
-def group_of(observation_space, action_space, settings=None, mask=None, num_envs=3):
+def group_of(observation_space, action_space, settings=None, mask=None, num_envs=3, clips=False):
     """Environments as an actor steps them, reset, and what they make: (group, [environment, …], first rows)."""
     envs = [Wandering(observation_space, action_space, mask) for _ in range(num_envs)]
     vector = SyncVectorEnv([partial(_same, env) for env in envs], autoreset_mode=AutoresetMode.SAME_STEP)
     given = {name: ObservationSettings(**value) for name, value in (settings or {}).items()}
-    group = GymnasiumGroup(vector, "Test", "Env", given)
+    group = GymnasiumGroup(vector, "Test", "Env", given, clips=clips)
     return group, envs, group.reset(5)
 
 

@@ -68,6 +68,11 @@ class EnvironmentRequest:
         return any(each is not None and each.normalizes for each in settings)
 
     @property
+    def clips(self) -> bool:
+        """True if continuous actions are in the environment's numbers, and end at its bounds."""
+        return self.settings.action_bounds == "clip"
+
+    @property
     def first_instance(self) -> int:
         """Number of the actor's first instance, over all actors."""
         return self.replica * self.settings.num_envs

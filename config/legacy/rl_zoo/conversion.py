@@ -10,7 +10,7 @@ from typing import Any
 from headrace.config.errors import ConfigError, Mistake
 from headrace.config.legacy.old_values import Notes, integral
 from headrace.config.legacy.rl_zoo import keys
-from headrace.config.legacy.rl_zoo.entries import Entry, EntryRequest, NoEntryError, find_entry
+from headrace.config.legacy.rl_zoo.entries import Entry, EntryRequest, NoEntryError, find_entry, is_atari
 from headrace.config.legacy.rl_zoo.surroundings import convert_environment
 from headrace.config.legacy.rl_zoo.writing import Given, Writing, in_words
 from headrace.config.section_warnings import FEW_STEPS
@@ -60,6 +60,9 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
     _convert_ends(writing, given)
     writing.top.put_at(("behaviors", behavior), writing.own.data, entry.whole)
     if entry.algorithm == "ppo":
+        if not is_atari(entry.env_id):
+            units = "as there: continuous actions are in the environment's own numbers, and clipped at its bounds"
+            writing.top.put("environment.action_bounds", "clip", entry.whole, units)
         alike = "as there; without this key actors may collect while the trainer learns"
         writing.top.put("pipeline.max_policy_lag", 0, entry.whole, alike)
     writing.top.put("checkpoint_settings.run_id", f"{behavior}-{entry.algorithm}", entry.whole)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import log
 from typing import Any, get_args
 
 from headrace.config.fields import to_number
@@ -85,11 +84,6 @@ def _epsilon(value: Any) -> Any:
 def _adam(value: Any) -> None:
     if str(value).rpartition(".")[2] != "Adam":
         raise ValueError("the optimiser is Adam")
-
-
-def _log_std(value: Any) -> Any:
-    """Return the logarithm in our policies' units: between an action's bounds they go from -3 to 3."""
-    return round(value + log(3), 4) if is_number(value) else value
 
 
 def _weights(value: Any) -> Any:
@@ -215,12 +209,7 @@ PPO_POLICY: Mapping[str, Key] = {
     "net_arch": Key("network_settings.hidden_units", [64, 64], write=layers_of, also=_CRITIC),
     "activation_fn": Key("network_settings.activation", "nn.Tanh", write=_activation),
     "optimizer_kwargs": Key("hyperparameters.adam_epsilon", {"eps": 1e-5}, write=_epsilon),
-    "log_std_init": Key(
-        "network_settings.initial_log_std",
-        0.0,
-        write=_log_std,
-        note="plus ln 3: ±1 of a Box is ±3 here",
-    ),
+    "log_std_init": Key("network_settings.initial_log_std", 0.0),
     "ortho_init": Key("network_settings.initial_weights", True, write=_weights),
     "squash_output": Key(None, False, why=f"belongs to {_SDE}", needs="use_sde"),
     "full_std": Key(None, True, why=f"belongs to {_SDE}", needs="use_sde"),

@@ -66,7 +66,7 @@ class CheckedVector:
         name: of the environment, for messages.
         observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
             open.
-        exact: see `SpaceColumns`.
+        exact, clips: see `SpaceColumns`.
 
     Attributes:
         mode: its autoreset mode.
@@ -83,6 +83,7 @@ class CheckedVector:
         name: str,
         observations: Mapping[str, ObservationSettings] | None,
         exact: bool = False,
+        clips: bool = False,
     ) -> None:
         self.num_envs: int = envs.num_envs
         self._envs = envs
@@ -95,7 +96,7 @@ class CheckedVector:
         try:
             self.mode = _autoreset_mode(envs, name)
             spaces = envs.single_observation_space, envs.single_action_space
-            self.spaces = SpaceColumns(*spaces, name, observations, exact)
+            self.spaces = SpaceColumns(*spaces, name, observations, exact, clips)
             self._shapes = [(envs.num_envs, *part.spec.shape) for part in self.spaces.parts]
             self.actions = self.spaces.actions(envs.num_envs)
         except StageError:

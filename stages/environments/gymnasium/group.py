@@ -46,7 +46,7 @@ class GymnasiumGroup:
         observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
             open.
         info_keys: `environment.info_keys`.
-        exact: see `SpaceColumns`.
+        exact, clips: see `SpaceColumns`.
 
     Raises:
         StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
@@ -60,12 +60,13 @@ class GymnasiumGroup:
         observations: Mapping[str, ObservationSettings] | None = None,
         info_keys: Sequence[str] = (),
         exact: bool = False,
+        clips: bool = False,
     ) -> None:
         self.num_envs: int = envs.num_envs
         self.limits_episodes = False
         """True if its maker has given each environment the limit of the settings."""
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
-        self._envs = CheckedVector(envs, name, observations, exact)
+        self._envs = CheckedVector(envs, name, observations, exact, clips)
         self._behavior = behavior
         self._name = name
         self._episode_infos = EpisodeInfos(info_keys, name)

@@ -62,7 +62,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
         singles = not isinstance(env, VectorEnv)  # EnvPool's classes are both
         envs = vectorise(env, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
     group = GymnasiumGroup(
-        envs, settings.behavior or "", name, settings.observations, settings.info_keys, request.exact
+        envs, settings.behavior or "", name, settings.observations, settings.info_keys, request.exact, request.clips
     )
     group.limits_episodes = singles
     return group

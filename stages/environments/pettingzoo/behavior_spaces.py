@@ -42,7 +42,7 @@ class BehaviorSpaces:
         settings: `environment.observations`; settings of other behaviours' observations are ignored.
         grouped: True if its agents belong to groups.
         owner: the environment's name, for messages.
-        exact: see `SpaceColumns`.
+        exact, clips: see `SpaceColumns`.
 
     Attributes:
         behavior: the behaviour name.
@@ -61,6 +61,7 @@ class BehaviorSpaces:
         grouped: bool,
         owner: str,
         exact: bool = False,
+        clips: bool = False,
     ) -> None:
         self.behavior = behavior
         self.owner = owner
@@ -69,7 +70,7 @@ class BehaviorSpaces:
         self._action_space = action_space
         names = set(_names(self._seen_space))
         own = {name: observation for name, observation in settings.items() if name in names}
-        self._spaces = SpaceColumns(observation_space, action_space, owner, own, exact)
+        self._spaces = SpaceColumns(observation_space, action_space, owner, own, exact, clips)
 
     def expect_masks(self, info: Mapping[str, Any]) -> None:
         """Look for a mask in an agent's info; to be called before the spec is made."""

@@ -85,7 +85,7 @@ class PettingZooGroup:
         outcome: the rule by which a game is won, see `environment.outcome`.
         rotate_sides: True if teams change sides with each episode; None: if all sides have the same behaviours.
         info_keys: `environment.info_keys`.
-        exact: see `SpaceColumns`.
+        exact, clips: see `SpaceColumns`.
 
     Raises:
         StageError: if the roles do not fit the agents, or a space is not supported.
@@ -102,6 +102,7 @@ class PettingZooGroup:
         rotate_sides: bool | None = None,
         info_keys: Sequence[str] = (),
         exact: bool = False,
+        clips: bool = False,
     ) -> None:
         self.num_envs = len(instances)
         self.limits_episodes = any(isinstance(instance, LimitedInstance) for instance in instances)
@@ -110,7 +111,7 @@ class PettingZooGroup:
         self._name = name
         self._episode_infos = EpisodeInfos(info_keys, name)
         self._observations = observations or {}
-        self._exact = exact
+        self._conversion = exact, clips
         self._outcome: OutcomeRule = outcome
         self._wants_rotation = rotate_sides
         self._rotates = False
@@ -255,8 +256,9 @@ class PettingZooGroup:
         log.info("%s: %s%s", self._name, names, " (teams change sides)" if self._rotates else "")
 
     def _add_spaces(self, behavior: str, grouped: bool) -> None:
-        spaces = self._assignment.spaces_of(behavior)
-        self._spaces[behavior] = BehaviorSpaces(behavior, *spaces, self._observations, grouped, self._name, self._exact)
+        seen, done = self._assignment.spaces_of(behavior)
+        about = self._observations, grouped, self._name, *self._conversion
+        self._spaces[behavior] = BehaviorSpaces(behavior, seen, done, *about)
         self._tracks_group_rewards |= grouped and self._instances[0].by_turns
 
     def _make_specs(self) -> None:

@@ -60,6 +60,7 @@ def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGro
         settings.rotate_sides,
         settings.info_keys,
         request.exact,
+        request.clips,
     )
 
 

@@ -125,7 +125,8 @@ def _branch_actions(space: ChoiceSpace) -> ActionMapping:
 def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
     """Scale [-1, 1] affinely to [low, high] in each bounded dimension; others get the raw value.
 
-    A dimension that is bounded on one side only counts as unbounded, but is clipped to that side.
+    A dimension that is bounded on one side only counts as unbounded, but is clipped to that side. So do all of a
+    clipped space, to both sides.
     """
     shape, dtype = space.shape, space.dtype
     whole = not np.issubdtype(dtype, np.floating)
@@ -133,7 +134,7 @@ def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
     low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
     with np.errstate(over="ignore"):
         extent = high - low
-    bounded = np.isfinite(low) & np.isfinite(high) & (extent < AS_GOOD_AS_INFINITE)
+    bounded = np.isfinite(low) & np.isfinite(high) & (extent < AS_GOOD_AS_INFINITE) & (not space.clipped)
     half = np.where(bounded, extent / 2, 1.0)
     middle = np.where(bounded, low + half, 0.0)
     # Whole arrays [n, size], because broadcasting costs more than the arithmetic.

@@ -16,7 +16,7 @@ from headrace.stages.environments.spaces.agent_masks import AgentMasks
 from headrace.stages.environments.spaces.doubts import doubts
 from headrace.stages.environments.spaces.masks import MASK, MaskReader
 from headrace.stages.environments.spaces.observations import observation_parts
-from headrace.stages.environments.spaces.own_space import ComposedSpace, own_space, plain_spaces
+from headrace.stages.environments.spaces.own_space import ComposedSpace, own_space, plain_spaces, with_clipped_boxes
 from headrace.stages.errors import Who
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class SpaceColumns:
         owner: the environment's name, for messages.
         settings: `environment.observations`: the kinds of observations, by name, where their spaces leave them open.
         exact: see `observation_parts`.
+        clips: `environment.action_bounds` is `clip`.
 
     Attributes:
         observation_space: as plain data, without the mask.
@@ -49,8 +50,10 @@ class SpaceColumns:
         owner: str,
         settings: Mapping[str, ObservationSettings] | None,
         exact: bool = False,
+        clips: bool = False,
     ) -> None:
-        seen, self._action_space = own_space(observation_space), own_space(action_space)
+        seen, done = own_space(observation_space), own_space(action_space)
+        self._action_space = with_clipped_boxes(done) if clips else done
         self.mask_observed = isinstance(seen, ComposedSpace) and seen.kind == "Dict" and MASK in seen.parts
         if isinstance(seen, ComposedSpace) and self.mask_observed:
             seen = replace(seen, parts={key: part for key, part in seen.parts.items() if key != MASK})

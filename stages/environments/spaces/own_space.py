@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class BoxSpace:
     low: Array
     """[*shape] the lower bound of each, in the space's own dtype; -inf where there is none."""
     high: Array
+    clipped: bool = False
+    """True of actions that are decided in these numbers, and end at the bounds; else they are scaled to them."""
 
     kind = "Box"
 
@@ -150,6 +152,13 @@ def own_space(space: Space[Any]) -> OwnSpace:
     return OtherSpace(type(space).__name__)
 
 
+def with_clipped_boxes(space: OwnSpace) -> OwnSpace:
+    """Return an action space whose numbers are clipped at their bounds, instead of scaled to them."""
+    if isinstance(space, ComposedSpace):
+        return replace(space, parts={key: with_clipped_boxes(part) for key, part in space.parts.items()})
+    return replace(space, clipped=True) if isinstance(space, BoxSpace) else space
+
+
 def plain_spaces(observation: OwnSpace, action: OwnSpace) -> dict[str, Any] | None:
     """Return what `BehaviorSpec.spaces` holds: both spaces as plain data; None if one has keys of other types."""
     plain = {"observation": to_plain(observation), "action": to_plain(action)}
@@ -161,7 +170,8 @@ def to_plain(space: OwnSpace) -> dict[str, Any] | None:
     match space:
         case BoxSpace():
             bounds = {"low": _bound(space.low), "high": _bound(space.high)}
-            return {"kind": space.kind, "shape": [*space.shape], "dtype": space.dtype.name, **bounds}
+            clipped = {"clipped": True} if space.clipped else {}
+            return {"kind": space.kind, "shape": [*space.shape], "dtype": space.dtype.name, **bounds, **clipped}
         case ChoiceSpace():
             numbers = {"sizes": space.sizes.tolist(), "start": space.start.tolist()}
             return {"kind": space.kind, "dtype": space.dtype.name, **numbers}
@@ -186,7 +196,8 @@ def from_plain(plain: Mapping[str, Any]) -> OwnSpace:
         kind = str(plain["kind"])
         if kind == "Box":
             shape, dtype = tuple(int(size) for size in plain["shape"]), np.dtype(str(plain["dtype"]))
-            return BoxSpace(_array(plain["low"], shape, dtype, -np.inf), _array(plain["high"], shape, dtype, np.inf))
+            low, high = _array(plain["low"], shape, dtype, -np.inf), _array(plain["high"], shape, dtype, np.inf)
+            return BoxSpace(low, high, bool(plain.get("clipped", False)))
         if kind in ("Discrete", "MultiDiscrete", "MultiBinary"):
             sizes, start = (np.array(plain[key], np.int64) for key in ("sizes", "start"))
             if sizes.shape != start.shape or (sizes < 1).any():

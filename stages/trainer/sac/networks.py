@@ -147,5 +147,6 @@ def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | No
             f"{behavior}: sac draws continuous actions from [-1, 1] and scales them to the environment's bounds, but "
             f"of its {actions.continuous_size}, counted from 0, {which} no finite bounds on both "
             "sides: give the environment a bounded action space, for instance by a wrapper in environment.wrappers "
-            "(docs/algorithms.md shows one; gymnasium.wrappers:ClipAction takes bounds away), or use trainer_type: ppo"
+            "(docs/algorithms.md shows one; gymnasium.wrappers:ClipAction and environment.action_bounds: clip take "
+            "bounds away), or use trainer_type: ppo"
         )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from headrace.config import ConfigError, load_config
 from headrace.config.legacy.rl_zoo.expressions import Name, read_expression
 from headrace.config.load import convert
 from headrace.config.yaml_reader import read_text
-from headrace.stages.policy.sampling import ACTION_LIMIT
 
 PPO = """\
 default:
@@ -164,12 +162,11 @@ def test_actor_and_critic_may_have_other_layers_and_the_first_weights_are_those_
     assert (network.initial_weights, network.activation) == ("torch", "gelu")
 
 
-def test_an_action_between_bounds_of_one_begins_with_their_deviation(converted):
-    assert ACTION_LIMIT == 3
+def test_continuous_actions_are_in_the_environments_own_numbers(converted):
     made, config = converted(entry(policy_kwargs='"dict(log_std_init=-2)"'), "Own-v0")
     log_std = config.behaviors["Own"].network_settings.initial_log_std
-    assert np.exp(log_std) / ACTION_LIMIT == pytest.approx(np.exp(-2), rel=1e-4)
-    assert "initial_log_std: -0.9014  # policy_kwargs.log_std_init: -2; plus ln 3" in made.text
+    assert (log_std, config.environment.action_bounds, made.left_out) == (-2, "clip", ())
+    assert converted(entry(), "Own-v0", "sac.yml")[1].environment.action_bounds == "scale"
 
 
 def test_updates_at_the_end_of_an_episode(converted):

@@ -105,6 +105,22 @@ def test_settings_of_observations_and_squashed_actions_are_part_of_the_file(tmp_
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".onnx"])
+def test_a_policy_in_the_environments_own_numbers_is_clipped_at_its_bounds(tmp_path, suffix):
+    done = spaces.Dict(arm=spaces.Box(np.array([0.2, -9], np.float32), np.array([0.3, 9], np.float32)))
+    group, envs, result = group_of(VECTOR, done, clips=True)
+    assert group.behavior_specs["Test"].actions.unbounded == (0, 1)
+    file = saved(tmp_path, group.behavior_specs["Test"], suffix)
+    acting, policy = Acting(file, group), load_policy(file)
+    for _ in range(3):
+        result = acting.step(result)
+        for env in envs:
+            action, given = policy.predict(env.seen[-2])[0], env.given[-1]
+            assert_same(action, given)
+            assert given["arm"] in done["arm"]
+            assert given["arm"][0] in (np.float32(0.2), np.float32(0.3)), "the policy begins near 0"
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".onnx"])
 @pytest.mark.parametrize(
     ("done", "masks"),
     [

@@ -79,9 +79,9 @@ def test_orthogonal_weights_are_its_own_for_the_same_normal_numbers_and_have_its
     ]
     for seed, (layer, weight, gain) in enumerate(pairs):
         theirs = layer.weight.detach().numpy()
-        spectra = [np.linalg.svd(each, compute_uv=False) for each in (weight, theirs)]
-        np.testing.assert_allclose(*spectra, rtol=1e-5)
-        np.testing.assert_allclose(spectra[0], gain, rtol=1e-5)
+        spectrum, their_spectrum = (np.linalg.svd(each, compute_uv=False) for each in (weight, theirs))
+        np.testing.assert_allclose(spectrum, their_spectrum, rtol=1e-5)
+        np.testing.assert_allclose(spectrum, np.full(len(spectrum), gain), rtol=1e-5)
         torch.manual_seed(seed)
         drawn = torch.empty(theirs.shape).normal_().numpy()
         torch.manual_seed(seed)
@@ -94,12 +94,11 @@ def their_updates(over, steps, **keys):
     model.set_logger(sb3.common.logger.Logger(None, []))
     found = []
 
-    class Noted(sb3.common.callbacks.BaseCallback):
-        def _on_step(self):
-            found.append(self.model._n_updates)
-            return True
+    def noted(variables, globals_):
+        found.append(model._n_updates)
+        return True
 
-    model.learn(steps, callback=Noted())
+    model.learn(steps, callback=noted)
     return [*found[1:], model._n_updates]  # each number is that before the step
 
 

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from headrace.stages.environments.spaces.own_space import from_plain, leaves, own_space, plain_spaces, to_plain
+from headrace.queues.messages import ActionBatch
+from headrace.stages.environments.spaces.actions import action_mapping
+from headrace.stages.environments.spaces.own_space import (
+    from_plain,
+    leaves,
+    own_space,
+    plain_spaces,
+    to_plain,
+    with_clipped_boxes,
+)
 
 SPACES = [
     spaces.Box(-1, 1, (2, 3)),
@@ -44,6 +53,16 @@ def test_a_space_survives_json_and_msgpack(space, through):
             if hasattr(one, bound):
                 np.testing.assert_array_equal(getattr(one, bound), getattr(other, bound), strict=True)
         assert getattr(one, "dtype", None) == getattr(other, "dtype", None)
+
+
+def test_an_action_space_may_be_one_of_clipped_numbers():
+    space = own_space(spaces.Tuple([spaces.Box(-2, 2, (1,)), spaces.Discrete(2)]))
+    plain = to_plain(with_clipped_boxes(space))
+    again = action_mapping(from_plain(json.loads(json.dumps(plain))), 3, "Env")
+    assert (again.spec.continuous_size, again.spec.unbounded) == (1, (0,))
+    drawn = ActionBatch(np.array([[-3.0], [0.5], [2.5]], np.float32), np.zeros((3, 1), np.int32))
+    assert again.to_environment(drawn)[0].tolist() == [[-2.0], [0.5], [2.0]]
+    assert "clipped" not in json.dumps(to_plain(space)), "as older versions read it"
 
 
 def test_equal_bounds_of_a_picture_take_two_numbers():
