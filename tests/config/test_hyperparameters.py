@@ -39,6 +39,7 @@ SAC_OF_OURS = {
     "target_update_interval": 1,
     "target_entropy": None,
     "reward_normalization": False,
+    "hindsight": None,
 }
 
 
