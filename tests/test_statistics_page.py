@@ -28,7 +28,7 @@ OTHERS = (
     | {"Duration/update \0", "Duration/collecting \0", "Duration/step"}
 )
 """Statistics without a slash, or whose names are put together elsewhere."""
-NO_STATISTICS = {"Policy/Q1", "Policy/Q2", "Policy/Value", "Policy/Log Probability"}
+NO_STATISTICS = {"Environment/Lesson Number/", "Policy/Q1", "Policy/Q2", "Policy/Value", "Policy/Log Probability"}
 """Parts of names."""
 ANYTHING = "\0"
 """Stands for what is filled in: in an f-string of the code, or `<…>` on the page."""

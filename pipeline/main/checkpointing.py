@@ -324,6 +324,8 @@ class Checkpointing:
         if self._unseen():  # they start from this one: that which was resumed from may be removed by now
             self._run.stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is whole", number)
+        for name in self._behaviors:
+            self._run.reporter.mark(name, steps[name], "checkpoint", f"checkpoint {number}")
         self._ended(None)
 
     def _progress(self) -> dict[str, Any]:

@@ -120,6 +120,7 @@ class RunControls:
             raise NotNow(f"the learner of {behavior} is not ready")
         self._changed.setdefault(behavior, {})[name] = value
         state.learner.control.send(SetHyperparameter(name, value))
+        self._run.reporter.mark(behavior, state.step, "set", f"{name} = {value:g}")
 
     def _refuse_at_end(self) -> None:
         if self._run.shutdown.begun:

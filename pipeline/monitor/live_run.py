@@ -57,9 +57,11 @@ class LiveRun:
         lines = self.tail.since(self._last_line)
         self._last_line = lines[-1]["number"] if lines else self._last_line
         points: dict[str, dict[str, list[list[float]]]] = {}
-        for category, name, (step, at, value) in self.history.take_fresh():
+        fresh, marks = self.history.take_fresh()
+        for category, name, (step, at, value) in fresh:
             points.setdefault(category, {}).setdefault(name, []).append([step, round(at, 1), float(f"{value:.6g}")])
-        return {"state": self._state, "points": points, "revision": self.history.revision, "log": lines}
+        seen = {"revision": self.history.revision, "log": lines}
+        return {"state": self._state, "points": points, "marks": marks, **seen}
 
     def state(self) -> dict[str, Any]:
         """The newest state."""
@@ -67,7 +69,7 @@ class LiveRun:
 
     def curves(self) -> dict[str, Any]:
         """All curves."""
-        return {"revision": self.history.revision, "curves": self.history.plain()}
+        return curves_of(self.history)
 
     def leagues(self) -> list[dict[str, Any]]:
         """The leagues."""
@@ -87,6 +89,11 @@ class LiveRun:
             return self._state["message"] or "the run has ended"
         late = time.monotonic() - self._at
         return f"main has been held for {late:.0f} s" if late > LATE_S else ""
+
+
+def curves_of(history: History) -> dict[str, Any]:
+    """Return all curves and marks, as the page reads them."""
+    return {"revision": history.revision, "curves": history.plain(), "marks": history.marks()}
 
 
 # CPU time and memory of the hosts' processes: read where they run on this machine, told where they don't.

@@ -12,9 +12,10 @@ from headrace.config.listen import endpoint_of, reaches_others
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, page_routes, run_routes
-from headrace.pipeline.monitor.live_run import league_for_page
+from headrace.pipeline.monitor.live_run import curves_of, league_for_page
 from headrace.pipeline.reporting.console import ELO, REWARD
 from headrace.pipeline.reporting.history import History, read_events
+from headrace.pipeline.reporting.pictures import grouped, shared_settings
 from headrace.pipeline.run_folder.folder import find_run, read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.web.guards import make_token
@@ -26,6 +27,9 @@ class RunInFolder:
 
     Args:
         folder: `results/<run-id>`.
+
+    Attributes:
+        group: the same number for runs of one configuration, which differ in their seeds alone.
     """
 
     live = False
@@ -35,6 +39,7 @@ class RunInFolder:
         self._folder = folder
         self._history = History()
         self._signature: object = None
+        self.group = 0
 
     def state(self) -> dict[str, Any]:
         """How far its behaviours have come."""
@@ -63,8 +68,7 @@ class RunInFolder:
 
     def curves(self) -> dict[str, Any]:
         """All curves."""
-        history = self._read()
-        return {"revision": history.revision, "curves": history.plain()}
+        return curves_of(self._read())
 
     def leagues(self) -> list[dict[str, Any]]:
         """The leagues that it has written; damaged ones are left out."""
@@ -111,7 +115,11 @@ def view(names: Sequence[str], results: str, endpoint: str, tell: Callable[[str]
     Raises:
         CommandError: if there is no such run, or it can't listen.
     """
-    runs = {str(number): RunInFolder(find_run(name, results, "--view")) for number, name in enumerate(names)}
+    folders = [find_run(name, results, "--view") for name in names]
+    runs = {str(number): RunInFolder(folder) for number, folder in enumerate(folders)}
+    for number, places in enumerate(grouped([shared_settings(read_configuration(folder)) for folder in folders])):
+        for place in places:
+            runs[str(place)].group = number
     asyncio.run(_serve(runs, endpoint, tell))
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.config.file_names import name_of_file
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
@@ -18,8 +18,24 @@ MOST_POINTS = 1024
 """Of a curve. One that has as many is halved."""
 MOST_CURVES = 2000
 """Of a run: names may hold numbers of their own."""
+MOST_MARKS = 1000
+"""Of a category; the oldest give way."""
+MARKS = "Marks/"
+"""How the tags of marks begin in event files."""
+LESSON = "Environment/Lesson Number/"
 Point = tuple[int, float, float]
 """Step, seconds since 1970, value."""
+
+
+class Mark(NamedTuple):
+    """Something that happened at a moment of the curves."""
+
+    step: int
+    at: float
+    """Seconds since 1970."""
+    kind: str
+    """`set` (a hyperparameter), `lesson`, `checkpoint` or `restart`."""
+    text: str
 
 
 @dataclass
@@ -64,6 +80,9 @@ class History:
         self._lock = threading.Lock()
         self._count = 0
         self._fresh: list[tuple[str, str, Point]] = []
+        self._marks: dict[str, list[Mark]] = {}
+        self._fresh_marks: list[tuple[str, Mark]] = []
+        self._lessons: dict[tuple[str, str], float] = {}
         self.revision = 0
         """Grows with all but additions: who has seen an older one has to read all again."""
 
@@ -81,19 +100,45 @@ class History:
             if len(self._fresh) > 2 * MOST_CURVES:
                 self._fresh.clear()
                 self.revision += 1
+            if name.startswith(LESSON):
+                step, at, lesson = point
+                if self._lessons.get((category, name), lesson) != lesson:
+                    text = f"{name.removeprefix(LESSON)}: lesson {lesson:.0f}"
+                    self._add_mark(category, Mark(step, at, "lesson", text))
+                self._lessons[category, name] = lesson
 
-    def rewind(self, category: str, step: int) -> None:
-        """Forget what a category has behind a step."""
+    def mark(self, category: str, mark: Mark) -> None:
+        """Add a mark; the oldest one too many is forgotten."""
+        with self._lock:
+            self._add_mark(category, mark)
+
+    def _add_mark(self, category: str, mark: Mark) -> None:
+        marks = self._marks.setdefault(category, [])
+        marks.append(mark)
+        del marks[:-MOST_MARKS]
+        self._fresh_marks.append((category, mark))
+        del self._fresh_marks[:-MOST_MARKS]
+
+    def rewind(self, category: str, step: int, at: float) -> None:
+        """Forget what a category has behind a step, at which it was restarted."""
         with self._lock:
             self.revision += 1
             for curve in self._curves.get(category, {}).values():
                 curve.rewind(step)
+            self._marks[category] = [mark for mark in self._marks.get(category, []) if mark.step <= step]
+            self._add_mark(category, Mark(step, at, "restart", "restart"))
 
-    def take_fresh(self) -> list[tuple[str, str, Point]]:
-        """Return the points since the last call."""
+    def take_fresh(self) -> tuple[list[tuple[str, str, Point]], list[tuple[str, Mark]]]:
+        """Return the points and the marks since the last call."""
         with self._lock:
             fresh, self._fresh = self._fresh, []
-            return fresh
+            marks, self._fresh_marks = self._fresh_marks, []
+            return fresh, marks
+
+    def marks(self) -> dict[str, list[Mark]]:
+        """The marks of each category."""
+        with self._lock:
+            return {category: [*marks] for category, marks in self._marks.items() if marks}
 
     def plain(self) -> dict[str, dict[str, dict[str, list[float]]]]:
         """All curves as plain data."""
@@ -132,7 +177,7 @@ class HistoryWriter(StatisticsWriter):
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Add a point to each curve."""
         if self._resumed and category not in self._begun:
-            self._history.rewind(category, step - 1)
+            self.rewind(category, step - 1)
         self._begun.add(category)
         now = self._wall_clock()
         for name, summary in summaries.items():
@@ -141,7 +186,12 @@ class HistoryWriter(StatisticsWriter):
 
     def rewind(self, category: str, step: int) -> None:
         """Go back to an earlier step."""
-        self._history.rewind(category, step)
+        self._begun.add(category)
+        self._history.rewind(category, step, self._wall_clock())
+
+    def mark(self, category: str, step: int, kind: str, text: str) -> None:
+        """Add a mark."""
+        self._history.mark(category, Mark(step, self._wall_clock(), kind, text))
 
 
 def _mean(points: list[Point]) -> Point:
@@ -172,11 +222,14 @@ def read_events(run_folder: Path, behaviors: Iterable[str], history: History) ->
         for event in _events(path):
             if event.HasField("session_log"):
                 if event.session_log.status == _RESTART:
-                    history.rewind(category, event.step - 1)
+                    history.rewind(category, event.step - 1, event.wall_time)
                 continue
             for value in event.summary.value:
                 if value.HasField("simple_value"):
                     history.add(category, value.tag, (event.step, event.wall_time, value.simple_value))
+                elif value.tag.startswith(MARKS) and value.tensor.string_val:
+                    text = value.tensor.string_val[0].decode(errors="replace")
+                    history.mark(category, Mark(event.step, event.wall_time, value.tag.removeprefix(MARKS), text))
     history.take_fresh()
 
 

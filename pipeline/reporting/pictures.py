@@ -53,13 +53,32 @@ def read_run(folder: Path) -> PlottedRun:
     """Read a run from its folder."""
     settings, history = read_configuration(folder), History()
     read_events(folder, settings.get("behaviors") or {}, history)
+    return PlottedRun(folder.resolve().name, shared_settings(settings), history.plain())
+
+
+def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration without what tells a run from another one of the same, such as its seed."""
+    shared = dict(settings)
     for key in _OWN_TO_EACH_RUN:
         section, _, inner = key.partition(".")
         if inner:
-            settings[section] = {**(settings.get(section) or {}), inner: None}
+            shared[section] = {**(shared.get(section) or {}), inner: None}
         else:
-            settings.pop(section, None)
-    return PlottedRun(folder.resolve().name, settings, history.plain())
+            shared.pop(section, None)
+    return shared
+
+
+def grouped(each_settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Return the places of runs of one configuration together, by the shared settings of all; unknown ones alone."""
+    groups: list[list[int]] = []
+    for place, settings in enumerate(each_settings):
+        for group in groups:
+            if each_settings[group[0]] == settings and settings.get("behaviors"):
+                group.append(place)
+                break
+        else:
+            groups.append([place])
+    return groups
 
 
 def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
@@ -143,16 +162,9 @@ def _title(name: str) -> str:
     return {REWARD: "Reward", GROUP_REWARD: "Group reward", ELO: "Rating (ELO)"}.get(name, name.rpartition("/")[2])
 
 
-def _grouped(runs: Iterable[PlottedRun]) -> dict[str, list[PlottedRun]]:
+def _grouped(runs: Sequence[PlottedRun]) -> dict[str, list[PlottedRun]]:
     """Runs of one configuration together, by a label."""
-    groups: list[list[PlottedRun]] = []
-    for run in runs:
-        for group in groups:
-            if group[0].settings == run.settings and run.settings.get("behaviors"):
-                group.append(run)
-                break
-        else:
-            groups.append([run])
+    groups = [[runs[place] for place in places] for places in grouped([run.settings for run in runs])]
     return {", ".join(run.name for run in group) + ": mean ± SD" * (len(group) > 1): group for group in groups}
 
 

@@ -86,7 +86,7 @@ class Reporter:
 
         def begin() -> None:
             if step and self._training:  # the stopped run may have written a last summary of steps that are lost
-                self._rewind_writers(name, step)
+                self._tell_writers("rewind", name, step)
             for writer in self._writers:
                 writer.add_property(name, "hyperparameters", hyperparameters)
 
@@ -106,7 +106,21 @@ class Reporter:
         self._behaviors[name].rewind(step)
         self._collector.summaries(name)  # dropped: they are of steps that are lost
         for category in (name, PIPELINE):
-            self._rewind_writers(category, step)
+            self._tell_writers("rewind", category, step)
+
+    def mark(self, name: str, step: int, kind: str, text: str) -> None:
+        """Mark a moment of a behaviour's curves, for the writers that have a place for it.
+
+        Args:
+            name: the behaviour.
+            step: its step.
+            kind: as of `headrace.pipeline.reporting.history.Mark`.
+            text: what happened.
+        """
+        if self._waiting is None:
+            self._tell_writers("mark", name, step, kind, text)
+        else:
+            self._waiting.append(lambda: self._tell_writers("mark", name, step, kind, text))
 
     def add_statistics(
         self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str, span_s: float = 0.0
@@ -200,11 +214,11 @@ class Reporter:
         self.close()
         self._writers = []
 
-    def _rewind_writers(self, category: str, step: int) -> None:
+    def _tell_writers(self, method: str, category: str, *arguments: object) -> None:
         for writer in self._writers:
-            rewind = getattr(writer, "rewind", None)  # users' writers need none
-            if rewind is not None:
-                rewind(category, step)
+            call = getattr(writer, method, None)  # users' writers need none
+            if call is not None:
+                call(category, *arguments)
 
     def _write_at(self, behavior: str, values: Mapping[str, float], step: int) -> None:
         """Write values that belong to a step of their own, not to a summary."""
@@ -217,6 +231,8 @@ class Reporter:
         self._collector.add(present.name, "Is Training", float(self._training and behavior.learns), "last")
         self._collector.add(present.name, "Step", float(present.steps), "last")
         self._collector.add(present.name, "Pipeline/Steps per Second", present.steps_per_s, "last")
+        if self._training and behavior.learns:
+            self._collector.add(present.name, "Pipeline/Updates", float(present.updates), "last")
         summaries = self._collector.summaries(present.name)
         behavior.record_summaries(summaries)
         for watch in self._queues.values():

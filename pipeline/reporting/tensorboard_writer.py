@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from headrace.pipeline.reporting.console import hyperparameters_text
+from headrace.pipeline.reporting.history import MARKS
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.held_files import once_released
@@ -71,6 +72,12 @@ class TensorboardWriter:
             file = self._file(category)
             file.add_text("Hyperparameters/text_summary", hyperparameters_text(value))
             file.flush()
+
+    def mark(self, category: str, step: int, kind: str, text: str) -> None:
+        """Write a mark as a text, `Marks/<kind>`, from which the live page has it again."""
+        file = self._file(category)
+        file.add_text(f"{MARKS}{kind}", text, step)
+        file.flush()
 
     def rewind(self, category: str, step: int) -> None:
         """Make TensorBoard ignore what was written beyond this step: what follows goes on from there."""
@@ -142,12 +149,12 @@ class _EventFile:
         )
         self._add_value(step, tag=tag, histo=histogram)
 
-    def add_text(self, tag: str, text: str) -> None:
+    def add_text(self, tag: str, text: str, step: int = 0) -> None:
         from tensorboard.compat.proto import tensor_pb2, types_pb2
 
         metadata = self._proto.SummaryMetadata(plugin_data={"plugin_name": "text"})
         tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode(errors="backslashreplace")])
-        self._add_value(0, tag=tag, metadata=metadata, tensor=tensor)
+        self._add_value(step, tag=tag, metadata=metadata, tensor=tensor)
 
     def add_restart(self, step: int) -> None:
         """Make TensorBoard ignore what earlier files have at this step and beyond."""

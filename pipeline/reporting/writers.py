@@ -101,9 +101,11 @@ class GuardedWriter:
 
     def rewind(self, category: str, step: int) -> None:
         """Go back to an earlier step, if the writer can."""
-        if hasattr(self._writer, "rewind"):
-            rewind: Callable[[str, int], None] = self._writer.rewind
-            self._call("rewind", lambda: rewind(category, step))
+        self._call_if_there("rewind", category, step)
+
+    def mark(self, category: str, step: int, kind: str, text: str) -> None:
+        """Write a mark, if the writer can."""
+        self._call_if_there("mark", category, step, kind, text)
 
     def close(self) -> None:
         """Close the writer, also after it raised."""
@@ -117,6 +119,11 @@ class GuardedWriter:
 
     def _guard(self, lost: str) -> AbstractContextManager[object]:
         return nullcontext() if self._files is None else self._files.writing(self._name, lost)
+
+    def _call_if_there(self, method: str, *arguments: object) -> None:
+        call = getattr(self._writer, method, None)
+        if call is not None:
+            self._call(method, lambda: call(*arguments))
 
     def _call(self, method: str, call: Callable[[], None]) -> None:
         if self._broken:

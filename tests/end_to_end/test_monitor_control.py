@@ -106,6 +106,10 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     words = "CartPole goes on with learning_rate 0.00015, to which it was set while the run went on."
     again.command.until(lambda: words in again.command.output, words)
     again.until(lambda state: learning_rate_in(state) == 1.5e-4, "the value in the state")
+    marks = again.call(f"{RUN}/curves")[1]["marks"]["CartPole"]
+    texts = [text for _, _, _, text in marks]
+    assert (texts[0], texts[-1]) == ("learning_rate = 0.00015", "restart")
+    assert [(kind, text) for _, _, kind, text in marks if text == "checkpoint 0"] == [("checkpoint", "checkpoint 0")]
     again.command.interrupt()
     assert again.command.wait() == 0, again.command.output
     caplog.set_level(logging.INFO)

@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from headrace.pipeline.reporting.history import MOST_CURVES, MOST_POINTS, Curve, History, HistoryWriter, read_events
+from headrace.pipeline.reporting.history import (
+    MOST_CURVES,
+    MOST_MARKS,
+    MOST_POINTS,
+    Curve,
+    History,
+    HistoryWriter,
+    Mark,
+    read_events,
+)
 from headrace.pipeline.reporting.statistics import Summary
 from headrace.pipeline.reporting.tensorboard_writer import TensorboardWriter
 
@@ -73,10 +82,47 @@ def test_a_resumed_run_has_the_curves_from_its_start(tmp_path):
     history = History()
     read_events(tmp_path, ["Ball/1"], history)
     assert history.plain()["Ball/1"]["reward"]["steps"] == [10, 20]
-    assert history.take_fresh() == []
+    assert history.take_fresh() == ([], [])
     writer = HistoryWriter(history, resumed=True)
     writer.write("Ball/1", {"reward": of(7.0)}, 20)
     assert history.plain()["Ball/1"]["reward"]["values"] == [10, 7.0]
+
+
+def test_what_was_marked_comes_back_from_the_event_files_with_lessons_and_restarts(tmp_path):
+    lesson = "Environment/Lesson Number/height"
+    first = TensorboardWriter(tmp_path, resume=False)
+    for step, number in ((10, 0.0), (20, 0.0), (30, 1.0)):
+        first.write("Ball", {lesson: of(number)}, step)
+    first.mark("Ball", 25, "set", "beta = 0.1")
+    first.mark("Ball", 40, "checkpoint", "checkpoint 7")
+    first.close()
+    second = TensorboardWriter(tmp_path, resume=True)
+    second.rewind("Ball", 30)
+    second.close()
+    history = History()
+    read_events(tmp_path, ["Ball"], history)
+    assert [(mark.step, mark.kind, mark.text) for mark in history.marks()["Ball"]] == [
+        (30, "lesson", "height: lesson 1"),
+        (25, "set", "beta = 0.1"),
+        (30, "restart", "restart"),  # and the checkpoint behind it is forgotten
+    ]
+
+
+def test_a_resumed_run_is_marked_once():
+    history = History()
+    writer = HistoryWriter(history, resumed=True, wall_clock=lambda: 5.0)
+    writer.rewind("Ball", 15)
+    writer.mark("Ball", 16, "set", "beta = 1")
+    writer.write("Ball", {"reward": of(1.0)}, 20)
+    assert history.marks() == {"Ball": [Mark(15, 5.0, "restart", "restart"), Mark(16, 5.0, "set", "beta = 1")]}
+    assert history.take_fresh()[1] == [("Ball", mark) for mark in history.marks()["Ball"]]
+
+
+def test_marks_without_end_take_no_space_without_end():
+    history = History()
+    for step in range(2 * MOST_MARKS):
+        history.mark("Ball", Mark(step, 0.0, "checkpoint", ""))
+    assert (len(history.marks()["Ball"]), len(history.take_fresh()[1])) == (MOST_MARKS, MOST_MARKS)
 
 
 def test_a_damaged_event_file_counts_up_to_the_damage(tmp_path):
