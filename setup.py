@@ -5,6 +5,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 from setuptools import Extension, find_namespace_packages, setup
+from setuptools.command.build_py import build_py
 
 PARTS = ("config", "queues", "stages", "pipeline")
 """Folders, each of which is a package below `headrace`."""
@@ -19,6 +20,15 @@ def readme() -> str:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{address}/raw/main/", text)
     return re.sub(r"(?<!!)(\[[^]]*\]\()(?!https?:|#)", rf"\1{address}/blob/main/", text)
+
+
+class WithStatistics(build_py):
+    """Puts the page of the documentation that explains the statistics beside the live page, which shows it."""
+
+    def run(self) -> None:
+        """Build."""
+        super().run()
+        self.copy_file(str(ROOT / "docs/statistics.md"), f"{self.build_lib}/headrace/pipeline/monitor/page")
 
 
 kernels = Extension(
@@ -36,4 +46,5 @@ setup(
     packages=["headrace", *(f"headrace.{name}" for name in found if "__pycache__" not in name)],
     package_dir={"headrace": "headrace", **{f"headrace.{part}": part for part in PARTS}},
     ext_modules=[kernels],
+    cmdclass={"build_py": WithStatistics},
 )

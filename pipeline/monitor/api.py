@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import hdrs, web
@@ -16,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from headrace.pipeline.monitor.live_run import LiveRun
 from headrace.pipeline.web.site import file_routes, refusal
+from headrace.place import ROOT
 
 PATIENCE_S = 30.0
 """A viewer that reads nothing for so long is left."""
@@ -116,17 +118,24 @@ PAGE = {
     "/icon.svg": "icon.svg",
     **{
         f"/{name}.js": f"{name}.js"
-        for name in ("main", "run", "api", "graph", "curves", "tables", "league", "control", "watch", "stage", "dom")
+        for name in (
+            *("main", "run", "api", "graph", "tables", "league", "control", "watch", "stage", "dom"),
+            *("curves", "chart", "series", "explain"),
+        )
     },
 }
 """The page's files by their paths."""
-OPEN = frozenset({*PAGE, "/healthz"})
+STATISTICS = "statistics.md"
+"""What explains each statistic: of the documentation, and beside the page's files where Headrace is installed."""
+OPEN = frozenset({*PAGE, f"/{STATISTICS}", "/healthz"})
 """Paths without anything of the run, which need no token."""
 
 
 def page_routes() -> list[web.RouteDef]:
     """Return the routes of the page's files."""
-    return file_routes(files("headrace.pipeline.monitor").joinpath("page"), PAGE)
+    page = files("headrace.pipeline.monitor").joinpath("page")
+    docs = page if page.joinpath(STATISTICS).is_file() else Path(ROOT, "docs")  # in a checkout it lies there alone
+    return [*file_routes(page, PAGE), *file_routes(docs, {f"/{STATISTICS}": STATISTICS})]
 
 
 def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list[web.RouteDef]:
@@ -138,7 +147,10 @@ def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list
     """
 
     async def all_runs(_: web.Request) -> web.Response:
-        listed = [{"id": key, "name": run.name, "live": run.live} for key, run in runs.items()]
+        listed = [
+            {"id": key, "name": run.name, "live": run.live, "group": getattr(run, "group", 0)}
+            for key, run in runs.items()
+        ]
         return answer({"runs": listed, **options})
 
     def reading(read: Callable[[ShownRun], Any]) -> Callable[[web.Request], Any]:

@@ -247,6 +247,7 @@ TYPES = {
     "svg": "image/svg+xml",
     "txt": "text/plain",
     "proto": "text/plain",
+    "md": "text/plain",
 }
 """Types by the ending of a file's name."""
 

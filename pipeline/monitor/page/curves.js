@@ -1,185 +1,243 @@
-// Curves: one small chart for each statistic, drawn when it comes into view.
-import { clip, colour, fill, h, labels, short, widthOf } from "./dom.js";
+// Curves: a chart for each statistic, with the lines of all runs and behaviours that are chosen.
+import { ask } from "./api.js";
+import { AXES, Chart, groupOf, save } from "./chart.js";
+import { clip, colour, fill, h } from "./dom.js";
+import { explain, pieces } from "./explain.js";
+import { between, commonName, meanOf } from "./series.js";
 
 const ORDER = ["Environment", "Evaluation", "Self-play", "Losses", "Policy", "action", "Pipeline", "Steps per Second", "Queue Depth", "Producer Wait", "Consumer Wait"];
 const MOST = 3000; // points of a curve that are kept here before all is read again, downsampled
+const INKS = 10, DASH = [6, 3], OUT_OF_VIEW_MS = 10000, TOGETHER_MS = 50;
+const PIPELINE = "Pipeline", UPDATES = "Pipeline/Updates", ALL = "\0all";
+const idle = window.requestIdleCallback ?? ((/** @type {any} */ work) => setTimeout(() => work({ timeRemaining: () => 0 }), 30));
 
 /** @typedef {{steps: number[], times: number[], values: number[]}} Columns */
 
-/** The curves of one run. */
+/** The curves of some runs. */
 export class Curves {
-  /** @param {HTMLElement} element @param {HTMLElement} tools @param {() => void} stale Called when all has to be read again. */
-  constructor(element, tools, stale) {
-    this.element = element;
-    this.stale = stale;
-    /** @type {Record<string, Record<string, Columns>>} */
-    this.all = {};
-    this.category = "";
+  /** @param {{id: string, name: string, group: number}[]} runs */
+  constructor(runs) {
+    this.runs = runs.map((run) => ({ ...run, all: /** @type {Record<string, Record<string, Columns>>} */ ({}), marks: /** @type {Record<string, any[]>} */ ({}), begin: 0, revision: -1 }));
+    this.category = this.filter = this.laid = "";
     this.x = "steps";
     this.smooth = 0;
-    this.filter = "";
+    this.log = this.clip = false;
+    this.marked = true;
+    this.mean = new Set(runs.map((run) => run.group)).size < runs.length;
+    this.hidden = new Set();
     /** @type {Map<string, Chart>} */
     this.charts = new Map();
     this.seen = new IntersectionObserver((entries) => {
       for (const entry of entries) this.charts.get(entry.target.getAttribute("data-statistic") ?? "")?.show(entry.isIntersecting);
     }, { rootMargin: "150px" });
     this.tabs = h("div.tabs", { role: "group", "aria-label": "Behaviour" });
-    this.axis = h("div.tabs", { role: "group", "aria-label": "Horizontal axis" }, ...["steps", "times"].map((x) => h("button", { type: "button", "aria-pressed": String(x === this.x), click: () => this.setAxis(x), "data-axis": x }, x === "steps" ? "step" : "time")));
+    this.axis = h("div.tabs", { role: "group", "aria-label": "Horizontal axis" });
     const smooth = h("input", { type: "range", min: 0, max: 0.97, step: 0.01, value: 0, "aria-label": "Smoothing" });
     smooth.addEventListener("input", () => { this.smooth = Number(smooth.value); this.redraw(); });
     const filter = h("input", { type: "search", placeholder: "filter", "aria-label": "Filter curves" });
     filter.addEventListener("input", () => { this.filter = filter.value.toLowerCase(); this.build(); });
-    fill(tools, this.tabs, this.axis, h("label", {}, "smooth", smooth), filter);
+    const options = h("div.tabs", { role: "group", "aria-label": "What is drawn" },
+      this.mean ? this.option("mean", "mean of seeds", "Runs of one configuration as their mean and standard deviation") : null,
+      this.option("log", "log", "Logarithmic vertical axis; where there are values below 0, on both sides of it"),
+      this.option("clip", "clip", "The range of all but the farthest 4 % of the values"),
+      this.option("marked", "marks", "Where a hyperparameter was set, a lesson began, a checkpoint (teeth) or a restart was"));
+    this.legend = h("div.legend");
+    this.body = h("div.body");
+    this.section = h("section", { id: "curves" }, h("h2", {}, "Curves", h("div.tools", {}, this.tabs, this.axis, options, h("label", {}, "smooth", smooth), filter)), this.legend, this.body);
+    this.dialog = h("dialog.chart-dialog", { "aria-label": "A statistic", close: () => { this.large?.plot?.destroy(); this.large = undefined; } });
+    this.section.append(this.dialog);
   }
 
-  /** @param {Record<string, Record<string, Columns>>} all */
-  replace(all) {
-    const before = this.names();
-    this.all = all;
-    if (!all[this.category]) this.category = Object.keys(all).find((name) => name !== "Pipeline") ?? Object.keys(all)[0] ?? "";
-    if (before === this.names() && this.charts.size) this.redraw();
-    else this.build();
+  /** A switch. @param {"mean"|"log"|"clip"|"marked"} key @param {string} words @param {string} title */
+  option(key, words, title) {
+    const button = h("button", { type: "button", title, "aria-pressed": String(this[key]), "data-option": key, click: () => {
+      this[key] = !this[key];
+      button.setAttribute("aria-pressed", String(this[key]));
+      this.build();
+    } }, words);
+    return button;
   }
 
-  /** Add new points. @param {Record<string, Record<string, number[][]>>} points */
-  add(points) {
-    let isNew = false;
+  /** Read a run's curves; those that come at the same time are drawn together. @param {string} id */
+  async read(id) {
+    const { revision, curves, marks } = await ask(`runs/${id}/curves`);
+    this.begin(Object.assign(this.run(id), { revision, all: curves, marks }));
+    this.soon ??= setTimeout(() => { this.soon = undefined; this.renew(); }, TOGETHER_MS);
+  }
+
+  /** @param {string} id @returns {any} */
+  run(id) {
+    return this.runs.find((run) => run.id === id);
+  }
+
+  /** When its first summary was. @param {any} run */
+  begin(run) {
+    const first = Object.values(run.all).flatMap((named) => Object.values(named).map((columns) => columns.times[0] ?? Infinity));
+    run.begin = Math.min(...first);
+  }
+
+  /** Add new points and marks. @param {string} id @param {{points: Record<string, Record<string, number[][]>>, marks: [string, any][]}} event */
+  add(id, { points, marks }) {
+    const run = this.run(id);
+    for (const [category, mark] of marks) (run.marks[category] ??= []).push(mark);
     for (const [category, named] of Object.entries(points)) {
       for (const [name, list] of Object.entries(named)) {
-        this.all[category] ??= {};
-        isNew ||= !this.all[category][name];
-        const columns = (this.all[category][name] ??= { steps: [], times: [], values: [] });
+        const columns = ((run.all[category] ??= {})[name] ??= { steps: [], times: [], values: [] });
         for (const [step, time, value] of list) {
           if (step <= (columns.steps.at(-1) ?? -1) && time <= (columns.times.at(-1) ?? -1)) continue; // read with all others
           columns.steps.push(step);
           columns.times.push(time);
           columns.values.push(value);
         }
-        if (columns.steps.length > MOST) return this.stale();
+        if (columns.steps.length > MOST) return void this.read(id);
       }
     }
-    if (!this.category || isNew) this.replace(this.all), this.build();
-    else if (points[this.category]) this.redraw();
+    if (!Number.isFinite(run.begin)) this.begin(run);
+    if (marks.length || Object.keys(points).length) this.renew(OUT_OF_VIEW_MS);
   }
 
-  names() {
-    return JSON.stringify(Object.entries(this.all).map(([category, named]) => [category, Object.keys(named).length]));
+  /** All behaviours, and the pipeline as one. */
+  categories() {
+    return [...new Set(this.runs.flatMap((run) => Object.keys(run.all)))];
   }
 
-  /** @param {string} x */
-  setAxis(x) {
-    this.x = x;
-    for (const button of this.axis.children) button.setAttribute("aria-pressed", String(button.getAttribute("data-axis") === x));
-    this.build();
+  /** Those that are shown. */
+  chosen() {
+    return this.category === ALL ? this.categories().filter((category) => category !== PIPELINE) : [this.category];
+  }
+
+  /** Draw what has changed; lay all out anew if there are other statistics. @param {number} [rest] As of `redraw`. */
+  renew(rest) {
+    const all = this.categories();
+    if (this.category !== ALL && !all.includes(this.category)) this.category = all.find((name) => name !== PIPELINE) ?? all[0] ?? "";
+    if (JSON.stringify([all, this.statistics()]) === this.laid) this.redraw(rest);
+    else this.build();
+  }
+
+  /** The names of the statistics that are shown, in their order. */
+  statistics() {
+    const names = new Set(this.runs.flatMap((run) => this.chosen().flatMap((category) => Object.keys(run.all[category] ?? {}))));
+    const rank = (name) => (ORDER.indexOf(groupOf(name)) + ORDER.length + 1) % (ORDER.length + 1);
+    return [...names].filter((name) => name.toLowerCase().includes(this.filter)).sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
   }
 
   /** Lay the charts out anew. */
   build() {
     this.seen.disconnect();
-    for (const chart of this.charts.values()) chart.show(false);
+    for (const chart of this.charts.values()) chart.plot?.destroy();
     this.charts.clear();
-    fill(this.tabs, ...Object.keys(this.all).map((category) => h("button", { type: "button", "aria-pressed": String(category === this.category), title: category, click: () => { this.category = category; this.build(); } }, clip(category, 32))));
-    const named = this.all[this.category] ?? {};
-    const names = Object.keys(named).filter((name) => name.toLowerCase().includes(this.filter));
-    const rank = (name) => (ORDER.indexOf(groupOf(name)) + ORDER.length + 1) % (ORDER.length + 1);
-    names.sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
-    fill(this.element, h("div.charts", {}, ...names.map((name) => this.chart(name).element)));
-    if (!names.length) fill(this.element, h("p.soft", {}, this.filter ? "No curve has such a name." : "The first summary has yet to come."));
+    const all = this.categories(), behaviors = all.filter((category) => category !== PIPELINE), names = this.statistics();
+    this.laid = JSON.stringify([all, names]);
+    const tab = (group, key, words, title) => h("button", { type: "button", "aria-pressed": String(this[group] === key), title, "data-tab": key, click: () => { this[group] = key; this.build(); } }, words);
+    fill(this.tabs, ...all.map((category) => tab("category", category, clip(category, 32), category)), behaviors.length > 1 ? tab("category", ALL, "all behaviours", "All behaviours in one chart") : null);
+    fill(this.axis, ...Object.entries(AXES).map(([x, words]) => tab("x", x, words, x === "updates" ? "Updates of the policy; runs of older versions have not written them" : null)));
+    this.inks = Array.from({ length: INKS }, (_, at) => colour(`line-${at}`));
+    this.showLegend();
+    for (const name of names) this.charts.set(name, new Chart(name, this));
+    fill(this.body, h("div.charts", {}, ...[...this.charts.values()].map((chart) => chart.element)));
+    if (!names.length) fill(this.body, h("p.soft", {}, this.filter ? "No curve has such a name." : "The first summary has yet to come."));
     for (const chart of this.charts.values()) this.seen.observe(chart.element);
+    this.redraw();
   }
 
-  /** @param {string} name */
-  chart(name) {
-    const chart = new Chart(name, () => this.columns(name), this);
-    this.charts.set(name, chart);
-    return chart;
+  /** Runs that are drawn as one line, each with its name. @returns {{label: string, runs: any[]}[]} */
+  lots() {
+    const groups = new Map();
+    for (const run of this.runs) groups.set(this.mean ? run.group : run, [...(groups.get(this.mean ? run.group : run) ?? []), run]);
+    return [...groups.values()].map((runs) => ({ runs, label: runs.length > 1 ? commonName(runs.map((run) => run.name)) : runs[0].name }));
   }
 
-  /** What a chart draws. @param {string} name @returns {number[][]} */
-  columns(name) {
-    const { steps, times, values } = this.all[this.category]?.[name] ?? { steps: [], times: [], values: [] };
-    const xs = this.x === "steps" ? steps : times;
-    return this.smooth ? [xs, values, smoothed(values, this.smooth)] : [xs, values];
+  /** What has a colour: runs where there are several, else behaviours. @returns {string[]} */
+  coloured() {
+    return this.runs.length > 1 ? this.lots().map((lot) => lot.label) : this.chosen();
   }
 
-  redraw() {
-    for (const chart of this.charts.values()) chart.draw();
+  /** @param {number} at */
+  ink(at) {
+    return { ink: this.inks[at % INKS], dash: at % (2 * INKS) < INKS ? undefined : DASH };
+  }
+
+  showLegend() {
+    const names = this.coloured();
+    fill(this.legend, ...(names.length < 2 ? [] : names.map((name, at) => {
+      const spot = h("i.spot"), { ink, dash } = this.ink(at);
+      spot.style.background = dash ? `repeating-linear-gradient(90deg, ${ink} 0 4px, transparent 4px 6px)` : ink;
+      return h("button.quiet", { type: "button", title: name, "aria-pressed": String(!this.hidden.has(name)), "data-line": name, click: () => {
+        if (!this.hidden.delete(name)) this.hidden.add(name);
+        this.showLegend();
+        this.redraw();
+      } }, spot, clip(name, 32));
+    })));
+  }
+
+  /** What a chart draws. @param {string} statistic */
+  lines(statistic) {
+    const chosen = this.chosen(), several = this.runs.length > 1, found = [];
+    this.lots().forEach(({ runs, label }, at) => chosen.forEach((category, of) => {
+      const name = several ? label : category;
+      const lines = this.hidden.has(name) ? [] : runs.map((run) => this.line(run, category, statistic)).filter((line) => line?.xs.length);
+      if (!lines.length) return;
+      const line = lines.length > 1 ? { ...meanOf(lines), marks: [] } : lines[0];
+      const look = this.ink(several ? at : of);
+      found.push({ ...line, ...look, dash: several && of ? [2 + 2 * of, 2] : look.dash, label: several && chosen.length > 1 ? `${label} · ${category}` : name });
+    }));
+    return found;
+  }
+
+  /** One run's curve over the chosen axis. @param {any} run @param {string} category @param {string} statistic */
+  line(run, category, statistic) {
+    const columns = run.all[category]?.[statistic];
+    if (!columns) return null;
+    const counted = run.all[category][UPDATES];
+    if (this.x === "updates" && !counted?.steps.length) return null;
+    const over = (steps, times) => (this.x === "steps" ? steps : this.x === "times" ? times.map((time) => time - run.begin) : between({ xs: counted.steps, values: counted.values }, steps));
+    const marks = run.marks[category] ?? [];
+    const places = over(marks.map(([step]) => step), marks.map(([, time]) => time));
+    return { xs: over(columns.steps, columns.times), values: columns.values, marks: marks.map(([, , kind, text], at) => ({ kind, text, x: places[at] })) };
+  }
+
+  /** Draw all that is in view now. @param {number} [rest] After so many ms the rest, when there is time. */
+  redraw(rest = 0) {
+    for (const chart of this.charts.values()) {
+      chart.stale = true;
+      if (chart.visible) chart.draw();
+    }
+    this.large?.draw();
+    if (rest && this.later) return;
+    clearTimeout(this.later);
+    this.later = setTimeout(() => { this.later = 0; idle((deadline) => this.drawRest(deadline)); }, rest);
+  }
+
+  /** So that a picture of the whole page has all charts. @param {{timeRemaining: () => number}} deadline */
+  drawRest(deadline) {
+    for (const chart of this.charts.values()) {
+      if (!chart.stale) continue;
+      chart.draw();
+      if (!deadline.timeRemaining()) return void idle((next) => this.drawRest(next));
+    }
   }
 
   /** Forget what was drawn in other colours. */
   recolour() {
     this.build();
   }
-}
 
-/** @param {string} name Such as "Losses/Policy Loss". */
-const groupOf = (name) => (name.includes("/") ? name.slice(0, name.indexOf("/")) : "");
-
-/** One statistic. */
-class Chart {
-  /** @param {string} name @param {() => number[][]} columns @param {Curves} owner */
-  constructor(name, columns, owner) {
-    this.columns = columns;
-    this.owner = owner;
-    this.visible = false;
-    this.lines = 0;
-    this.value = h("b");
-    this.area = h("div");
-    this.element = h("div.chart", { "data-statistic": name }, h("div.name", { title: name }, h("span", {}, h("i", {}, `${groupOf(name)} `), name.slice(name.indexOf("/") + 1)), this.value), this.area);
+  /** Draw all at once: the page is printed. */
+  drawAll() {
+    this.drawRest({ timeRemaining: () => 1 });
   }
 
-  /** @param {boolean} visible */
-  show(visible) {
-    this.visible = visible;
-    if (visible) return this.draw();
-    this.plot?.destroy();
-    this.plot = undefined;
-    fill(this.area);
+  /** Show a statistic large, with what it is. @param {string} name */
+  async enlarge(name) {
+    const chart = (this.large = new Chart(name, this, true)), file = `${this.runs.length > 1 ? "runs" : this.runs[0].name}-${name}`.replace(/[^\w.-]+/g, "_");
+    const words = h("div.explained", { tabindex: -1 });
+    const button = (key, click, text) => h("button", { type: "button", "data-do": key, click }, text);
+    const tools = h("div.buttons", {}, button("png", async () => save(`${file}.png`, await chart.png()), "PNG"), button("csv", () => save(`${file}.csv`, chart.csv()), "CSV"), button("close", () => this.dialog.close(), "Close"));
+    fill(this.dialog, h("div.head", {}, h("h2", {}, name), tools), chart.element, words);
+    this.dialog.showModal();
+    chart.draw();
+    const found = await explain(name).catch(() => undefined);
+    const line = (head, markdown) => h("p", {}, h("b", {}, `${head}: `), ...pieces(markdown).map(({ text, code }) => (code ? h("code", {}, text) : text)));
+    fill(words, ...(found ? [line("What it is", found.what), line("What it should do", found.should)] : [h("p", {}, "A statistic of your own, or of the environment: docs/statistics.md does not explain it.")]));
   }
-
-  draw() {
-    if (!this.visible) return;
-    const data = this.columns();
-    this.value.textContent = short(data.at(-1)?.at(-1));
-    const width = this.area.clientWidth;
-    if (this.plot && (this.lines !== data.length || this.plot.width !== width)) {
-      this.plot.destroy();
-      this.plot = undefined;
-    }
-    this.lines = data.length;
-    if (this.plot) this.plot.setData(data);
-    else this.plot = new uPlot(this.options(width, data.length > 2), data, this.area);
-  }
-
-  /** @param {number} width @param {boolean} smooth */
-  options(width, smooth) {
-    const time = this.owner.x === "times", soft = colour("soft"), grid = { stroke: colour("grid"), width: 1 };
-    const axis = { stroke: soft, grid, ticks: { show: false }, font: "10px system-ui, sans-serif" };
-    const points = { show: (plot) => plot.data[0].length < 2 };
-    const line = { stroke: colour("curve"), width: 1.5, points, spanGaps: true };
-    return {
-      width, height: 136, legend: { show: false }, padding: [6, 16, 0, 0],
-      scales: { x: { time } },
-      cursor: { y: false, drag: { x: true, y: false }, sync: { key: `curves-${this.owner.x}` }, points: { size: 5 } },
-      series: [{}, smooth ? { ...line, stroke: colour("curve-raw"), width: 1 } : line, ...(smooth ? [line] : [])],
-      axes: [
-        { ...axis, size: 26, gap: 6, space: 60, ...(time ? {} : { values: (_, ticks) => labels(ticks) }) },
-        { ...axis, size: (_, values) => widthOf(values), gap: 3, space: 26, values: (_, ticks) => labels(ticks) },
-      ],
-      hooks: { setCursor: [(plot) => {
-        const at = plot.cursor.idx, last = plot.data.at(-1);
-        this.value.textContent = short(at === null || at === undefined ? last.at(-1) : last[at], 4);
-      }] },
-    };
-  }
-}
-
-/** Exponential moving average, corrected for its start. @param {number[]} values @param {number} weight */
-function smoothed(values, weight) {
-  let sum = 0, norm = 0;
-  return values.map((value) => {
-    sum = sum * weight + (1 - weight) * value;
-    norm = norm * weight + (1 - weight);
-    return sum / norm;
-  });
 }

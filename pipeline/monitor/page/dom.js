@@ -43,11 +43,19 @@ export function short(value, digits = 3) {
   return trim(size >= 100 ? value.toFixed(digits - 2) : value.toPrecision(digits));
 }
 
-/** Labels of an axis's ticks, with as many digits as tell them apart. @param {number[]} ticks */
+/** Labels of an axis's ticks, with as many digits as tell them apart; none where a logarithmic axis leaves one out. @param {(number|null)[]} ticks */
 export function labels(ticks) {
+  const there = new Set(ticks.filter((tick) => tick !== null));
   let texts = [];
-  for (let digits = 3; digits < 8 && new Set(texts).size < ticks.length; digits++) texts = ticks.map((tick) => short(tick, digits));
-  return texts;
+  for (let digits = 3; digits < 8 && new Set(texts).size < there.size; digits++) texts = [...there].map((tick) => short(tick, digits));
+  const text = new Map([...there].map((tick, at) => [tick, texts[at]]));
+  return ticks.map((tick) => text.get(tick) ?? "");
+}
+
+/** Labels of spans of time, in the unit of the longest. @param {number[]} ticks In seconds. */
+export function spans(ticks) {
+  const most = Math.max(...ticks), [unit, name] = most >= 2 * 86400 ? [86400, "d"] : most >= 2 * 3600 ? [3600, "h"] : most >= 120 ? [60, "min"] : [1, "s"];
+  return ticks.map((tick) => `${short(tick / unit)} ${name}`);
 }
 
 /** The width of a vertical axis with such labels, in pixels. @param {string[] | null} values */

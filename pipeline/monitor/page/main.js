@@ -1,5 +1,6 @@
 // The page: which runs it shows, what it says above them, and its colours.
 import { ask } from "./api.js";
+import { Curves } from "./curves.js";
 import { fill, h } from "./dom.js";
 import { Run } from "./run.js";
 
@@ -11,6 +12,7 @@ const SAID = {
 };
 /** @type {Run[]} */
 let runs = [];
+let curves = /** @type {any} */ (null);
 
 /** @param {string} status @param {string} message */
 function tell(status, message) {
@@ -24,10 +26,12 @@ function tell(status, message) {
 /** @param {any} listed What the server has. @param {string[]} ids Those to show. */
 async function show(listed, ids) {
   for (const run of runs) run.end();
-  runs = ids.map((id, at) => new Run(listed.runs.find((run) => run.id === id), listed, at === 0, tell));
-  $("runs").className = runs.length > 1 ? "two" : "";
-  fill($("runs"), ...runs.map((run) => run.element));
-  document.title = `${runs.map((run) => run.run.name).join(", ")} · Headrace`;
+  runs = ids.map((id, at) => new Run(listed.runs.find((run) => run.id === id), listed, at === 0, tell, curves));
+  const several = runs.length > 1;
+  $("runs").className = several ? "two" : "";
+  if (several) fill($("runs"), curves.section, ...runs.map((run) => run.element));
+  else runs[0].wiring.after(curves.section), fill($("runs"), runs[0].element);
+  document.title = `${several && listed.runs.length > 3 ? `${listed.runs.length} runs` : listed.runs.map((run) => run.name).join(", ")} · Headrace`;
   await Promise.all(runs.map((run) => run.start()));
 }
 
@@ -42,6 +46,7 @@ function pick(listed) {
 /** @param {string} theme */
 function paint(theme) {
   document.documentElement.dataset.theme = theme;
+  curves?.recolour();
   for (const run of runs) run.recolour();
 }
 
@@ -55,14 +60,24 @@ $("theme").addEventListener("click", () => {
 });
 let width = innerWidth;
 addEventListener("resize", () => {
-  if (Math.abs(innerWidth - width) > 20) runs.forEach((run) => run.recolour());
+  if (Math.abs(innerWidth - width) > 20) {
+    curves?.redraw();
+    for (const run of runs) run.recolour();
+  }
   width = innerWidth;
 });
+addEventListener("beforeprint", () => {
+  paint("light");
+  curves?.drawAll();
+});
+addEventListener("afterprint", () => paint(chosen()));
 
 try {
   const listed = await ask("runs");
+  curves = new Curves(listed.runs);
   pick(listed);
-  await show(listed, listed.runs.slice(0, 2).map((run) => run.id));
+  const ids = listed.runs.map((run) => run.id);
+  await Promise.all([show(listed, ids.slice(0, 2)), ...ids.map((id) => curves.read(id))]);
 } catch (error) {
   tell("failed", "");
   $("banner").textContent = `The page can't be shown: ${error.message}`;

@@ -1,7 +1,6 @@
 // One run on the page: its sections, kept up to date.
 import { ask, follow } from "./api.js";
 import { Controls } from "./control.js";
-import { Curves } from "./curves.js";
 import { duration, fill, h } from "./dom.js";
 import { drawGraph } from "./graph.js";
 import { drawLeague } from "./league.js";
@@ -18,30 +17,29 @@ export class Run {
    * @param {{control: boolean, watch?: {refused: string}}} options
    * @param {boolean} first True for the one that the page's menu leads to.
    * @param {(status: string, message: string) => void} tell Called with what the page should say about it.
+   * @param {import("./curves.js").Curves} curves Those of all runs.
    */
-  constructor(run, options, first, tell) {
+  constructor(run, options, first, tell, curves) {
     this.run = run;
     this.tell = tell;
+    this.curves = curves;
     this.sequence = 0;
-    this.revision = -1;
     this.status = "";
     const section = (id, title, ...children) => h("section", { id: first ? id : null }, h("h2", {}, title, h("div.tools")), ...children);
     this.pill = h("span.pill");
     this.facts = h("div.facts");
     this.controls = new Controls(run.id, options.control && run.live);
-    this.behaviors = h("section", {}, h("div.scroll"));
-    this.graph = h("div.graph");
-    this.queues = h("div.scroll");
-    this.charts = h("div.body");
+    this.behaviors = h("section", {}, h("div.scroll", { tabindex: 0 }));
+    this.graph = h("div.graph", { tabindex: 0 });
+    this.queues = h("div.scroll", { tabindex: 0 });
     this.league = h("div.body");
-    this.hosts = h("div.scroll");
+    this.hosts = h("div.scroll", { tabindex: 0 });
     this.log = h("div.log", { tabindex: 0 });
     this.yaml = h("pre", { tabindex: 0 });
     this.bottleneck = h("p.bottleneck");
     const key = h("div.key", {}, h("span", {}, h("i"), "flows"), h("span", {}, h("i.warn"), "full"), h("span", {}, h("i.bad"), "holds up"));
     this.wiring = section("pipeline", "Pipeline", this.graph, h("details", {}, h("summary", {}, "All queues"), this.queues));
     this.wiring.querySelector(".tools").append(key);
-    const curves = section("curves", "Curves", this.charts);
     this.selfplay = section("selfplay", "Self-play", this.league);
     this.watch = new Watch(run.id, run.live ? options.watch : undefined);
     const watched = section("watch", "Watch", this.watch.element);
@@ -49,9 +47,8 @@ export class Run {
     watched.hidden = !this.watch.offered;
     this.processes = section("processes", "Processes", this.hosts);
     const configuration = h("section", { id: first ? "configuration" : null }, h("details", { toggle: () => this.readConfiguration() }, h("summary", {}, "Resolved configuration"), this.yaml));
-    this.element = h("article.run", { "data-run": run.name }, h("div.head", {}, h("h1", {}, run.name), this.pill, this.facts, this.controls.buttons), this.bottleneck, this.controls.values, this.behaviors, this.wiring, curves, this.selfplay, watched, this.processes, section("log", "Log", this.log), configuration);
+    this.element = h("article.run", { "data-run": run.name }, h("div.head", {}, h("h1", {}, run.name), this.pill, this.facts, this.controls.buttons), this.bottleneck, this.controls.values, this.behaviors, this.wiring, this.selfplay, watched, this.processes, section("log", "Log", this.log), configuration);
     for (const each of [this.wiring, this.processes]) each.hidden = !run.live;
-    this.curves = new Curves(this.charts, curves.querySelector(".tools"), () => this.readCurves());
   }
 
   /** Show the run, and follow it if it goes on. */
@@ -71,13 +68,7 @@ export class Run {
   async read() {
     const of = (what) => ask(`runs/${this.run.id}/${what}`);
     this.show(await of("state"));
-    await Promise.all([this.readCurves(), this.readLeagues(), of("log").then((lines) => this.addLines(lines, true))]);
-  }
-
-  async readCurves() {
-    const { revision, curves } = await ask(`runs/${this.run.id}/curves`);
-    this.revision = revision;
-    this.curves.replace(curves);
+    await Promise.all([this.readLeagues(), of("log").then((lines) => this.addLines(lines, true))]);
   }
 
   async readLeagues() {
@@ -103,12 +94,11 @@ export class Run {
     const first = !this.sequence;
     this.sequence = event.sequence;
     this.show(event.state);
-    if (missed || first || event.revision !== this.revision) {
-      this.revision = event.revision;
-      await this.read().catch(() => {});
+    if (missed || first || event.revision !== this.curves.run(this.run.id).revision) {
+      await Promise.all([this.read(), this.curves.read(this.run.id)]).catch(() => {});
       return;
     }
-    this.curves.add(event.points);
+    this.curves.add(this.run.id, event);
     this.addLines(event.log);
   }
 
@@ -132,7 +122,7 @@ export class Run {
     const fact = (name, value) => h("span", {}, `${name} `, h("b", {}, value));
     const checkpoint = state.checkpoint_under_way ? "being saved" : state.checkpoint >= 0 ? String(state.checkpoint) : "none yet";
     const over = ["ended", "failed"].includes(state.status), left = over ? null : state.seconds_left;
-    const facts = [fact("elapsed", duration(state.elapsed_s)), left === null ? null : fact("left", duration(left)), fact("checkpoint", checkpoint)];
+    const facts = [fact("elapsed", duration(state.elapsed_s)), left === null ? null : fact("left", state.status === "paused" ? "paused" : duration(left)), fact("checkpoint", checkpoint)];
     fill(this.facts, ...(this.run.live ? facts : []));
     const cause = state.bottleneck;
     this.bottleneck.hidden = !cause || state.status !== "running";
@@ -161,7 +151,6 @@ export class Run {
 
   /** Draw again, in other colours or another width; nothing is read anew, for the run may be gone. */
   recolour() {
-    this.curves.recolour();
     this.shownLeagues = "";
     if (this.leagues) this.showLeagues();
     this.log.scrollTop = this.log.scrollHeight;

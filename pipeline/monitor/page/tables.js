@@ -18,19 +18,19 @@ function table(heads, rows) {
 /** Who learns, and how far. @param {any} state */
 export function behaviorTable(state) {
   const rated = state.behaviors.some((each) => each.elo !== null);
-  const heads = ["behaviour", "trainer", ">step", "", ">steps/s", ">reward", ...(rated ? [">rating"] : []), ">lag", ">waits", ">updates", ">left"];
+  const heads = ["behaviour", ">reward", ">left", ...(rated ? [">ELO"] : []), ">step", ">steps/s", ">lag", ">waits", ">updates", "trainer"];
+  const paused = (text) => (state.status === "paused" ? "paused" : text);
   const rows = state.behaviors.map((each) => [
     h("b", { title: each.name }, clip(each.name, NAME)),
-    each.done ? `${each.trainer} · done` : (each.trainer ?? "plays"),
-    h("span", { "data-step": each.name }, whole(each.step)),
-    h("div", { title: `of ${whole(each.max_steps)}` }, bar(each.step / each.max_steps)),
-    whole(each.steps_per_s),
     short(each.reward),
+    ["ended", "failed"].includes(state.status) ? "–" : paused(duration(each.seconds_left)),
     ...(rated ? [whole(each.elo)] : []),
+    h("div", { title: `of ${whole(each.max_steps)}` }, h("span", { "data-step": each.name }, whole(each.step)), bar(each.step / each.max_steps)),
+    paused(whole(each.steps_per_s)),
     short(each.lag),
     h("span", { title: "Time in which actors stand still until the next policy", "data-waits": each.name }, percent(each.policy_wait)),
     whole(each.updates),
-    duration(["ended", "failed"].includes(state.status) ? null : each.seconds_left),
+    each.done ? `${each.trainer} · done` : (each.trainer ?? "plays"),
   ]);
   return table(heads, rows);
 }
@@ -42,12 +42,11 @@ export function queueTable(state) {
     `${clip(edge.source[0], NAME)} → ${clip(edge.target[0], NAME)}`,
     `${edge.depth} / ${edge.capacity}`,
     whole(edge.high_water),
-    h("div", {}, bar(edge.put_wait, pressure(edge))),
-    percent(edge.put_wait),
+    h("div", {}, percent(edge.put_wait), bar(edge.put_wait, pressure(edge))),
     percent(edge.get_wait),
-    short(edge.rate),
+    state.status === "paused" ? "paused" : short(edge.rate),
   ]);
-  return table(["queue", "", ">depth", ">high water", "producers wait", ">", ">consumers wait", ">items/s"], rows);
+  return table(["queue", "between", ">depth", ">high water", ">producers wait", ">consumers wait", ">items/s"], rows);
 }
 
 /** CPU and memory. @param {any} state */
@@ -56,11 +55,10 @@ export function hostTable(state) {
     h("b", { title: host.name }, clip(host.name, NAME)),
     host.role === "main" ? "main" : `${host.role.replace("_", " ")} · ${host.kind}`,
     host.pid ? h("span.mono", {}, host.pid) : "in main",
-    host.usage ? h("div", {}, bar(host.usage.cpu)) : "",
-    host.usage ? `${(100 * host.usage.cpu).toFixed(0)} %` : host.ended ? "ended" : "–",
+    host.usage ? h("div", {}, `${(100 * host.usage.cpu).toFixed(0)} %`, bar(host.usage.cpu)) : host.ended ? "ended" : "–",
     host.usage ? memory(host.usage.memory) : "–",
   ]);
-  return table(["host", "", "process", "CPU (one core)", ">", ">memory"], rows);
+  return table(["host", "role", "process", ">CPU (one core)", ">memory"], rows);
 }
 
 /** Who plays whom. @param {any} players */
