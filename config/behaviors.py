@@ -19,7 +19,7 @@ from headrace.config.brains import OwnBrainSettings, as_brains, check_brains, le
 from headrace.config.errors import Finding, FindingsError, suggest
 from headrace.config.fields import Flag, Float, Int, PathText, PlainMap, Settings, Text, is_reference, report
 from headrace.config.hyperparameters import Hyperparameters
-from headrace.config.network_settings import NetworkSettings
+from headrace.config.network_settings import LOG_STD_OF_SAC, NetworkSettings
 from headrace.config.opponents import SelfPlaySettings
 from headrace.config.reward_signals import (
     BehavioralCloningSettings,
@@ -245,6 +245,9 @@ class BehaviorSettings(Settings):
     def _derive(self) -> None:
         if self.even_checkpoints:
             self._fill(checkpoint_interval=self.max_steps // self.keep_checkpoints)
+        network = self.network_settings
+        if network.gsde is not None and self.trainer_type == "sac" and not network._is_set("initial_log_std"):
+            self._fill(network_settings=network.model_copy(update={"initial_log_std": LOG_STD_OF_SAC}))
 
     def _about_brains(self) -> list[Finding]:
         found = check_brains(self.brain, "brain")

@@ -231,6 +231,12 @@ class BCHyperparameters(Hyperparameters):
         """Return a copy that learns from so many rows in one pass."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
+    def contradictions(self, block: Block) -> Iterator[Finding]:
+        """Find noise for exploring, which imitation has no use for."""
+        if block.network_settings.gsde is not None:
+            message = "does not go with trainer_type 'bc', which imitates and does not explore; leave it out"
+            yield Finding(("network_settings", "gsde"), message, (("trainer_type",),))
+
     def _mistakes(self) -> Iterator[Finding]:
         if self.demo_path is None and self.teacher is None:
             message = "has nothing to imitate; add 'demo_path' (demonstrations) or 'teacher' (a behaviour of this run)"

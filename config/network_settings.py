@@ -49,6 +49,8 @@ Activation = Literal["swish", "tanh", "relu", "elu", "gelu", "leaky_relu"]
 MOST_UNITS = 16384
 MOST_LAYERS = 100
 DEFAULT_LAYERS = 2
+LOG_STD_OF_SAC = -3.0
+"""`initial_log_std` of SAC's `gsde`, where there is none: that of Stable-Baselines3."""
 
 
 def _units(value: Any) -> Any:
@@ -94,6 +96,36 @@ class MemorySettings(Settings):
     def _even(cls, value: int) -> int:
         if value % 2:
             raise ValueError(f"{value} is odd; expected an even number, since output and cell take half of it each")
+        return value
+
+
+class StateNoiseSettings(Settings):
+    """`gsde`: continuous actions explore by noise that depends on the state (Raffin et al. 2021).
+
+    An agent keeps a matrix of noise for several decisions, which the last hidden layer's output is multiplied by.
+    `initial_log_std` is that of the matrix.
+    """
+
+    sample_freq: Int = Field(
+        -1,
+        ge=-1,
+        description="Decisions after which an agent draws its matrix anew, as it does in a new episode; -1: only then.",
+    )
+    full_std: Flag = Field(
+        True, description="The matrix has a deviation for each feature and action; `false`: for each feature."
+    )
+    use_expln: Flag = Field(
+        False, description="Deviations above 1 are 1 + ln(1 + x) of the x = ln σ that is learned, instead of exp(x)."
+    )
+    clip_mean: Float = Field(
+        2.0, ge=0, description="With SAC: the means end at ± this, before their tanh; 0: nowhere. Else without effect."
+    )
+
+    @field_validator("sample_freq")
+    @classmethod
+    def _not_zero(cls, value: int) -> int:
+        if not value:
+            raise ValueError("0 does not fit; expected at least 1, or -1 for once an episode")
         return value
 
 
@@ -153,8 +185,14 @@ class NetworkSettings(Settings):
         0.0,
         ge=-20.0,
         le=2.0,
-        description="Log of the standard deviation that continuous actions begin with; not with SAC, whose deviation "
-        "depends on the state. Not in ML-Agents.",
+        description="Log of the standard deviation that continuous actions begin with; with SAC, whose deviation "
+        "depends on the state, only that of `gsde`. Not in ML-Agents.",
+        json_schema_extra={"default_text": "`0.0`; `-3.0` with SAC's `gsde`"},
+    )
+    gsde: StateNoiseSettings | None = Field(
+        None,
+        description="Presence (`gsde: {}`) turns generalised state-dependent exploration on: smooth noise, of `ppo`, "
+        "`poca`, `impala` and `sac`. Not in ML-Agents.",
     )
 
     @property

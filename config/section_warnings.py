@@ -270,14 +270,18 @@ def _about_signals(settings: BehaviorSettings) -> Iterator[Finding]:
                 f"reward_signals.{name}.network_settings.memory",
                 "has no effect; the signal's network looks at single steps, without a memory",
             )
+        if signal.network_settings.gsde is not None:
+            yield _about(f"reward_signals.{name}.network_settings.gsde", "has no effect; the signal's network acts not")
 
 
 def _about_network(settings: BehaviorSettings) -> Iterator[Finding]:
     network, hyperparameters = settings.network_settings, settings.hyperparameters
     if declared_kind(settings.trainer_type).off_policy:
         for key in ("initial_weights", "initial_log_std"):
-            if key in changed(network):
+            if key in changed(network) and (key == "initial_weights" or network.gsde is None):
                 yield _about(f"network_settings.{key}", f"has no effect with {settings.trainer_type}")
+    elif network.gsde is not None and "clip_mean" in changed(network.gsde):
+        yield _about("network_settings.gsde.clip_mean", f"has no effect with {settings.trainer_type}")
     if network.critic_hidden_units is not None and getattr(hyperparameters, "shared_critic", False):
         message = "has no effect, because the critic shares the actor's body (hyperparameters.shared_critic)"
         yield _about("network_settings.critic_hidden_units", message)

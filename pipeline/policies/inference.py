@@ -79,18 +79,18 @@ def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Ca
     def make(spec: BehaviorSpec) -> ActingPolicy:
         if config.checkpoint_settings.inference:
             return make_inference_policy(config, run_folder, spec, device)
-        return make_policy(_acting_design(config, spec), device)
+        return make_policy(acting_design(config, spec), device)
 
     return make
 
 
-def _acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
+def acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
     """Return the design of a policy that acts while it is trained: at first at random, if its trainer wants that."""
     settings = config.behavior_settings(spec.name)
     design, values = design_of(spec, settings, config.source_folder), settings.hyperparameters
     # A trainer derived from SAC has its hyperparameters as the YAML has them.
     steps = values.get("random_steps", 0) if isinstance(values, Mapping) else getattr(values, "random_steps", 0)
-    return replace(design, random_steps=steps) if design.squashed and isinstance(steps, int) else design
+    return replace(design, random_steps=steps if design.squashed and isinstance(steps, int) else 0, explores=True)
 
 
 def plays_given_models(config: RunConfig) -> bool:
@@ -122,5 +122,5 @@ def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpe
         RunError: if there is no such file.
         StageError: if it does not fit the environment.
     """
-    design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
+    design = replace(design_of(spec, config.behavior_settings(spec.name), config.source_folder), explores=True)
     return acting_policy(policy_file(config, run_folder, spec.name), design, device)

@@ -94,7 +94,8 @@ class RemotePolicy:
         columns = {name.removeprefix(DECISION): parts[name] for name in parts if name.startswith(DECISION)}
         after = None
         if recall is not None:
-            columns["memories"] = recall.memories
+            if self.previous_action_size:  # a recurrent memory, and nothing else, if the answer has no such column
+                columns.setdefault("memories", recall.memories)
             after = Recall(parts["memories"], parts["previous_actions"])
         return Decision(ActionBatch(parts["continuous"], parts["discrete"]), columns, after)
 

@@ -110,7 +110,10 @@ def decide_together(
     recall = Recall(joined["memories"], joined["previous_actions"]) if "memories" in names else None
     masks = joined.get("masks")
     decision = kept.policy.act(observations, masks, random, questions[0].greedy, recall)
-    columns = _columns_of(decision, known={"memories", *(["action_masks"] if masks is not None else [])})
+    known = {"action_masks"} if masks is not None else set()
+    if recall is None or decision.columns.get("memories", recall.memories).shape == recall.memories.shape:
+        known.add("memories")
+    columns = _columns_of(decision, known)
     answers, at = [], 0
     for question in questions:
         rows = slice(at, at + len(question.columns["obs_0"]))

@@ -18,6 +18,7 @@ import numpy as np
 
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.errors import dotted
+from headrace.config.network_settings import StateNoiseSettings
 from headrace.queues.columns import Column, memory_column
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
@@ -155,12 +156,20 @@ class PolicyDesign:
     """Of the learner (`torch_settings.precision`, `.products`); acting and exported policies have the default."""
     random_steps: int = 0
     """Trainer steps below which an acting policy draws its actions uniformly, unless asked for the most likely ones."""
+    explores: bool = False
+    """Whether an acting policy keeps the noise of gSDE with its agents' memories; without them it draws it anew for
+    each decision."""
 
     @property
     def plain(self) -> bool:
         """True if it is a feed-forward perceptron over vectors, which actors run in NumPy (`numpy_policy`)."""
         settings = self.settings
         return settings.memory is None and settings.network is None and ObservationLayout(self.spec).plain
+
+    @property
+    def perceptron(self) -> bool:
+        """True if the outputs of such a perceptron are its action heads: its gradients may be found by hand."""
+        return self.plain and self.gsde is None
 
     @property
     def of_critic(self) -> PolicyDesign:
@@ -185,10 +194,33 @@ class PolicyDesign:
         return actions.continuous_size + actions.mask_size if self.memory_size else 0
 
     @property
+    def gsde(self) -> StateNoiseSettings | None:
+        """The settings of noise that depends on the state; None without it, or without continuous actions."""
+        return self.settings.gsde if self.spec.actions.continuous_size else None
+
+    @property
     def head_size(self) -> int:
-        """Outputs of the action layer: means, log σ if squashed, then the logits of each branch."""
+        """Action heads: means, log σ if each state has its own (squashed, gSDE), then the logits of each branch."""
         actions = self.spec.actions
-        return actions.continuous_size * (2 if self.squashed else 1) + actions.mask_size
+        own = self.squashed or self.gsde is not None
+        return actions.continuous_size * (2 if own else 1) + actions.mask_size
+
+    @property
+    def output_size(self) -> int:
+        """Outputs of the action layer: the heads, but for log σ of gSDE, which follows from the layer's inputs."""
+        return self.head_size - (0 if self.gsde is None else self.spec.actions.continuous_size)
+
+    @property
+    def mean_limit(self) -> float:
+        """Means of continuous actions end at ± this; 0: nowhere."""
+        return self.gsde.clip_mean if self.gsde is not None and self.squashed else 0.0
+
+    def log_sigma_shape(self, features: int) -> tuple[int, ...] | None:
+        """The shape of the parameter `log_sigma`, given the last hidden layer's outputs; None if there is none."""
+        continuous = self.spec.actions.continuous_size
+        if self.gsde is not None:
+            return features, continuous if self.gsde.full_std else 1
+        return (continuous,) if continuous and not self.squashed else None
 
     @property
     def asked_columns(self) -> tuple[Column, ...]:
@@ -234,8 +266,8 @@ def policy_layout(design: PolicyDesign) -> Layout:
     """(name, shape) of each tensor of the acting part of the network, after those of the normaliser if there is one.
 
     A plain design has `body.<layer>.weight` and `.bias`, `action.weight` and `.bias` (one layer for all heads, see
-    `PolicyDesign.head_size`), and `log_sigma` where continuous actions are not squashed. For any other these are the
-    parameters of an `ActorNetwork`; that imports torch.
+    `PolicyDesign.output_size`), and `log_sigma` where continuous actions are not squashed, or have gSDE. For any other
+    these are the parameters of an `ActorNetwork`; that imports torch.
 
     Raises:
         StageError: if there is nothing to observe, or an observation can't be learned from.
@@ -254,14 +286,12 @@ def policy_layout(design: PolicyDesign) -> Layout:
 
 def _perceptron(design: PolicyDesign, width: int) -> list[tuple[str, tuple[int, ...]]]:
     tensors: list[tuple[str, tuple[int, ...]]] = []
-    continuous = design.spec.actions.continuous_size
     for layer, hidden in enumerate(design.settings.widths):
         tensors += [(f"body.{layer}.weight", (width, hidden)), (f"body.{layer}.bias", (hidden,))]
         width = hidden
-    tensors += [("action.weight", (width, design.head_size)), ("action.bias", (design.head_size,))]
-    if continuous and not design.squashed:
-        tensors.append(("log_sigma", (continuous,)))
-    return tensors
+    tensors += [("action.weight", (width, design.output_size)), ("action.bias", (design.output_size,))]
+    shape = design.log_sigma_shape(width)
+    return tensors if shape is None else [*tensors, ("log_sigma", shape)]
 
 
 def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:

@@ -7,6 +7,7 @@ is trained is a torch module; both follow `design.policy_layout`, and a test com
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from math import sqrt
 
@@ -26,15 +27,17 @@ from headrace.stages.policy.design import (
     consecutive_slices,
     policy_layout,
 )
+from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.observations import ObservationLayout, normalize
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.stages.policy.sampling import ActionSampler, check_heads
+from headrace.stages.policy.state_noise import StateNoise, noise_size
 
 _HALF = np.float32(0.5)
 
 
 class NumpyPolicy:
-    """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`, without memory.
+    """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`; it remembers gSDE's noise alone.
 
     The buffers of the forward pass belong to the policy and grow to the most agents seen; what `act` returns is new.
 
@@ -45,7 +48,6 @@ class NumpyPolicy:
         StageError: if the design is not plain: `make_policy` makes policies of any.
     """
 
-    memory_size = 0
     previous_action_size = 0
 
     def __init__(self, design: PolicyDesign) -> None:
@@ -60,6 +62,8 @@ class NumpyPolicy:
         self._observations = ObservationLayout(design.spec)
         self._activation = activation(design.settings.activation)
         self._sampler = ActionSampler(design)
+        self._noise = None if design.gsde is None else StateNoise(design)
+        self.memory_size = noise_size(design, self._layout)
         self._normalizes = any(name == NORMALIZER_MEAN for name, _ in self._layout)
         self._exact = self._normalizes and self._observations.exact
         self._weights: list[Floats] = []
@@ -90,7 +94,9 @@ class NumpyPolicy:
         vectors += [tensors[f"{layer}.bias"] for layer in layers]
         self._vectors = np.concatenate(vectors)
         self._own = self._split(self._vectors)
-        if "log_sigma" in tensors:
+        if self._noise is not None:
+            self._noise.load(tensors["log_sigma"])
+        elif "log_sigma" in tensors:
             self._sampler.log_sigma = tensors["log_sigma"]
         self._sampler.adopt(update)
         self.version = update.version
@@ -104,22 +110,32 @@ class NumpyPolicy:
         recall: Recall | None = None,
     ) -> Decision:
         """See `ActingPolicy.act`."""
-        return Decision(*self._sampler.sample(self.heads(observations), masks, random, deterministic))
+        heads = self.heads(observations)
+        if self._noise is None:
+            return Decision(*self._sampler.sample(heads, masks, random, deterministic))
+        recall = recall or nothing_recalled(self, self._design.spec.actions, len(heads))
+        kept = None if recall is None else recall.memories
+        given = self._views[-2], masks, random, deterministic, kept
+        actions, columns, kept = self._noise.sample(self._sampler, heads, *given)
+        if recall is None or kept is None:
+            return Decision(actions, columns)
+        return Decision(actions, columns, replace(recall, memories=kept))
 
     def joins(self, other: ActingPolicy, deterministic: bool) -> bool:
         """Return True if `act_together` can decide for both: two of one design, of which none draws uniformly."""
-        if not isinstance(other, NumpyPolicy) or self._design != other._design:
+        if not isinstance(other, NumpyPolicy) or self._design != other._design or self._noise is not None:
             return False
         return deterministic or not (self._sampler.uniform or other._sampler.uniform)
 
     def heads(self, observations: tuple[Array, ...]) -> Floats:
-        """The action heads [d, H] (see `PolicyDesign.head_size`): a view into a buffer, valid until the next call.
+        """The action heads [d, H] (see `PolicyDesign.head_size`), valid until the next call.
 
         Raises:
             NotFiniteError: if they are NaN or infinite.
             StageError: if no policy was loaded yet.
         """
-        return self._forward((self,), (len(observations[0]),), observations)
+        outputs = self._forward((self,), (len(observations[0]),), observations)
+        return outputs if self._noise is None else self._noise.heads(outputs, self._views[-2])
 
     def _forward(
         self, policies: Sequence[NumpyPolicy], counts: Sequence[int], observations: tuple[Array, ...]

@@ -89,8 +89,8 @@ _NUMBERS_SHOWN = 64
 class ActionSampler:
     """Draws the actions of one design from its heads [d, H].
 
-    Heads are the means of the continuous actions, their log σ if the design is squashed, then the logits of each
-    branch.
+    Heads are the means of the continuous actions, their log σ if each state has its own (squashed, gSDE), then the
+    logits of each branch.
     """
 
     def __init__(self, design: PolicyDesign) -> None:
@@ -101,6 +101,7 @@ class ActionSampler:
         self.uniform = False
         """Whether samples are uniform now, whatever the heads."""
         self._branches = branch_slices(design.spec)
+        self._own_spreads = design.squashed or design.gsde is not None
         self._gaussian_heads = design.head_size - self._actions.mask_size
         self._gives_heads = ACTION_HEADS in design.extra_columns
         self.log_sigma = np.zeros(0, np.float32)
@@ -120,6 +121,7 @@ class ActionSampler:
         random: np.random.Generator,
         deterministic: bool,
         log_sigma: Floats | None = None,
+        noise: Floats | None = None,
     ) -> tuple[ActionBatch, dict[str, Array]]:
         """Decide for d agents.
 
@@ -129,6 +131,7 @@ class ActionSampler:
             random: the source of all chance.
             deterministic: mean and most likely choice instead of a sample.
             log_sigma: [d, C] where the rows are of policies that each have their own; by default that which was loaded.
+            noise: [d, C] of gSDE, added to the means; None for noise of each action's own.
 
         Returns:
             The environment's actions, and the columns of the decision; all of them new arrays except the masks.
@@ -144,7 +147,7 @@ class ActionSampler:
         continuous = np.empty((d, 0), np.float32)
         discrete = np.empty((d, len(self._branches)), np.int32)
         if c:
-            drawn = self._sample_continuous(heads, log_sigma, random, deterministic, uniform, log_probs[:, :c])
+            drawn = self._sample_continuous(heads, log_sigma, random, deterministic, noise, log_probs[:, :c])
             columns["continuous_actions"] = drawn
             continuous = environment_actions(self._actions, drawn, self._squashed)
         if self._branches:
@@ -177,24 +180,26 @@ class ActionSampler:
         log_sigma: Floats,
         random: np.random.Generator,
         deterministic: bool,
-        uniform: bool,
+        noise: Floats | None,
         log_probs: Floats,
     ) -> Floats:
         """Continuous actions [d, c] as the trainer learns from them; their log-probabilities go to `log_probs`."""
         c = self._actions.continuous_size
-        if uniform:
+        if self.uniform and not deterministic:
             log_probs.fill(-_LOG_TWO)
             return np.float32(2.0) * random.random((len(heads), c), np.float32) - np.float32(1.0)
-        if self._squashed:
-            return sample_squashed(heads[:, :c], heads[:, c : 2 * c], random, deterministic, log_probs)
-        return sample_gaussian(heads[:, :c], log_sigma, random, deterministic, log_probs)
+        log_sigma = heads[:, c : 2 * c] if self._own_spreads else log_sigma
+        standard = None if noise is None else noise * np.exp(-log_sigma)
+        draw = sample_squashed if self._squashed else sample_gaussian
+        return draw(heads[:, :c], log_sigma, random, deterministic, log_probs, standard)
 
     def _action_heads(self, heads: Floats, log_sigma: Floats) -> Floats:
         """The column `action_heads` [d, 2·C + choices] of these heads; a new array."""
         c = self._actions.continuous_size
-        if self._squashed or not c:
+        if self._own_spreads or not c:
             column = heads.copy()
-            np.clip(column[:, c : 2 * c], *LOG_SIGMA_LIMITS, out=column[:, c : 2 * c])
+            if self._squashed:
+                np.clip(column[:, c : 2 * c], *LOG_SIGMA_LIMITS, out=column[:, c : 2 * c])
             return column
         column = np.empty((len(heads), heads.shape[1] + c), np.float32)
         column[:, :c] = heads[:, :c]
@@ -215,18 +220,23 @@ class ActionSampler:
 
 
 def sample_gaussian(
-    mu: Floats, log_sigma: Floats, random: np.random.Generator, deterministic: bool, log_probs: Floats
+    mu: Floats,
+    log_sigma: Floats,
+    random: np.random.Generator,
+    deterministic: bool,
+    log_probs: Floats,
+    noise: Floats | None = None,
 ) -> Floats:
     """Raw actions [d, c] of N(μ, σ), log σ being [c] or [d, c]; their log-probabilities go to `log_probs` [d, c].
 
     log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, of the action as it is stored, so that the trainer finds the
-    same number.
+    same number. `noise` [d, c] stands in the place of standard normals that are drawn here.
     """
     sigma = np.exp(log_sigma)
     if deterministic:
         actions = mu.copy()
     else:
-        actions = random.standard_normal(mu.shape, np.float32)
+        actions = random.standard_normal(mu.shape, np.float32) if noise is None else noise.copy()
         actions *= sigma
         actions += mu
     np.subtract(actions, mu, out=log_probs)
@@ -238,19 +248,25 @@ def sample_gaussian(
 
 
 def sample_squashed(
-    mu: Floats, log_sigma: Floats, random: np.random.Generator, deterministic: bool, log_probs: Floats
+    mu: Floats,
+    log_sigma: Floats,
+    random: np.random.Generator,
+    deterministic: bool,
+    log_probs: Floats,
+    noise: Floats | None = None,
 ) -> Floats:
     """Actions tanh(u) [d, c] of u ~ N(μ, σ), or tanh(μ) if `deterministic`; log-probabilities go to `log_probs` [d, c].
 
     Haarnoja et al. (2018), "Soft Actor-Critic", appendix C: log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u), here
-    per dimension. They are those of the u that was drawn, which can't be recovered from a tanh u of ±1.
+    per dimension. They are those of the u that was drawn, which can't be recovered from a tanh u of ±1. `noise`
+    is as of `sample_gaussian`.
     """
     log_sigma = np.clip(log_sigma, *LOG_SIGMA_LIMITS)
     if deterministic:
         u = mu.copy()
         log_probs.fill(0.0)
     else:
-        noise = random.standard_normal(mu.shape, np.float32)
+        noise = random.standard_normal(mu.shape, np.float32) if noise is None else noise
         np.square(noise, out=log_probs)
         log_probs *= -_HALF
         u = np.exp(log_sigma)

@@ -46,6 +46,11 @@ WARNINGS = [
         f"{SAC}, network_settings: {{initial_log_std: -1}}",
         "network_settings.initial_log_std: has no effect with sac",
     ),
+    ("network_settings: {gsde: {clip_mean: 1}}", "network_settings.gsde.clip_mean: has no effect with ppo"),
+    (
+        "reward_signals: {rnd: {network_settings: {gsde: {}}}}",
+        "reward_signals.rnd.network_settings.gsde: has no effect; the signal's network acts not",
+    ),
     (
         "trainer_type: ppo, hyperparameters: {shared_critic: true}, network_settings: {critic_hidden_units: 64}",
         "network_settings.critic_hidden_units: has no effect, because the critic shares the actor's body",

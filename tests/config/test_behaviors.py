@@ -64,6 +64,7 @@ OURS: dict[str, Any] = {
         "critic_hidden_units": None,
         "initial_weights": "default",
         "initial_log_std": 0.0,
+        "gsde": None,
     },
 }
 
@@ -221,6 +222,14 @@ MISTAKES = [
         "network_settings.vis_encoder_type: unknown key; did you mean 'vis_",
     ),
     ("network_settings: {memory: {memory_size: 7}}", "network_settings.memory.memory_size: 7 is odd; expected an even"),
+    (
+        "network_settings: {gsde: {sample_freq: 0}}",
+        "network_settings.gsde.sample_freq: 0 does not fit; expected at least",
+    ),
+    (
+        "trainer_type: bc, hyperparameters: {demo_path: a}, network_settings: {gsde: {}}",
+        "network_settings.gsde: does not go with trainer_type 'bc', which imitates and does not explore; leave it out",
+    ),
     ("network_settings: {memory: {memory_size: 0}}", "network_settings.memory.memory_size: 0 is out of range"),
     ("network_settings: {memory: {sequence_length: 0}}", "network_settings.memory.sequence_length: 0 is out of range"),
     ("network_settings: {memory: 64}", "network_settings.memory: 64 does not fit; expected a map"),

@@ -19,7 +19,7 @@ from headrace.config.yaml_reader import Document
 _SUMMARIES = 20
 _DEFAULT_STEPS = 1_000_000
 _ENVIRONMENT = ("env_wrapper", "env_kwargs", "frame_stack", "monitor_kwargs", "vec_env_wrapper", "callback")
-_SEPARATELY = (*_ENVIRONMENT, "n_envs", "n_timesteps", "policy", "policy_kwargs", "normalize")
+_SEPARATELY = (*_ENVIRONMENT, "n_envs", "n_timesteps", "policy", "policy_kwargs", "normalize", "sde_sample_freq")
 _OF_PPO, _OF_SAC = ("n_steps", "batch_size"), ("train_freq", "gradient_steps")
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
 _PICTURES = 512
@@ -94,6 +94,7 @@ def _convert_ppo(writing: Writing, given: Mapping[str, Given]) -> None:
     writing.put("hyperparameters.batch_size", least, batch, less)
     writing.put("hyperparameters.buffer_size", rollout, steps, f"{steps} × {envs}")
     writing.settle(keys.PPO, _without(given, (*_SEPARATELY, *_OF_PPO)), {})
+    _convert_noise(writing, given, steps.value)
     _convert_policy(writing, given, keys.PPO_POLICY)
     _convert_normalize(writing, given)
     writing.put("time_horizon", steps.value, steps)
@@ -109,6 +110,9 @@ def _convert_sac(writing: Writing, given: Mapping[str, Given]) -> None:
         writing.put("network_settings.goal_conditioning_type", "none", buffer, concatenated)
         given = _without(given, ("replay_buffer_kwargs",))
     writing.settle(keys.SAC, _without(given, (*_SEPARATELY, *_OF_SAC)), {})
+    freq = given["train_freq"].value if "train_freq" in given else 1
+    steps = freq[0] if isinstance(freq, list) and freq[1:] == ["step"] else freq
+    _convert_noise(writing, given, steps if _is_count(steps) else None)
     _convert_policy(writing, given, keys.SAC_POLICY)
     _convert_normalize(writing, given)
 
@@ -145,6 +149,22 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
     else:
         comment = "" if every == 1 else f"{freq}, {updates}: as many updates, after a few steps at a time"
         writing.put("hyperparameters.steps_per_update", integral(steps / each) if each > 0 else 1, updates, comment)
+
+
+def _convert_noise(writing: Writing, given: Mapping[str, Given], rollout: int | None) -> None:
+    """Convert sde_sample_freq; there each rollout, of so many steps or of an episode, begins with new noise, too."""
+    freq = given.get("sde_sample_freq") or writing.default("sde_sample_freq", -1)
+    if "use_sde" not in given or not given["use_sde"].value:
+        writing.idle += [freq.key] if freq.written else []
+        return
+    own = integral(freq.value)
+    if not _is_count(own):
+        writing.wrong(freq, f"{in_words(own)} does not fit; expected a whole number")
+        return
+    lasts = [each for each in (own, rollout) if each is not None and each > 0]
+    drawn = min(lasts, default=-1)
+    comment = "" if drawn == own else f"{freq}; there each rollout begins with new noise"
+    writing.put("network_settings.gsde.sample_freq", drawn, freq, comment)
 
 
 def _convert_policy(writing: Writing, given: Mapping[str, Given], table: Mapping[str, keys.Key]) -> None:

@@ -131,13 +131,11 @@ def _strategy(value: Any) -> str:
 
 _CRITIC = ("network_settings.critic_hidden_units", _layers_of_critic)
 _NO_EFFECT = Key(IDLE)
-_SDE = "noise that depends on the state (gSDE)"
 
 _SHARED: Mapping[str, Key] = {
     "learning_rate": Key("hyperparameters.learning_rate", 3e-4, falls=True),
     "gamma": Key("reward_signals.extrinsic.gamma", 0.99),
-    "use_sde": Key(None, False, why=f"{_SDE} is not there: each step has noise of its own"),
-    "sde_sample_freq": Key(None, -1, why=f"belongs to {_SDE}", needs="use_sde"),
+    "use_sde": Key("network_settings.gsde", False, write=lambda value: {} if value else None),
     "seed": Key("env_settings.seed", top=True),
     "device": Key("torch_settings.device", "auto", top=True),
     **dict.fromkeys(("verbose", "tensorboard_log", "stats_window_size"), _NO_EFFECT),
@@ -183,7 +181,9 @@ SAC: Mapping[str, Key] = {
     "noise_std": Key(None, why="the policy's own noise is all", needs="noise_type"),
     "replay_buffer_class": Key("hyperparameters.hindsight", write=_hindsight),
     "replay_buffer_kwargs": Key(None, why=f"of {_HER} its keys have, below", needs="replay_buffer_class"),
-    "use_sde_at_warmup": Key(None, False, why=f"belongs to {_SDE}", needs="use_sde"),
+    "use_sde_at_warmup": Key(
+        "hyperparameters.random_steps", False, write=lambda value: 0 if value else None, needs="use_sde"
+    ),
     "optimize_memory_usage": _NO_EFFECT,
 }
 """Of SAC; `conversion` has replay_buffer_kwargs, train_freq and gradient_steps."""
@@ -198,7 +198,7 @@ SAC_HINDSIGHT: Mapping[str, Key] = {
 """Of SAC's `replay_buffer_kwargs`, with `HerReplayBuffer`."""
 
 _POLICY: Mapping[str, Key] = {
-    "use_expln": Key(None, False, why=f"belongs to {_SDE}", needs="use_sde"),
+    "use_expln": Key("network_settings.gsde.use_expln", False, needs="use_sde"),
     "normalize_images": Key(None, True, why="pictures of bytes are divided by 255"),
     "optimizer_class": Key(IDLE, "Adam", write=_adam),
     "features_extractor_class": Key(None, why="'network_settings' or its 'network' say what the layers are"),
@@ -211,8 +211,8 @@ PPO_POLICY: Mapping[str, Key] = {
     "optimizer_kwargs": Key("hyperparameters.adam_epsilon", {"eps": 1e-5}, write=_epsilon),
     "log_std_init": Key("network_settings.initial_log_std", 0.0),
     "ortho_init": Key("network_settings.initial_weights", True, write=_weights),
-    "squash_output": Key(None, False, why=f"belongs to {_SDE}", needs="use_sde"),
-    "full_std": Key(None, True, why=f"belongs to {_SDE}", needs="use_sde"),
+    "squash_output": Key(None, False, why="PPO's actions are cut at their bounds", needs="use_sde"),
+    "full_std": Key("network_settings.gsde.full_std", True, needs="use_sde"),
     "share_features_extractor": Key(None, True, why="pictures are seen by a network that actor and critic share"),
     **_POLICY,
 }
@@ -222,8 +222,8 @@ SAC_POLICY: Mapping[str, Key] = {
     "net_arch": Key("network_settings.hidden_units", [256, 256], write=layers_of, also=_CRITIC),
     "activation_fn": Key("network_settings.activation", "nn.ReLU", write=_activation),
     "optimizer_kwargs": Key("hyperparameters.adam_epsilon", {"eps": 1e-8}, write=_epsilon),
-    "log_std_init": Key(None, -3, why=f"belongs to {_SDE}", needs="use_sde"),
-    "clip_mean": Key(None, 2.0, why=f"belongs to {_SDE}", needs="use_sde"),
+    "log_std_init": Key("network_settings.initial_log_std", -3, needs="use_sde"),
+    "clip_mean": Key("network_settings.gsde.clip_mean", 2.0, needs="use_sde"),
     "n_critics": Key(None, 2, why="there are two critics"),
     "share_features_extractor": Key(None, False, why="actor and critics have encoders of their own"),
     **_POLICY,

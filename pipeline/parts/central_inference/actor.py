@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config import RunConfig
-from headrace.pipeline.policies.inference import make_inference_policy
+from headrace.pipeline.policies.inference import acting_design, make_inference_policy
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.ends import Inlet, ItemSource, Outlet
@@ -17,7 +17,8 @@ from headrace.queues.messages import DecisionAnswer, DecisionRequest, PolicyAnsw
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.remote_policy import NoDecisionError, RemotePolicies
-from headrace.stages.policy.design import design_of
+from headrace.stages.policy.design import policy_layout
+from headrace.stages.policy.state_noise import noise_size
 
 _NUMBERS_OF_ONE = 2**40
 """Numbers of requests of one incarnation of an actor: an answer that is meant for a dead one fits none of the next."""
@@ -96,7 +97,8 @@ def _remote_policies(config: RunConfig, run_folder: Path) -> RemotePolicies:
         if config.checkpoint_settings.inference:  # a model's own sizes may be others
             model = make_inference_policy(config, run_folder, spec)
             return model.memory_size, model.previous_action_size
-        design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
-        return design.memory_size, design.previous_action_size
+        design = acting_design(config, spec)
+        kept = 0 if design.gsde is None else noise_size(design, policy_layout(design))
+        return design.memory_size + kept, design.previous_action_size
 
     return RemotePolicies(sizes)

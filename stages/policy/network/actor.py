@@ -27,42 +27,63 @@ from headrace.stages.policy.design import (
 )
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import seeded, write_named
-from headrace.stages.policy.network.layers import ACTION_GAIN, draw_weights, linear
+from headrace.stages.policy.network.layers import ACTION_GAIN, draw_weights, heads_with_spreads, linear
 from headrace.stages.policy.network.transfers import Inputs, host_copies
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.policy.sampling import ActionSampler, action_features, check_heads, first_action_features
+from headrace.stages.policy.state_noise import StateNoise, noise_size
 
 MU_GAIN = 0.2
 LOGITS_GAIN = 0.1
 
 
 class ActorNetwork(nn.Module):
-    """Gives action heads: means, log σ if the design is squashed, then the logits of each branch.
+    """Gives action heads: means, log σ if each state has its own (squashed, gSDE), then the logits of each branch.
 
-    A Gaussian that is not squashed has its `log_sigma` [C] as a parameter of its own.
+    A Gaussian that is not squashed has its `log_sigma` [C] as a parameter of its own, gSDE that of its matrix.
+
+    Args:
+        design: what it is like.
+        learns_by_noise: whether gradients go from gSDE's deviations to the layers before them, too (SAC).
     """
 
-    def __init__(self, design: PolicyDesign) -> None:
+    def __init__(self, design: PolicyDesign, learns_by_noise: bool = False) -> None:
         super().__init__()
         actions = design.spec.actions
         self.body = NetworkBody(design)
-        self.action = linear(self.body.encoding_size, design.head_size)
-        gaussian = actions.continuous_size * (2 if design.squashed else 1)
+        self.action = linear(self.body.encoding_size, design.output_size)
+        gaussian = design.output_size - actions.mask_size
         draw_weights(self.action, design.settings.initial_weights, ACTION_GAIN)
         if design.settings.initial_weights == "default":
             with torch.no_grad():
                 self.action.weight[:gaussian] *= MU_GAIN
                 self.action.weight[gaussian:] *= LOGITS_GAIN
+        shape = design.log_sigma_shape(self.body.encoding_size)
         self.log_sigma: nn.Parameter | None = None
-        if actions.continuous_size and not design.squashed:
-            self.log_sigma = nn.Parameter(torch.full((actions.continuous_size,), design.settings.initial_log_std))
-        self._plain = design.plain
+        if shape is not None:
+            self.log_sigma = nn.Parameter(torch.full(shape, design.settings.initial_log_std))
+        self._plain, self._gsde, self._learns_by_noise = design.plain, design.gsde, learns_by_noise
+        self._continuous, self._mean_limit = actions.continuous_size, design.mean_limit
+
+    @property
+    def common_log_sigma(self) -> nn.Parameter | None:
+        """[C] log σ of continuous actions, the same in all states; None without any."""
+        return self.log_sigma if self._gsde is None else None
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Action heads [B, H] of B rows, and the memories after each sequence."""
         encoding, memories = self.body(inputs)
-        return self.action(encoding), memories
+        return self.heads(encoding), memories
+
+    def heads(self, encoding: Tensor) -> Tensor:
+        """Action heads [B, H] of the body's output."""
+        outputs: Tensor = self.action(encoding)
+        if self._gsde is None or self.log_sigma is None:
+            return outputs
+        seen = encoding if self._learns_by_noise else encoding.detach()
+        expln, limit = self._gsde.use_expln, self._mean_limit
+        return heads_with_spreads(outputs, seen, self.log_sigma, self._continuous, expln, limit)
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """All parameters by the names and shapes of `PolicyUpdate.layout`, without the normaliser's; copies.
@@ -139,7 +160,9 @@ class TorchPolicy:
         self._sampler = ActionSampler(design)
         self._actor = untrained_actor(design).to(device)
         self._normalizer: Normalized | None = None
-        self.memory_size = design.memory_size
+        self._noise = None if design.gsde is None else StateNoise(design)
+        self._head_size, self._remembered = design.head_size, design.memory_size
+        self.memory_size = design.memory_size + noise_size(design, self._layout)
         self.previous_action_size = design.previous_action_size
         self.version = -1
 
@@ -150,7 +173,11 @@ class TorchPolicy:
         self._actor.load_acting(tensors)
         self._normalizer = normalizer_of(tensors) or self._normalizer
         if self._actor.log_sigma is not None:
-            self._sampler.log_sigma = self._actor.log_sigma.detach().cpu().numpy().copy()
+            log_sigma = self._actor.log_sigma.detach().cpu().numpy().copy()
+            if self._noise is None:
+                self._sampler.log_sigma = log_sigma
+            else:
+                self._noise.load(log_sigma)
         self._sampler.adopt(update)
         self.version = update.version
 
@@ -165,13 +192,24 @@ class TorchPolicy:
         """See `ActingPolicy.act`."""
         if recall is None and self.memory_size:
             recall = self._nothing_recalled(len(observations[0]))
-        heads, memories = self.heads(observations, recall)
-        actions, columns = self._sampler.sample(heads, masks, random, deterministic)
-        if recall is None or memories is None:
+        heads, encoding, memories = self._computed(observations, recall)
+        kept = None
+        if self._noise is None:
+            actions, columns = self._sampler.sample(heads, masks, random, deterministic)
+        else:
+            if recall is not None and self.memory_size > self._remembered:
+                kept = recall.memories[:, self._remembered :]
+            sampled = self._noise.sample(self._sampler, heads, encoding, masks, random, deterministic, kept)
+            actions, columns, kept = sampled
+        if recall is None:
             return Decision(actions, columns)
-        columns["memories"] = recall.memories
-        previous = action_features(self._spec.actions, actions.continuous, actions.discrete)
-        return Decision(actions, columns, Recall(memories, previous))
+        previous, parts = recall.previous_actions, []
+        if memories is not None:
+            columns["memories"] = recall.memories[:, : self._remembered]
+            previous, parts = action_features(self._spec.actions, actions.continuous, actions.discrete), [memories]
+        if kept is not None and self.memory_size > self._remembered:
+            parts.append(kept)
+        return Decision(actions, columns, Recall(parts[0] if len(parts) == 1 else np.hstack(parts), previous))
 
     def heads(self, observations: tuple[Array, ...], recall: Recall | None = None) -> tuple[Floats, Floats | None]:
         """The action heads [d, H] (see `PolicyDesign.head_size`), and the memories [d, m] after them (None without).
@@ -180,23 +218,29 @@ class TorchPolicy:
             NotFiniteError: if the heads are NaN or infinite.
             StageError: if no policy was loaded yet.
         """
+        heads, _, memories = self._computed(observations, recall)
+        return heads, memories
+
+    def _computed(self, observations: tuple[Array, ...], recall: Recall | None) -> tuple[Floats, Floats, Floats | None]:
+        """The heads [d, H], the last hidden layer's outputs [d, features], and the memories [d, m] after them."""
         if self.version < 0:
             raise StageError(f"{self._spec.behavior_id}: no policy was loaded to act with")
         if not len(observations[0]):  # layers of torch refuse empty batches
-            nobody = np.empty((0, self._actor.action.out_features), np.float32)
-            return nobody, np.empty((0, self.memory_size), np.float32) if self.memory_size else None
+            nobody, features = np.empty((0, self._head_size), np.float32), self._actor.action.in_features
+            memories = np.empty((0, self._remembered), np.float32) if self._remembered else None
+            return nobody, np.empty((0, features), np.float32), memories
         encoded = encoded_as_seen(self._observations, self._normalizer, observations)
         with torch.inference_mode(), one_thread():
             inputs = Inputs.from_encoded(encoded, self._device)
-            if recall is not None:
+            if recall is not None and self._remembered:
                 inputs = inputs._replace(
                     previous_actions=torch.from_numpy(recall.previous_actions).to(self._device),
-                    memories=torch.from_numpy(recall.memories).to(self._device),
+                    memories=torch.from_numpy(recall.memories[:, : self._remembered]).to(self._device),
                 )
-            found, after = self._actor(inputs)
-        heads: Floats = found.cpu().numpy()
+            encoding, after = self._actor.body(inputs)
+            heads: Floats = self._actor.heads(encoding).cpu().numpy()
         check_heads(self._spec.behavior_id, self.version, heads, observations)
-        return heads, None if after is None else after.cpu().numpy()
+        return heads, encoding.cpu().numpy(), None if after is None else after.cpu().numpy()
 
     def _nothing_recalled(self, count: int) -> Recall:
         first = first_action_features(self._spec.actions)

@@ -80,7 +80,7 @@ class ActorCritic(FlatVectors):
     def __init__(
         self, design: PolicyDesign, signals: int, shared_critic: bool, random: np.random.Generator, device: str = "cpu"
     ) -> None:
-        if not design.plain or design.squashed:
+        if not design.perceptron or design.squashed:
             raise StageError(
                 f"{design.spec.behavior_id}: this network takes vectors only, without goals, memory or a network of "
                 "your own, and acts by a plain Gaussian; make_actor_critic gives one that fits"
@@ -265,7 +265,7 @@ class FlatActor(FlatParameters[Trained]):
 
     def __init__(self, module: Trained, device: str, shared: bool = False) -> None:
         super().__init__(module, device)
-        self.log_sigma: Tensor | None = module.actor.log_sigma
+        self.log_sigma: Tensor | None = module.actor.common_log_sigma
         self._shared = shared
 
     @property
@@ -307,7 +307,7 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
         actor, critic = self.module.actor, self.module.critic
         encoding, _ = actor.body(inputs)
         of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
-        return actor.action(encoding), self.module.value(of_critic)
+        return actor.heads(encoding), self.module.value(of_critic)
 
     def heads(self, inputs: Inputs) -> Tensor:
         """Heads [B, H]; see the protocol."""
@@ -388,6 +388,6 @@ def make_actor_critic(
         StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
     """
     stacks = shared_critic or design.of_critic.settings.widths == design.settings.widths
-    if design.plain and not design.squashed and stacks:
+    if design.perceptron and not design.squashed and stacks:
         return ActorCritic(design, signals, shared_critic, random, device)
     return ModularActorCritic(design, signals, shared_critic, random, device)

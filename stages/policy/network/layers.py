@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from headrace.stages.policy.design import FROM_UNITS, TORCHS_OWN, ProductSettings
 from headrace.stages.policy.network.products import HiddenLinear, HiddenProducts
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
+from headrace.stages.policy.state_noise import EPSILON
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "swish": nn.SiLU,
@@ -130,14 +131,44 @@ _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
 
 def gaussian_log_probs(mu: Tensor, log_sigma: Tensor, actions: Tensor) -> Tensor:
-    """Per dimension log N(action; mu, exp(log_sigma)): [B, C] of mu [B, C], log_sigma [C], actions [B, C]."""
+    """Per dimension log N(action; mu, exp(log_sigma)): [B, C] of mu [B, C], log_sigma [C] or [B, C], actions [B, C]."""
     deviation = (actions - mu) * torch.exp(-log_sigma)
     return torch.addcmul(-_HALF_LOG_TWO_PI - log_sigma, deviation, deviation, value=-0.5)
 
 
 def gaussian_entropy(log_sigma: Tensor) -> Tensor:
-    """Entropy in nats, the mean over dimensions (as ML-Agents weighs it): a scalar of log_sigma [C]."""
+    """Entropy in nats, the mean over dimensions (as ML-Agents weighs it): a scalar of log_sigma [C] or [B, C]."""
     return log_sigma.mean() + _HALF_LOG_TWO_PI_E
+
+
+def heads_with_spreads(
+    outputs: Tensor, encoding: Tensor, log_sigma: Tensor, continuous: int, expln: bool, mean_limit: float
+) -> Tensor:
+    """Action heads [B, 2C + choices] of gSDE: see `stages/policy/state_noise.py`, which acts by the same numbers.
+
+    Args:
+        outputs: [B, C + choices] of the action layer.
+        encoding: [B, features] its inputs.
+        log_sigma: [features, C], or [features, 1], of the matrix of noise.
+        continuous: C.
+        expln: whether σ grows like a logarithm above 1.
+        mean_limit: means end at ± this; 0: nowhere.
+    """
+    sigma = log_sigma.clamp(max=0.0).exp() if expln else log_sigma.exp()
+    if expln:
+        sigma = torch.where(log_sigma > 0, (log_sigma.clamp(min=0.0) + EPSILON).log1p() + 1.0, sigma)
+    variances = encoding.square() @ sigma.square().expand(-1, continuous)
+    means = outputs[:, :continuous]
+    means = means.clamp(-mean_limit, mean_limit) if mean_limit else means
+    return torch.cat([means, 0.5 * (variances + EPSILON).log(), outputs[:, continuous:]], dim=1)
+
+
+def split_gaussians(heads: Tensor, log_sigma: Tensor | None, continuous: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Means [B, C], log σ and logits: log σ [C] of all states where it is given, else [B, C] from the heads."""
+    logits = heads[:, continuous:]
+    if log_sigma is None:
+        log_sigma, logits = logits[:, :continuous], logits[:, continuous:]
+    return heads[:, :continuous], log_sigma, logits
 
 
 def squashed_sample(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

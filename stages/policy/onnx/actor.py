@@ -242,7 +242,7 @@ class ActionHeads:
     Args:
         graph: the model under construction.
         design: of the policy.
-        log_sigma: [C] of a Gaussian that is not squashed, None for others.
+        log_sigma: [C] of a Gaussian that is not squashed; not used with gSDE.
         masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions, or where nothing is
             drawn or chosen.
     """
@@ -251,6 +251,8 @@ class ActionHeads:
         self._graph = graph
         self._design = design
         self._sigma = None if log_sigma is None else np.exp(array(log_sigma))
+        self._draws = design.gsde is None
+        """Actions of gSDE are the means in any case: the matrix of its noise would have to be kept."""
         self._branches = branch_slices(design.spec)
         choices = design.spec.actions.mask_size
         self._masks: list[tuple[str, str]] = []
@@ -274,7 +276,7 @@ class ActionHeads:
     def logits(self, heads: str, index: int) -> str:
         """The logits [B, choices] of a branch, of forbidden choices too."""
         branch = self._branches[index]
-        first = self._design.head_size - self._design.spec.actions.mask_size
+        first = self._design.output_size - self._design.spec.actions.mask_size
         return self._head(heads, first + branch.start, first + branch.stop)
 
     def features(self, acted: ActionValues) -> str:
@@ -295,12 +297,14 @@ class ActionHeads:
         return self._graph.add(features, first_action_features(self._design.spec.actions))
 
     def _head(self, heads: str, start: int, stop: int) -> str:
-        return self._graph.columns(heads, start, stop, self._design.head_size)
+        return self._graph.columns(heads, start, stop, self._design.output_size)
 
     def _continuous(self, heads: str, deterministic: bool) -> str:
         graph, size = self._graph, self._design.spec.actions.continuous_size
         drawn = self._head(heads, 0, size)
-        if not deterministic:
+        if limit := self._design.mean_limit:
+            drawn = graph.clip(drawn, -limit, limit)
+        if self._draws and not deterministic:
             noise = graph.node("RandomNormalLike", drawn, dtype=1, mean=0.0, scale=1.0)
             if self._sigma is not None:
                 noise = graph.multiply(noise, self._sigma)

@@ -27,7 +27,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from headrace.stages.policy.network.layers import (
+    categorical_log_probs,
+    gaussian_entropy,
+    gaussian_log_probs,
+    split_gaussians,
+)
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
 from headrace.stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand
@@ -116,15 +121,14 @@ def log_probs_and_entropy(
 
     Args:
         heads: [R, H] means, then the logits of each branch with the penalties of masks.
-        log_sigma: [C] of the Gaussian, None without continuous actions.
+        log_sigma: [C] of the Gaussian; None where the heads have it, behind the means.
         continuous: [R, C] raw actions.
         choices: per branch [R, 1].
         branches: choices of each.
     """
     parts, entropies, logits = [], [], heads
-    if log_sigma is not None:
-        size = len(log_sigma)
-        mu, logits = heads[:, :size], heads[:, size:]
+    if size := continuous.shape[1]:
+        mu, log_sigma, logits = split_gaussians(heads, log_sigma, size)
         parts.append(gaussian_log_probs(mu, log_sigma, continuous).sum(dim=1))
         entropies.append(gaussian_entropy(log_sigma) * size)
     for branch, chosen in zip(torch.split(logits, list(branches), dim=1), choices, strict=True):

@@ -19,6 +19,7 @@ from torch import Tensor
 from headrace.config import ImpalaHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.network.layers import split_gaussians
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
@@ -255,14 +256,14 @@ def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches:
 
     Args:
         heads: [R, H] of π, with the penalties of masks.
-        log_sigma: [C] of π, None without continuous actions.
+        log_sigma: [C] of π; None where the heads have it, behind the means.
         acted: [R, H + C] of μ: means, log σ, then the logits, with the same penalties.
         branches: choices of each branch.
     """
     parts, logits = [], heads
-    if log_sigma is not None:
-        size = len(log_sigma)
-        mu, logits = heads[:, :size], heads[:, size:]
+    size = (acted.shape[1] - sum(branches)) // 2
+    if size:
+        mu, log_sigma, logits = split_gaussians(heads, log_sigma, size)
         mean, spread, acted = torch.split(acted, [size, size, acted.shape[1] - 2 * size], dim=1)
         scaled = (torch.exp(2.0 * spread) + (mean - mu).square()) * torch.exp(-2.0 * log_sigma)
         parts.append((log_sigma - spread + 0.5 * scaled - 0.5).sum(dim=1))

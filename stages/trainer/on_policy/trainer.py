@@ -242,6 +242,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         device = self.context.device.partition(":")[0]
         if self.context.autograd:
             why = "torch_settings.gradients says so"
+        elif self._design.gsde is not None:
+            why = "its noise depends on the state (network_settings.gsde)"
         elif not isinstance(network, (ActorCritic, ActorTower)):
             why = f"{what} over vectors"
         elif device != "cpu":

@@ -28,7 +28,12 @@ from torch.nn.functional import mse_loss
 from headrace.config import OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_entropy, gaussian_log_probs
+from headrace.stages.policy.network.layers import (
+    categorical_log_probs,
+    gaussian_entropy,
+    gaussian_log_probs,
+    split_gaussians,
+)
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
@@ -247,10 +252,10 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         """Log-probabilities [R, P] of the rows' actions, given heads [R, H]; the entropy as ML-Agents weighs it."""
         columns, entropies = [], []
         logits = heads
-        if self.network.log_sigma is not None:
-            mu, logits = heads[:, : self._continuous], heads[:, self._continuous :]
-            columns.append(gaussian_log_probs(mu, self.network.log_sigma, batch.continuous))
-            entropies.append(gaussian_entropy(self.network.log_sigma))
+        if self._continuous:
+            mu, log_sigma, logits = split_gaussians(heads, self.network.log_sigma, self._continuous)
+            columns.append(gaussian_log_probs(mu, log_sigma, batch.continuous))
+            entropies.append(gaussian_entropy(log_sigma))
         if batch.penalties.shape[1]:
             logits = logits + batch.penalties
         for branch, choices in zip(torch.split(logits, self._branches, dim=1), batch.choices, strict=True):

@@ -119,7 +119,7 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
 
     def __init__(self, design: PolicyDesign, signals: int, random: np.random.Generator, device: str = "cpu") -> None:
         super().__init__(seeded(random, lambda: _ActorAndGroupCritic(design, signals)), device)
-        self.tower = ActorTower(self, design) if design.plain else None
+        self.tower = ActorTower(self, design) if design.perceptron else None
         """The actor, if it is a perceptron over vectors."""
 
     def heads(self, inputs: Inputs) -> Tensor:

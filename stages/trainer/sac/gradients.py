@@ -319,6 +319,8 @@ def _why_autograd(context: TrainerContext, design: PolicyDesign) -> str | None:
         return "its networks are more than perceptrons over vectors"
     if design.spec.actions.discrete_branches:
         return "some of its actions are discrete"
+    if design.gsde is not None:
+        return "its noise depends on the state (network_settings.gsde)"
     if not context.device.startswith("cpu"):
         return f"it learns on {context.device}"
     return None

@@ -83,9 +83,9 @@ class SACUpdate:
     ) -> None:
         actions = design.spec.actions
         self._replicas = replicas
-        self.actor = FlatParameters(seeded(random, lambda: drawn_for(actions, ActorNetwork(design))), device)
+        self.actor = FlatParameters(seeded(random, lambda: drawn_for(actions, ActorNetwork(design, True))), device)
         actor = self.actor.module
-        self._plain_actor = Perceptron(design, actor.body, actor.action) if design.plain else None
+        self._plain_actor = Perceptron(design, actor.body, actor.action) if design.perceptron else None
         # With continuous actions the next observation is valued by target networks of Q, which is learned sooner
         # (docs/learning.md), where the policy can be evaluated there. As in ML-Agents it is valued by a target of V
         # where the policy would need what is not recorded (masks of the choices there, or the memory), and with

@@ -7,6 +7,7 @@ import pytest
 from headrace.config import ConfigError, load_config
 from headrace.config.legacy.rl_zoo.expressions import Name, read_expression
 from headrace.config.load import convert
+from headrace.config.network_settings import StateNoiseSettings
 from headrace.config.yaml_reader import read_text
 
 PPO = """\
@@ -46,8 +47,8 @@ Swimmer-v4:
   normalize: "{'norm_obs': True, 'norm_reward': True}"
   vf_coef: 0.2
   clip_range_vf: 0.2
-  use_sde: True
-  sde_sample_freq: 4
+  rollout_buffer_class: Own
+  rollout_buffer_kwargs: {}
   batch_size: 256
 """
 SAC = """\
@@ -169,6 +170,41 @@ def test_continuous_actions_are_in_the_environments_own_numbers(converted):
     assert converted(entry(), "Own-v0", "sac.yml")[1].environment.action_bounds == "scale"
 
 
+SDE = {"use_sde": True, "policy_kwargs": '"dict(log_std_init=-2, use_expln=True, full_std=False)"'}
+
+
+@pytest.mark.parametrize(("freq", "steps", "ours"), [(4, 32, 4), (-1, 32, 32), (64, 32, 32), (None, 2048, 2048)])
+def test_noise_of_gsde_is_drawn_as_often_as_there(converted, freq, steps, ours):
+    text = entry(n_steps=steps, **SDE, **({} if freq is None else {"sde_sample_freq": freq}))
+    made, config = converted(text, "Own-v0", "ppo.yml")
+    network = config.behaviors["Own"].network_settings
+    assert made.left_out == ()
+    assert network.gsde == StateNoiseSettings(sample_freq=ours, use_expln=True, full_std=False)
+    assert network.initial_log_std == -2
+
+
+@pytest.mark.parametrize(
+    ("train_freq", "freq", "ours"), [(32, -1, 32), ('[1, "episode"]', 64, 64), ("[1, episode]", -1, -1)]
+)
+def test_gsde_of_sac_may_act_from_the_first_step_on(converted, train_freq, freq, ours):
+    steps = -1 if isinstance(train_freq, str) else train_freq
+    keys = {"train_freq": train_freq, "gradient_steps": steps, "sde_sample_freq": freq, "learning_starts": 500}
+    for at_warmup in (True, False):
+        text = entry(use_sde=True, use_sde_at_warmup=at_warmup, **keys)
+        made, config = converted(text, "Own-v0", "sac.yml")
+        own = config.behaviors["Own"]
+        assert made.left_out == ()
+        assert own.network_settings.gsde == StateNoiseSettings(sample_freq=ours)
+        assert own.network_settings.initial_log_std == -3
+        hyper = own.hyperparameters
+        assert (hyper.buffer_init_steps, hyper.random_steps) == (500, 0 if at_warmup else 500)
+
+
+def test_a_frequency_that_is_no_number_is_named(converted):
+    with pytest.raises(ConfigError, match="sde_sample_freq: often does not fit; expected a whole number"):
+        converted(entry(use_sde=True, sde_sample_freq="often"), "Own-v0", "ppo.yml")
+
+
 def test_updates_at_the_end_of_an_episode(converted):
     text = entry(train_freq='[1, "episode"]', gradient_steps=-1, tau=0.02, ent_coef="auto")
     made, config = converted(text, "Own-v0", "own.yml")
@@ -239,7 +275,7 @@ def test_other_buffers_have_no_place_nor_have_arguments_without_one(converted):
 
 def test_each_key_without_a_place_is_named_with_its_line_and_in_the_file(converted):
     made, config = converted(PPO, "Swimmer-v4")
-    named = ["use_sde", "sde_sample_freq", "clip_range_vf"]
+    named = ["clip_range_vf", "rollout_buffer_class", "rollout_buffer_kwargs"]
     assert [each.split(":")[0] for each in made.left_out] == named
     assert all(f"#   {each}" in made.text for each in made.left_out)
     assert [warning.rsplit("ppo.yml:", 1)[1].split(":")[0] for warning in made.warnings] == ["36", "37", "38"]

@@ -1,0 +1,101 @@
+"""Noise that depends on the state, as policies act by it: gSDE, generalised state-dependent exploration.
+
+Raffin, Kober and Stulp (2021), "Smooth Exploration for Robotic Reinforcement Learning". With the output z of the last
+hidden layer, and a matrix θ [features, C] of independent N(0, σ²), the noise of an action is z·θ. An agent keeps θ for
+several decisions, so that its noise changes with what it observes alone; seen by itself each action is of a Gaussian
+with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. So trainers see a Gaussian whose log σ
+depends on the state: the same in torch is in `network.layers`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import ActionBatch, Array, Floats
+from headrace.stages.policy.design import Layout, PolicyDesign
+from headrace.stages.policy.sampling import ActionSampler
+
+EPSILON = 1e-6
+"""Added to variances, and within `use_expln`: Stable-Baselines3's number."""
+
+
+def noise_size(design: PolicyDesign, layout: Layout) -> int:
+    """Numbers that an acting policy keeps of each agent's noise: decisions left with the matrix, and the matrix."""
+    shape = design.log_sigma_shape(0) if design.gsde is not None and design.explores else None
+    if shape is None:
+        return 0
+    features, _ = dict(layout)["log_sigma"]
+    return 1 + features * design.spec.actions.continuous_size
+
+
+class StateNoise:
+    """The noise of one design's policies, by the log σ of the matrix that was loaded.
+
+    What is kept of an agent is a row of `noise_size` numbers, zeros before its first decision. The matrix among them is
+    of standard normals: a newer policy scales it by its own σ.
+    """
+
+    def __init__(self, design: PolicyDesign) -> None:
+        assert design.gsde is not None, "the settings ask for it"
+        self._settings = design.gsde
+        self._continuous = design.spec.actions.continuous_size
+        self._period = np.inf if self._settings.sample_freq < 0 else self._settings.sample_freq
+        self._limit = design.mean_limit
+        self._sigma = np.zeros((0, self._continuous), np.float32)
+
+    def load(self, log_sigma: Floats) -> None:
+        """Use a policy's log σ, [features, C] or [features, 1]."""
+        sigma = deviations(log_sigma, self._settings.use_expln)
+        self._sigma = np.repeat(sigma, self._continuous // sigma.shape[1], axis=1)
+
+    def heads(self, outputs: Floats, encoding: Floats) -> Floats:
+        """Action heads [d, 2C + choices] of the action layer's outputs [d, C + choices] and inputs [d, features]."""
+        c = self._continuous
+        means = np.clip(outputs[:, :c], -self._limit, self._limit) if self._limit else outputs[:, :c]
+        variances = np.square(encoding) @ np.square(self._sigma)
+        variances += np.float32(EPSILON)
+        return np.concatenate([means, np.float32(0.5) * np.log(variances), outputs[:, c:]], axis=1)
+
+    def sample(
+        self,
+        sampler: ActionSampler,
+        heads: Floats,
+        encoding: Floats,
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool,
+        kept: Floats | None,
+    ) -> tuple[ActionBatch, dict[str, Array], Floats | None]:
+        """What a policy's sampler samples with this noise, and what is kept of the agents: see `draw`."""
+        noise = None
+        if not (deterministic or sampler.uniform):
+            noise, kept = self.draw(encoding, kept, random)
+        return *sampler.sample(heads, masks, random, deterministic, noise=noise), kept
+
+    def draw(self, encoding: Floats, kept: Floats | None, random: np.random.Generator) -> tuple[Floats, Floats]:
+        """Draw the noise [d, C] of d agents, and what is kept of them for their next decisions.
+
+        Args:
+            encoding: [d, features] the last hidden layer's outputs.
+            kept: what was kept of them, unchanged; None: nothing is.
+            random: the source of matrices, for those whose time is over.
+        """
+        d, features = encoding.shape
+        size = features * self._continuous
+        kept = np.zeros((d, 1 + size), np.float32) if kept is None else kept.copy()
+        over: NDArray[np.intp] = np.flatnonzero(kept[:, 0] <= 0)
+        if len(over):
+            kept[over, 0] = self._period
+            kept[over, 1:] = random.standard_normal((len(over), size), np.float32)
+        kept[:, 0] -= 1
+        matrices = kept[:, 1:].reshape(d, features, self._continuous) * self._sigma
+        return np.matmul(encoding[:, None], matrices)[:, 0], kept
+
+
+def deviations(log_sigma: Array, expln: bool) -> Floats:
+    """σ of log σ; with `expln` (eq. 6 of the paper) it grows like a logarithm above 1."""
+    if not expln:
+        return np.exp(log_sigma)
+    above = np.log1p(np.maximum(log_sigma, 0) + np.float32(EPSILON)) + np.float32(1)
+    return np.where(log_sigma > 0, above, np.exp(np.minimum(log_sigma, 0)))
