@@ -52,7 +52,7 @@ class RunControls:
         """
         self._refuse_at_end()
         if paused != self.paused:
-            self.paused = paused
+            self.paused = self._run.reporter.paused = paused
             log.info("Paused." if paused else "Resumed.")
             self._run.broadcaster.send_to_sources(Hold(paused))
 

@@ -36,6 +36,9 @@ class Reporter:
         console: also log a line per summary, as ML-Agents does.
         clock: seconds.
         waits: leave the writers' files as they are until `go_on`.
+
+    Attributes:
+        paused: somebody holds the run.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Reporter:
         self._console = [ConsoleWriter(lambda: self.elapsed_s)] if console else []
         self._progress = progress
         self._training = training
+        self.paused = False
         self._clock = clock
         self._began_s = clock() - elapsed_before_s
         self._waiting: list[Callable[[], None]] | None = [] if waits else None
@@ -186,6 +190,7 @@ class Reporter:
             tuple(watch.progress() for watch in self._queues.values()),
             find_bottleneck(numbers := self.shares.numbers()),
             numbers,
+            self.paused,
         )
 
     def host_ended(self, name: str) -> None:

@@ -37,7 +37,7 @@ export function drawGraph(state) {
   const svg = h("svg:svg", { width: right + 2, height: lowest + 6, viewBox: `0 0 ${right + 2} ${lowest + 6}`, role: "img", "aria-label": "The pipeline" });
   for (const edge of edges) svg.append(drawFlow(edge, places, centres.get(edge), spans.includes(edge)));
   for (const box of places.values()) svg.append(drawBox(box, state.bottleneck));
-  for (const edge of edges) svg.append(drawQueue(edge, centres.get(edge), several));
+  for (const edge of edges) svg.append(drawQueue(edge, centres.get(edge), several, state.status === "paused"));
   return svg;
 }
 
@@ -154,12 +154,12 @@ function drawBox({ host, x, y, height }, bottleneck) {
   return group;
 }
 
-function drawQueue(edge, { x, y }, several) {
+function drawQueue(edge, { x, y }, several, paused) {
   const left = x - QUEUE.width / 2, top = y - QUEUE.height / 2, level = pressure(edge);
   const group = h("svg:g", { class: `edge ${level}`, "data-queue": edge.queue, "data-level": level || "free" });
   const name = several ? `${edge.kind} ${edge.behavior}` : edge.kind;
   const credits = edge.kind === "credits", flows = credits ? `${short(edge.depth)} of ${short(edge.capacity)}` : `${short(edge.rate)}/s`;
-  const waits = level ? `waits ${percent(Math.max(edge.held ?? 0, edge.put_wait))}` : flows;
+  const waits = paused ? "paused" : level ? `waits ${percent(Math.max(edge.held ?? 0, edge.put_wait))}` : flows;
   const meaning = credits
     ? `${edge.queue}\nof ${edge.capacity} steps that actors may be ahead of the learner, ${edge.depth} are made or granted\nactors wait ${percent(edge.get_wait)} of the time for more`
     : `${edge.queue}\n${edge.depth} of ${edge.capacity} wait, at most ${edge.high_water} so far\nproducers wait ${percent(edge.put_wait)} of the time, consumers ${percent(edge.get_wait)}\n${short(edge.rate)} items per second`;

@@ -5,7 +5,7 @@ const WON = [33, 102, 172], LOST = [217, 95, 14];
 
 /** @param {any} league @returns {HTMLElement} */
 export function drawLeague(league) {
-  const ratings = h("div", {}, h("h3", {}, league.rating === null ? `Ratings of ${league.behavior}'s brains` : `Ratings of ${league.behavior}'s snapshots (now ${whole(league.rating)})`));
+  const ratings = h("div", {}, h("h3", {}, league.rating === null ? `Ratings (ELO) of ${league.behavior}'s brains` : `Ratings (ELO) of ${league.behavior}'s snapshots`));
   const results = h("div", {}, h("h3", {}, `Results: rows, ${league.rating === null ? "who played" : "the learner since its snapshot"}; columns, whom it met`));
   const element = h("div.league", {}, ratings, results);
   requestAnimationFrame(() => {

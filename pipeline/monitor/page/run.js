@@ -121,8 +121,9 @@ export class Run {
     this.pill.textContent = state.status;
     const fact = (name, value) => h("span", {}, `${name} `, h("b", {}, value));
     const checkpoint = state.checkpoint_under_way ? "being saved" : state.checkpoint >= 0 ? String(state.checkpoint) : "none yet";
-    const over = ["ended", "failed"].includes(state.status), left = over ? null : state.seconds_left;
-    const facts = [fact("elapsed", duration(state.elapsed_s)), left === null ? null : fact("left", state.status === "paused" ? "paused" : duration(left)), fact("checkpoint", checkpoint)];
+    const over = ["ended", "failed"].includes(state.status);
+    const left = state.status === "paused" ? "paused" : over || state.seconds_left === null ? null : duration(state.seconds_left);
+    const facts = [fact("elapsed", duration(state.elapsed_s)), left && fact("left", left), fact("checkpoint", checkpoint)];
     fill(this.facts, ...(this.run.live ? facts : []));
     const cause = state.bottleneck;
     this.bottleneck.hidden = !cause || state.status !== "running";

@@ -68,6 +68,14 @@ def test_the_table_shows_what_is_learned_first_then_how_fast():
     ]
 
 
+def test_while_it_is_paused_speeds_and_the_time_left_say_so():
+    assert rendered(ProgressSnapshot(61.4, (TENNIS,), (), paused=True), detailed=False) == [
+        "0:01:01 elapsed, paused",
+        "behavior             steps       reward   ± SD     ELO  length  steps/s  updates",
+        "Tennis    50,000 / 200,000  25%   0.123  0.500  1234.6    81.3   paused       24",
+    ]
+
+
 def test_there_is_a_rating_with_self_play_alone():
     assert rendered(ProgressSnapshot(61.4, (CART,)), detailed=False)[1:] == [
         "behavior             steps       reward   ± SD  length  steps/s  updates",
