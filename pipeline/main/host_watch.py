@@ -88,7 +88,7 @@ class HostWatch:
         self._run.supervisor.alive(name, now_s, report.silent_s)
         self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
         role, behavior = host.plan.role, host.plan.behavior
-        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._shares_loop(host))
+        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._loop_of(host))
         self._run.timers.add_work(report.timings)
         if report.memory:
             self._run.running.note_usage(name, ProcessUsage(now_s, report.cpu_s, report.memory))
@@ -96,11 +96,10 @@ class HostWatch:
         if slot is not None:
             self._run.starter.heartbeat(slot)
 
-    def _shares_loop(self, host: HostHandle) -> bool:
-        """True if others run in a host's event loop: main, or learners in one process."""
+    def _loop_of(self, host: HostHandle) -> str:
+        """Name a host's event loop: main's, that of the process of several learners, or its own."""
         kind = getattr(self._run.plan.config.pipeline.hosts, host_role(host.plan.role).placed_as).kind
-        pids = [getattr(other, "pid", None) for other in self._run.running.all()]
-        return HOST_KINDS[kind].in_main or pids.count(getattr(host, "pid", None) or -1) > 1
+        return MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or host.plan.name)
 
     async def _listen(self, host: HostHandle) -> None:
         said_goodbye = False

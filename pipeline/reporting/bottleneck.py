@@ -11,6 +11,7 @@ from headrace.pipeline.reporting.time_shares import (
     DURATION,
     ENVIRONMENT,
     INFERENCE,
+    LEARNERS,
     POLICIES,
     PUBLISHER,
     RECORDER,
@@ -53,7 +54,8 @@ def find_bottleneck(numbers: Mapping[str, float]) -> Bottleneck | None:
         numbers: as `TimeShares.numbers` returns them, or their means over a run.
     """
     places = {_place(name): share for name, share in numbers.items() if name.startswith(f"{BUSY}/")}
-    parts = {place: share for place, share in places.items() if place not in _INSIDE}
+    inside = (*_INSIDE, *(place for place in places if (LEARNERS, TRAINER) in places and _is_learner(place)))
+    parts = {place: share for place, share in places.items() if place not in inside}
     if not parts:
         return None
     ranked = sorted(parts, key=lambda place: -parts[place])
@@ -65,7 +67,7 @@ def find_bottleneck(numbers: Mapping[str, float]) -> Bottleneck | None:
     if max(moving, busy) < LEAST_BUSY:  # it is held, or ends
         return None
     if busy < LEAST_BUSY or busy - second < MARGIN:
-        return Bottleneck(_balance(numbers, places))
+        return Bottleneck(_balance(numbers, places, busy + second))
     return _describe(cause, busy, numbers, places)
 
 
@@ -92,7 +94,9 @@ def _describe(cause: Place, busy: float, numbers: Mapping[str, float], places: M
         policies = numbers.get(f"{WAIT}/policies", 0.0)
         wait = numbers.get(f"{WAIT}/policy {behavior}", policies) + numbers.get(f"{WAIT}/room", 0.0)
     text = f"{_percent(busy)} busy; actors wait {_percent(wait)} of the time for it."
-    if stage == TRAINER:
+    if host == LEARNERS:
+        text = f"Learners in one event loop: {text} `learners.kind: process`, or more `processes`, would help."
+    elif stage == TRAINER:
         text = _learner(behavior, text, numbers, places)
     else:
         who = {
@@ -145,7 +149,7 @@ def _actors(stage: str, busy: float, numbers: Mapping[str, float], places: Mappi
 
 def _learning(places: Mapping[Place, float]) -> float:
     """The busiest learner's share."""
-    return max((share for (_, stage), share in places.items() if stage == TRAINER), default=0.0)
+    return max((share for place, share in places.items() if _is_learner(place)), default=0.0)
 
 
 def _learners(places: Mapping[Place, float]) -> str:
@@ -155,12 +159,19 @@ def _learners(places: Mapping[Place, float]) -> str:
 
 def _has_several(places: Mapping[Place, float]) -> bool:
     """True if there are several learners."""
-    return sum(stage == TRAINER for _, stage in places) > 1
+    return sum(map(_is_learner, places)) > 1
 
 
-def _balance(numbers: Mapping[str, float], places: Mapping[Place, float]) -> str:
+def _is_learner(place: Place) -> bool:
+    return place[0].startswith(OF_LEARNERS) and place[1] == TRAINER
+
+
+def _balance(numbers: Mapping[str, float], places: Mapping[Place, float], busiest_two: float) -> str:
     actors = f"actors are {_percent(numbers.get(f'{BUSY}/{ACTORS}', 0.0))} busy"
-    return f"Nothing holds the run up by itself: {actors}, {_learners(places)}."
+    rest = (
+        " Messages, or processes without a free core, take the rest." if busiest_two < 2 * LEAST_BUSY - MARGIN else ""
+    )
+    return f"Nothing holds the run up by itself: {actors}, {_learners(places)}.{rest}"
 
 
 def _percent(share: float) -> str:

@@ -33,7 +33,9 @@ LATE_S = 2.0
 """Seconds after which a host that reports once a second is held by what it does: its event loop does not run."""
 _EXACT_S = 1e-6
 """More than sums of seconds are wrong by."""
-MAIN, ACTORS, INFERENCE = "main", "actors", "inference"
+ONE_OF_THEM = 0.8
+"""Share of what several learners do in one event loop from which on one of them is what it is busy with."""
+MAIN, ACTORS, LEARNERS, INFERENCE = "main", "actors", "learners", "inference"
 TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "trainer",
     "environment",
@@ -54,7 +56,7 @@ class _Host:
 
     role: str
     behavior: str
-    shares_loop: bool
+    loop: str
     heard_s: float = 0.0
     spans: list[float] = field(default_factory=lambda: [0.0])
     updates: list[int] = field(default_factory=lambda: [0])
@@ -133,9 +135,7 @@ class TimeShares:
         self._clock = clock
         self._hosts: dict[str, _Host] = {}
 
-    def add(
-        self, name: str, work: Work, span_s: float, role: str = MAIN, behavior: str = "", shares_loop: bool = True
-    ) -> None:
+    def add(self, name: str, work: Work, span_s: float, role: str = MAIN, behavior: str = "", loop: str = MAIN) -> None:
         """Add what a host has done.
 
         Args:
@@ -144,9 +144,9 @@ class TimeShares:
             span_s: seconds in which it was done, by the host's clock.
             role: the host's.
             behavior: whose learner it is.
-            shares_loop: true if others run in its event loop.
+            loop: names its event loop; `main` for main's.
         """
-        host = self._hosts.setdefault(name, _Host(role, behavior, shares_loop))
+        host = self._hosts.setdefault(name, _Host(role, behavior, loop))
         host.add(work, span_s)
         host.heard_s = self._clock()
 
@@ -171,7 +171,17 @@ class TimeShares:
                     found |= _of_main(window, [learner.behavior for learner in learners])
                 case "inference":
                     found[f"{BUSY}/{INFERENCE}/{INFERENCE}"] = window.share(ACTING)
-        return found
+        return found | self._of_loops(found)
+
+    def _of_loops(self, found: Mapping[str, float]) -> dict[str, float]:
+        """The busiest event loop of several learners, if it is busy with more than one of them."""
+        loops: dict[str, list[float]] = {}
+        for name, host in self._hosts.items():
+            if host.role == "learner":
+                loops.setdefault(host.loop, []).append(found[f"{BUSY}/{name}/{TRAINER}"])
+        busiest = max(loops.values(), key=sum, default=[])
+        shared = len(busiest) > 1 and max(busiest) < ONE_OF_THEM * sum(busiest)
+        return {f"{BUSY}/{LEARNERS}/{TRAINER}": min(1.0, sum(busiest))} if shared else {}
 
     def _window(self, learners: Sequence[_Host]) -> tuple[bool, float, float]:
         """Return if any learner has learned; the seconds of the busiest one's last updates, and those since."""
@@ -187,7 +197,7 @@ class TimeShares:
         actors = [host for host in self._hosts.values() if host.role == "actor"]
         found: dict[str, float] = {}
         for host in actors:
-            for name, value in _of_actor(host.over(window_s, since_s, self._held_s(host)), host.shares_loop).items():
+            for name, value in _of_actor(host.over(window_s, since_s, self._held_s(host)), host.loop == MAIN).items():
                 found[name] = found.get(name, 0.0) + value / len(actors)
         return found
 
@@ -195,18 +205,19 @@ class TimeShares:
         """Seconds for which a host's event loop has been held: it waits for nothing, or it would have reported."""
         late = self._clock() - host.heard_s
         main = self._hosts.get(MAIN)
-        if host.shares_loop or late < LATE_S or main is None or self._clock() - main.heard_s >= LATE_S:
+        alone = sum(other.loop == host.loop for other in self._hosts.values()) == 1
+        if not alone or late < LATE_S or main is None or self._clock() - main.heard_s >= LATE_S:
             return 0.0
         return late
 
 
-def _of_actor(window: _Window, shares_loop: bool) -> dict[str, float]:
+def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
     stepping, acting, recording = (window.share(kind) for kind in (STEPPING, ACTING, RECORDING))
     blocked = max(0.0, window.share(f"{BLOCKED}/actor") - recording)
     stages = {stage: window.busy(stage) for stage in window.stages() if stage != "actor"}
     away = sum(window.share(kind) for kind in (RESTING, ASKING, f"{BLOCKED}/actor")) + sum(stages.values())
     whole = window.share(f"{WORKING}/actor") - away
-    busy = stepping + acting if shares_loop else max(whole, stepping + acting)  # others run in main's loop meanwhile
+    busy = stepping + acting if in_main else max(whole, stepping + acting)  # others run in main's loop meanwhile
     found = {
         f"{BUSY}/{ACTORS}": busy,
         f"{BUSY}/{ACTORS}/{ENVIRONMENT}": stepping,

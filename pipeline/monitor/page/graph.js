@@ -135,7 +135,7 @@ function drawFlow(edge, places, centre, over) {
 /** @param {any} box @param {any} bottleneck What holds the run up. */
 function drawBox({ host, x, y, height }, bottleneck) {
   const kind = host.ended ? "ended" : host.kind === "main" ? "" : host.kind;
-  const level = bottleneck?.host && (bottleneck.host === host.name || (bottleneck.host === "actors" && host.role === "actor")) ? "bad" : "";
+  const level = bottleneck?.host && (bottleneck.host === host.name || bottleneck.host === `${host.role}s`) ? "bad" : "";
   const group = h("svg:g", { class: `host ${level}`, "data-host": host.name, "data-level": level || "free" });
   group.append(
     h("svg:rect", { class: `box ${host.ended ? "ended" : ""}`, x, y, width: BOX, height, rx: 7 }),
