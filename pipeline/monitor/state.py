@@ -108,7 +108,8 @@ def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[
         for actor in actors if size else ():
             edge = Edge(queue, CREDITS, name, trainer, StagePlace(actor, ENVIRONMENT))
             wait = shares.get(f"{WAIT}/policy {name}", 0.0)
-            end = QueueProgress(queue, ledger.outstanding(name), size, size, 0.0, wait)
+            out = min(size, ledger.outstanding(name))  # a tick is never cut, so there may be a few more
+            end = QueueProgress(queue, out, size, size, 0.0, wait)
             found.append(_measured(edge, {"": end}))
     return found
 

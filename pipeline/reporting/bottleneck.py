@@ -61,10 +61,8 @@ def find_bottleneck(numbers: Mapping[str, float]) -> Bottleneck | None:
     ranked = sorted(parts, key=lambda place: -parts[place])
     cause, busy = ranked[0], parts[ranked[0]]
     second = parts[ranked[1]] if len(ranked) > 1 else 0.0
-    moving = numbers.get(f"{BUSY}/{ACTORS}", 0.0) + sum(
-        share for name, share in numbers.items() if name in (f"{WAIT}/policies", f"{WAIT}/decisions", f"{WAIT}/room")
-    )
-    if max(moving, busy) < LEAST_BUSY:  # it is held, or ends
+    of_actors = (f"{BUSY}/{ACTORS}", f"{WAIT}/policies", f"{WAIT}/decisions", f"{WAIT}/room")
+    if max(busy, sum(numbers.get(name, 0.0) for name in of_actors)) < LEAST_BUSY:  # it is held, or ends
         return None
     if busy < LEAST_BUSY or busy - second < MARGIN:
         return Bottleneck(_balance(numbers, places, busy + second))
@@ -94,6 +92,8 @@ def _describe(cause: Place, busy: float, numbers: Mapping[str, float], places: M
         policies = numbers.get(f"{WAIT}/policies", 0.0)
         wait = numbers.get(f"{WAIT}/policy {behavior}", policies) + numbers.get(f"{WAIT}/room", 0.0)
     text = f"{_percent(busy)} busy; actors wait {_percent(wait)} of the time for it."
+    if f"{BUSY}/{ACTORS}" not in numbers:  # a recording has their place
+        text = f"{_percent(busy)} busy."
     if host == LEARNERS:
         text = f"Learners in one event loop: {text} `learners.kind: process`, or more `processes`, would help."
     elif stage == TRAINER:
@@ -167,11 +167,12 @@ def _is_learner(place: Place) -> bool:
 
 
 def _balance(numbers: Mapping[str, float], places: Mapping[Place, float], busiest_two: float) -> str:
-    actors = f"actors are {_percent(numbers.get(f'{BUSY}/{ACTORS}', 0.0))} busy"
+    busy = numbers.get(f"{BUSY}/{ACTORS}")
+    actors = "" if busy is None else f"actors are {_percent(busy)} busy, "
     rest = (
-        " Messages, or processes without a free core, take the rest." if busiest_two < 2 * LEAST_BUSY - MARGIN else ""
+        "" if busiest_two >= 2 * LEAST_BUSY - MARGIN else " Messages, or processes without a free core, take the rest."
     )
-    return f"Nothing holds the run up by itself: {actors}, {_learners(places)}.{rest}"
+    return f"Nothing holds the run up by itself: {actors}{_learners(places)}.{rest}"
 
 
 def _percent(share: float) -> str:

@@ -40,6 +40,7 @@ def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(start):
         ("trajectories/Volley", "actor-0", "agent_processor", "main", "ghost"),
         ("learn/Volley", "main", "ghost", "learner-Volley", "trainer"),
         ("updates/Volley", "learner-Volley", "trainer", "main", "policy_publisher"),
+        ("credits/Volley", "learner-Volley", "trainer", "actor-0", "environment"),
         ("policies/Volley?team=0", "main", "policy_publisher", "actor-0", "environment"),
         ("policies/Volley?team=1", "main", "policy_publisher", "actor-0", "environment"),
     }
@@ -56,6 +57,7 @@ def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(start):
     assert status == 200
     assert 'headrace_steps_total{behavior="Volley"}' in metrics
     assert 'headrace_queue_depth{queue="learn/Volley",source="main",target="learner-Volley"}' in metrics
+    assert "# TYPE headrace_bottleneck gauge" in metrics
     events = page.stream()
     seen = [next(events) for _ in range(3)]
     assert all(after["sequence"] > before["sequence"] for before, after in pairwise(seen))

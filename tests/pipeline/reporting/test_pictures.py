@@ -55,6 +55,20 @@ def test_reward_and_rating_come_first_then_the_losses_and_nothing_of_the_pipelin
     assert pictures._panels([read_run(folder)]) == {"Ball": [REWARD, ELO, "Losses/Value Loss"]}
 
 
+def test_what_held_each_run_up_stands_below_by_the_means_of_its_statistics(tmp_path: Path):
+    folder = run_folder(tmp_path, "a")
+    writer = TensorboardWriter(folder, resume=True)
+    for step, busy in ((6000, 0.8), (7000, 1.0)):
+        values = {"Busy/learner-Ball/trainer": busy, "Busy/actors": 0.2, "Wait/policies": 0.8, "Wait/policy Ball": 0.8}
+        writer.write("Pipeline", {n: Summary("last", v, v, 0.0, 1, v) for n, v in values.items()}, step)
+    writer.close()
+    runs = [read_run(folder), read_run(run_folder(tmp_path, "b", lr=0.1))]
+    lines = pictures._footer({"a": runs[:1], "b": runs[1:]}, 80)
+    assert lines[:2] == ["", "a: Learner: 90 % busy; actors wait 80 % of the time for it. Fewer epochs (SAC: a"]
+    assert len(lines) == 3
+    assert draw_runs(runs) is not None
+
+
 def test_runs_that_differ_in_their_seeds_alone_are_one_curve(tmp_path: Path):
     runs = [
         read_run(run_folder(tmp_path, name, seed, lr))

@@ -11,6 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from headrace.pipeline.reporting.bottleneck import Bottleneck
 from headrace.pipeline.reporting.console import ConsoleHandler
 from headrace.pipeline.reporting.progress import BehaviorProgress, Progress, ProgressSnapshot, QueueProgress, render
 
@@ -82,6 +83,13 @@ def test_there_is_a_rating_with_self_play_alone():
         "Cart      50,000 / 200,000  25%   0.123  0.500    81.3    1,000       24",
     ]
     assert rendered(ProgressSnapshot(61.4, (CART, TENNIS)))[2].split()[6:8] == ["0.500", "-"]
+
+
+def test_what_holds_the_run_up_stands_above_the_table_in_as_many_lines_as_it_needs():
+    cause = Bottleneck("Learner: 90 % busy; actors wait 81 % of the time for it. Fewer epochs would help.")
+    lines = render(ProgressSnapshot(61.4, (CART,), bottleneck=cause), False, (), 60).plain.split("\n")
+    assert lines[1:3] == ["Learner: 90 % busy; actors wait 81 % of the time for it.", "Fewer epochs would help."]
+    assert lines[3].startswith("behavior")
 
 
 def test_for_debugging_it_shows_the_lag_and_all_queues():
