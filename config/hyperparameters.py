@@ -113,6 +113,11 @@ class OnPolicyHyperparameters(Hyperparameters):
     learning_rate_schedule: Schedule = schedule_field("linear")
     beta: Float = Field(5e-3, ge=0, description="Weight of the entropy bonus.")
     beta_schedule: Schedule = schedule_field("linear", "Change of `beta` up to `max_steps`.", _AS_LEARNING_RATE)
+    summed_entropy: Flag = Field(
+        False,
+        description="The entropy of continuous actions is the sum over them, as in most implementations, not the mean; "
+        "not beside discrete ones. Not in ML-Agents.",
+    )
     epsilon: Float = Field(0.2, gt=0, description="Clip range of the probability ratio.")
     epsilon_schedule: Schedule = schedule_field("linear", "Change of `epsilon` up to `max_steps`.", _AS_LEARNING_RATE)
     lambd: Float = Field(0.95, ge=0, le=1, description="λ of advantages (`ppo`: GAE) and returns (`poca`: λ-returns).")
@@ -145,8 +150,10 @@ class OnPolicyHyperparameters(Hyperparameters):
         0.5, ge=0, description="Weight of the value loss (c₁ of the paper's eq. 9). Not in ML-Agents (which has this)."
     )
     reward_normalization: Flag = reward_normalization_field()
-    normalize_advantage: Flag = Field(
-        True, description="Advantages are normalised, over the whole buffer. Not in ML-Agents (which does)."
+    advantage_normalization: Literal["buffer", "minibatch", "none"] = Field(
+        "buffer",
+        description="What advantages are normalised over: the whole buffer, or each minibatch, as most implementations "
+        "do, but not with a memory. Not in ML-Agents (which has the buffer).",
     )
 
     @property
@@ -162,6 +169,12 @@ class OnPolicyHyperparameters(Hyperparameters):
     def small(self, rows: int) -> Self:
         """Return a copy that learns from so many rows in one pass."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
+
+    def contradictions(self, block: Block) -> Iterator[Finding]:
+        """Find minibatches of sequences whose advantages can't be normalised one by one."""
+        if self.advantage_normalization == "minibatch" and block.network_settings.memory is not None:
+            message = "'minibatch' does not go with network_settings.memory; expected 'buffer' or 'none'"
+            yield Finding(("hyperparameters", "advantage_normalization"), message, (("network_settings", "memory"),))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
         """Find a minibatch that is larger than the buffer, and a key without effect."""

@@ -56,7 +56,8 @@ OURS: dict[str, Any] = {
         "value_coefficient": 0.5,
         "reward_normalization": False,
         "shared_grad_norm": False,
-        "normalize_advantage": True,
+        "advantage_normalization": "buffer",
+        "summed_entropy": False,
     },
     "network_settings": {
         "network": None,
@@ -283,6 +284,10 @@ MISTAKES = [
     ),
     ("even_checkpoints: true, keep_checkpoints: 0", "keep_checkpoints: 0 does not go with even_checkpoints"),
     ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is more than max_steps (3) has steps"),
+    (
+        "trainer_type: ppo, hyperparameters: {advantage_normalization: minibatch}, network_settings: {memory: {}}",
+        "hyperparameters.advantage_normalization: 'minibatch' does not go with network_settings.memory; expected",
+    ),
 ]
 
 

@@ -97,10 +97,6 @@ def _entropy(value: Any) -> Any:
     return "auto" if isinstance(value, str) and value.partition("_")[0] == "auto" else "fixed"
 
 
-def _unless_true(value: Any) -> Any:
-    return None if value is True else value
-
-
 def _unless_auto(value: Any) -> Any:
     return None if value == "auto" else integral(value)
 
@@ -146,14 +142,21 @@ PPO: Mapping[str, Key] = {
     "n_epochs": Key("hyperparameters.num_epoch", 10),
     "gae_lambda": Key("hyperparameters.lambd", 0.95),
     "clip_range": Key("hyperparameters.epsilon", 0.2, falls=True),
-    "ent_coef": Key("hyperparameters.beta", 0.0, falls=True),
+    "ent_coef": Key(
+        "hyperparameters.beta",
+        0.0,
+        falls=True,
+        also=("hyperparameters.summed_entropy", lambda value: bool(value) or None),
+    ),
     "max_grad_norm": Key(
         "hyperparameters.max_grad_norm", 0.5, also=("hyperparameters.shared_grad_norm", lambda _: True)
     ),
     "target_kl": Key("hyperparameters.target_kl", note="there looked at after each minibatch"),
     "vf_coef": Key("hyperparameters.value_coefficient", 0.5),
     "clip_range_vf": Key(None, why="values are not clipped"),
-    "normalize_advantage": Key("hyperparameters.normalize_advantage", True, write=_unless_true),
+    "normalize_advantage": Key(
+        "hyperparameters.advantage_normalization", True, write=lambda value: "minibatch" if value is True else "none"
+    ),
     "rollout_buffer_class": Key(None, why="the rollout buffer is ours"),
     "rollout_buffer_kwargs": Key(None, why="the rollout buffer is ours"),
 }

@@ -225,14 +225,21 @@ class Rollout:
         inputs: the rows; images and sets stay on the host until a minibatch needs them.
         targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`.
         choices: [N, branches] discrete actions.
+        advantages: [N] that are normalised over each minibatch, and multiplied with the column of advantages; None if
+            that has them already.
     """
 
-    def __init__(self, inputs: InputRows, targets: list[Array], choices: Array) -> None:
+    def __init__(
+        self, inputs: InputRows, targets: list[Array], choices: Array, advantages: Array | None = None
+    ) -> None:
         packed, widths = _packed(targets, inputs.device)
         self._widths = inputs.vectors.shape[1], *widths
         self._floats = torch.cat([inputs.vectors, packed], dim=1)
         self._choices = to_device(torch.from_numpy(choices.astype(np.int64)), inputs.device)
         self._others = inputs.others
+        self._advantages: Tensor | None = None
+        if advantages is not None:
+            self._advantages = to_device(torch.from_numpy(advantages.astype(np.float32)), inputs.device)
 
     def __len__(self) -> int:
         """N."""
@@ -262,6 +269,11 @@ class Rollout:
             order = to_device(rows, self._floats.device)
             torch.index_select(self._floats, 0, order, out=floats)
             torch.index_select(self._choices, 0, order, out=choices)
+            if self._advantages is not None:
+                of_all = self._advantages[to_device(together, order.device)]
+                width = sum(self._widths[-2:])
+                column = floats[:, -width : -width + self._widths[-2]]
+                column *= standardised(of_all)[:, part.rows].reshape(-1, 1)
             yield map(self._with_others, minibatches) if self._others else minibatches
 
     def in_order(self, batch_size: int) -> Iterator[Minibatch]:
@@ -364,6 +376,14 @@ class SequenceRollout:
             None if self._critic_memories is None else self._critic_memories.index_select(0, chosen),
             torch.from_numpy(padded.reshape(-1)),
         )
+
+
+def standardised(values: Tensor) -> Tensor:
+    """Each row of values [k, R] less its mean, over its sample deviation, as common implementations of PPO have it."""
+    if values.shape[1] < 2:
+        return values
+    deviation, mean = torch.std_mean(values, dim=1, keepdim=True)
+    return (values - mean) / (deviation + 1e-8)
 
 
 def _packed(columns: list[Array], device: torch.device) -> tuple[Tensor, list[int]]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from headrace.config import ImpalaHyperparameters, OnPolicyHyperparameters
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.stages.errors import StageError
 from headrace.stages.policy.design import policy_layout, require_columns
 from headrace.stages.policy.network.actor_critic import ActorCritic, ActorTower
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
@@ -100,6 +101,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._random = new_random(context.seed)
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters: Settings = self.hyperparameters.model_validate(settings.hyperparameters)  # type: ignore[assignment]
+        self._entropies = self._count_entropies()
+        """What the mean entropy of continuous actions is multiplied by."""
         self._memory = settings.network_settings.memory
         self._signals = Signals(context)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
@@ -294,6 +297,17 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         sizes = self._intake.layout, self.rows_per_update, self._memory
         return RolloutBuffer(self._spec, *sizes, follows_agents, grouped=self.follows_groups and self._spec.grouped)
 
+    def _count_entropies(self) -> int:
+        actions = self._spec.actions
+        if not (getattr(self._hyperparameters, "summed_entropy", False) and actions.continuous_size):
+            return 1
+        if actions.discrete_branches:
+            raise StageError(
+                f"{self.context.behavior}: hyperparameters.summed_entropy does not go with discrete actions beside "
+                "continuous ones: leave it out, and raise beta"
+            )
+        return actions.continuous_size
+
     def _coefficients(self) -> Coefficients:
         """The scheduled numbers of the next update."""
         h, steps, epsilon = self._hyperparameters, self.context.settings.max_steps, 0.0
@@ -301,7 +315,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             epsilon = Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self.step)
         return Coefficients(
             Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step),
-            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self.step),
+            Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self.step) * self._entropies,
             epsilon,
         )
 

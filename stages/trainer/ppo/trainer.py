@@ -162,12 +162,13 @@ def make_rollout(
     def rollout_with(old_log_probs: Array, weighted: Array) -> Rollout | SequenceRollout:
         targets = [continuous, penalties, old_log_probs, weighted, returns]
         if cuts is None:
-            return Rollout(inputs, targets, choices)
+            return Rollout(inputs, targets, choices, later)
         recorded = actor_memories(buffer, context.device)
         return SequenceRollout(inputs, targets, choices, cuts, recorded, critic_memories)
 
-    mean = per_signal.mean(axis=1)
-    unweighted = (normalized(mean) if h.normalize_advantage else mean)[:, None]
+    mean, how = per_signal.mean(axis=1), h.advantage_normalization
+    later = mean if how == "minibatch" else None
+    unweighted = (np.ones_like(mean) if how == "minibatch" else mean if how == "none" else normalized(mean))[:, None]
     if not h.decoupled:
         return rollout_with(log_probs, unweighted)
     if heads is not None and cuts is None:

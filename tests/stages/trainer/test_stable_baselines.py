@@ -12,11 +12,13 @@ import torch
 from opened_trainers import opened_trainer_of
 from trainer_samples import experience
 
-from headrace.config import NetworkSettings
+from headrace.config import NetworkSettings, PPOHyperparameters
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import make_actor_critic, orthogonalised
+from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
+from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.reward_scale import RewardScale
 from headrace.stages.trainer.sac.losses import coefficient_gradients
 
@@ -87,6 +89,67 @@ def test_orthogonal_weights_are_its_own_for_the_same_normal_numbers_and_have_its
         torch.manual_seed(seed)
         policy.init_weights(layer, gain=gain)
         np.testing.assert_allclose(orthogonalised(drawn, gain), layer.weight.detach(), rtol=1e-4, atol=1e-6 * gain)
+
+
+@pytest.mark.parametrize("batch_size", [32, 40])
+@pytest.mark.parametrize("standardised", [True, False])
+def test_an_update_of_ppo_ends_with_its_weights(batch_size, standardised):
+    """With a minibatch of all rows, whose order then does not matter."""
+    rows = 32
+    env = sb3.common.vec_env.DummyVecEnv([lambda: Told(np.zeros(1), np.zeros(1))])
+    keys = {"n_steps": rows, "batch_size": rows, "n_epochs": 4, "max_grad_norm": 0.1, "ent_coef": 0.5, "vf_coef": 0.7}
+    layers = {"net_arch": {"pi": [16, 8], "vf": [16, 8]}, "log_std_init": -0.3}
+    model = sb3.PPO("MlpPolicy", env, normalize_advantage=standardised, policy_kwargs=layers, device="cpu", **keys)
+    model.set_logger(sb3.common.logger.Logger(None, []))
+    policy, random = model.policy, np.random.default_rng(1)
+    seen = random.normal(size=(rows, 3)).astype(np.float32)
+    drawn = random.normal(size=(rows, 2)).astype(np.float32)
+    advantages, returns = (random.normal(2, 3, rows).astype(np.float32) for _ in range(2))
+    with torch.no_grad():
+        values, log_probs, _ = policy.evaluate_actions(torch.from_numpy(seen), torch.from_numpy(drawn))
+    old = log_probs.numpy() + random.normal(0, 0.2, rows).astype(np.float32)
+    buffer = model.rollout_buffer
+    for name, column in (("observations", seen), ("actions", drawn), ("values", values.numpy()[:, 0])):
+        getattr(buffer, name)[:] = column.reshape(getattr(buffer, name).shape)
+    for name, column in (("log_probs", old), ("advantages", advantages), ("returns", returns)):
+        getattr(buffer, name)[:] = column.reshape(getattr(buffer, name).shape)
+    buffer.full = True
+
+    settings = NetworkSettings(hidden_units=(16, 8), activation="tanh", initial_log_std=-0.3)
+    network = make_actor_critic(PolicyDesign(SPEC, settings), 1, False, np.random.default_rng(0))
+
+    def theirs():
+        towers = zip(policy.mlp_extractor.policy_net[::2], policy.mlp_extractor.value_net[::2], strict=True)
+        found = {"log_sigma": policy.log_std}
+        for at, pair in enumerate(towers):
+            found[f"body.{at}.weight"] = torch.stack([layer.weight.T for layer in pair])
+            found[f"body.{at}.bias"] = torch.stack([layer.bias[None] for layer in pair])
+        for name, layer in (("action", policy.action_net), ("value", policy.value_net)):
+            found |= {f"{name}.weight": layer.weight.T, f"{name}.bias": layer.bias}
+        return found
+
+    with torch.no_grad():
+        for name, view in network.named_views(network.values).items():
+            view.copy_(theirs()[name])
+    model.train()
+    hyperparameters = PPOHyperparameters(
+        batch_size=batch_size,
+        buffer_size=rows,
+        num_epoch=4,
+        max_grad_norm=0.1,
+        shared_grad_norm=True,
+        value_coefficient=0.7,
+        adam_epsilon=1e-5,
+    )
+    update = PPOUpdate(network, SPEC, hyperparameters)
+    weights, penalties = (np.ones((rows, 1), np.float32) if standardised else advantages[:, None]), np.zeros((rows, 0))
+    targets = [drawn, penalties, old[:, None], weights, returns[:, None]]
+    later = advantages if standardised else None
+    rollout = Rollout(InputRows.of(seen, (), None, "cpu"), targets, np.zeros((rows, 0)), later)
+    # Of two actions, with summed_entropy.
+    update.run(rollout, Coefficients(3e-4, 2 * 0.5, epsilon=0.2), np.random.default_rng(0), 0)
+    for name, view in network.named_views(network.values).items():
+        torch.testing.assert_close(view.detach(), theirs()[name].detach(), rtol=1e-4, atol=2e-6, msg=name)
 
 
 def their_updates(over, steps, **keys):

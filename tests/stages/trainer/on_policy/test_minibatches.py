@@ -6,9 +6,10 @@ from headrace.config import MemorySettings, NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import make_actor_critic
-from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout, SequenceRollout
+from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout, SequenceRollout, standardised
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2, (3,)))
 PREVIOUS = 5
@@ -46,6 +47,29 @@ def test_the_columns_of_a_row_stay_together():
             assert [p.shape[1] for p in parts] == [3, 2, 4, 1, 1, 1, 1, 1]
             assert all((part == numbers).all() for part in parts)
             assert m.rows.tolist() == numbers[:, 0].tolist()
+
+
+class Second(Replicas):
+    rank, size = 1, 2
+
+    def add_up(self, *tensors):
+        raise AssertionError("nothing has to be asked for")
+
+
+@pytest.mark.parametrize("replicas", [SINGLE_TRAINER, Second()], ids=["alone", "the second of two"])
+def test_advantages_may_be_normalised_over_each_minibatch(replicas):
+    random = np.random.default_rng(0)
+    advantages, weights, n = random.normal(3, 5, 10).astype(np.float32), random.random((10, 2)).astype(np.float32), 10
+    numbers = np.arange(n, dtype=np.float32)[:, None]
+    inputs, one = InputRows.of(numbers, (), None, "cpu"), np.zeros((n, 1), np.float32)
+    made = Rollout(inputs, [one, one, one, weights, numbers], np.zeros((n, 0)), advantages)
+    for minibatches in made.epochs(2, 4, random, replicas):
+        for m in minibatches:
+            of_all = torch.from_numpy(advantages)[m.rows if m.together is None else m.together]
+            expected = (torch.from_numpy(advantages)[m.rows] - of_all.mean()) / (of_all.std() + 1e-8)
+            torch.testing.assert_close(m.advantages, expected[:, None] * torch.from_numpy(weights)[m.rows])
+            assert m.returns[:, 0].tolist() == m.rows.tolist()
+    torch.testing.assert_close(standardised(torch.tensor([[5.0]])), torch.tensor([[5.0]]))
 
 
 def test_rows_that_an_epoch_leaves_out_come_in_another():

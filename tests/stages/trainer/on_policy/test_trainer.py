@@ -1,10 +1,12 @@
 """The base of on-policy trainers with an algorithm that has nothing of PPO's: one whose loss clips nothing."""
 
 import numpy as np
-from trainer_samples import HYBRID, VECTOR, Reported, experience
+import pytest
+from trainer_samples import CONTINUOUS, DISCRETE, HYBRID, VECTOR, Reported, experience, trainer_of
 
 from headrace.config import BehaviorSettings, OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
 from headrace.stages.policy.network import make_actor_critic
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.on_policy.trainer import Prepared
@@ -89,3 +91,19 @@ def test_what_an_algorithm_only_measures_is_reported():
     trainer.add(experience(SPEC, [20, 12], 0))
     trainer.learn()
     assert np.isfinite(reported.values["Policy/Approximate KL"])
+
+
+def test_the_bonus_may_be_of_the_summed_entropy_of_continuous_actions():
+    told = {}
+    for actions, summed in ((CONTINUOUS, False), (CONTINUOUS, True), (DISCRETE, True)):
+        reported = Reported()
+        keys = {"beta": 0.25, "beta_schedule": "constant", "summed_entropy": summed}
+        spec = BehaviorSpec("Test", (VECTOR,), actions)
+        trainer = trainer_of("ppo", spec, statistics=reported, hyperparameters=keys)
+        trainer.add(experience(spec, [32]))
+        trainer.learn()
+        told[actions, summed] = reported.last("Policy/Beta")
+    size = CONTINUOUS.continuous_size
+    assert told == {(CONTINUOUS, False): 0.25, (CONTINUOUS, True): size * 0.25, (DISCRETE, True): 0.25}
+    with pytest.raises(StageError, match="Test: hyperparameters.summed_entropy does not go with discrete actions"):
+        trainer_of("ppo", SPEC, hyperparameters={"summed_entropy": True})

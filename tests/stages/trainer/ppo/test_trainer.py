@@ -83,9 +83,9 @@ def test_it_changes_no_array_of_a_batch(make_trainer, make_batch):
     assert trainer.learn() == 32
 
 
-@pytest.mark.parametrize("standardised", [True, False])
-def test_returns_and_advantages_come_from_the_critics_values_and_scaled_rewards(make_trainer, make_batch, standardised):
-    trainer = make_trainer(lambd=0.8, decoupled=False, normalize_advantage=standardised)
+@pytest.mark.parametrize("over", ["buffer", "minibatch", "none"])
+def test_returns_and_advantages_come_from_the_critics_values_and_scaled_rewards(make_trainer, make_batch, over):
+    trainer = make_trainer(lambd=0.8, decoupled=False, advantage_normalization=over)
     batch = make_batch([5, 20, 7], seed=3)
     trainer.add(batch)
     minibatch = unshuffled(trainer)
@@ -100,7 +100,8 @@ def test_returns_and_advantages_come_from_the_critics_values_and_scaled_rewards(
         0.8,
     )
     np.testing.assert_allclose(minibatch.returns.numpy(), expected + values, rtol=1e-5, atol=1e-6)
-    standard = (expected - expected.mean()) / expected.std() if standardised else expected
+    deviation = {"buffer": expected.std(), "minibatch": expected.std(ddof=1), "none": 1.0}[over]
+    standard = (expected - (0.0 if over == "none" else expected.mean())) / deviation
     np.testing.assert_allclose(minibatch.advantages.numpy(), standard, rtol=1e-5, atol=1e-5)
 
 
