@@ -3,6 +3,7 @@
 import pytest
 from goal_env import FACTORY, BitFlipping
 from run_configs import INLINE, changed
+from run_folders import streams, weights_digest
 from runs import run_here
 
 from headrace.config import RunConfig
@@ -45,12 +46,7 @@ def test_a_run_learns_in_hindsight_and_goes_on_from_its_checkpoint(tmp_path, cap
 def test_an_object_of_the_callers_is_asked_itself(tmp_path):
     plain = bits(environment__factory=None, environment__options={}, environment__num_envs=1)
     plain["checkpoint_settings"] = {"results_dir": str(tmp_path), "run_id": "given"}
-    env = BitFlipping(3)
-    assert run(plain, environment=env).behaviors["Bits"].step == 60
-    env.broken = "scalar"
-    plain["checkpoint_settings"]["run_id"] = "broken"
-    with pytest.raises(Exception, match=r"given to run..: its compute_reward.. returned a float for 5 rows"):
-        run(plain, environment=env)
+    assert run(plain, environment=BitFlipping(3)).behaviors["Bits"].step == 60
 
 
 @pytest.mark.lengthy
@@ -59,3 +55,19 @@ def test_the_trial_of_a_run_names_what_hindsight_lacks(tmp_path):
     (remark,) = try_run(config, own_folder=str(tmp_path))
     assert remark["serious"]
     assert "has no method compute_reward(achieved_goal, desired_goal, info)" in remark["text"]
+
+
+@pytest.mark.slow
+def test_a_deterministic_run_learns_the_same_however_it_is_cut_and_from_its_recording(tmp_path):
+    changes = {
+        "pipeline__deterministic": True,
+        "record__edges": ["trainer"],
+        "behaviors__Bits__checkpoint_interval": 70,
+    }
+    run_here(bits(behaviors__Bits__max_steps=140, **changes), tmp_path, "whole")
+    run_here(bits(behaviors__Bits__max_steps=70, **changes), tmp_path, "cut")
+    run_here(bits(behaviors__Bits__max_steps=140, **changes), tmp_path, "cut", resume=True)
+    recorded = streams(tmp_path / "whole")
+    run_here(bits(behaviors__Bits__max_steps=140, replay__streams=list(recorded)), tmp_path, "replayed")
+    found = {weights_digest(tmp_path / run_id, "Bits") for run_id in ("whole", "cut", "replayed")}
+    assert len(found) == 1

@@ -65,6 +65,8 @@ class HindsightMemory(ReplayMemory):
         self._rows["place"] = LazyColumn(Column("place", "int64"), capacity)
         self._places = {name: LazyColumn(Column(name, "int64"), capacity) for name in ("row", "begin", "end")}
         self._judged = self._differing = 0
+        self._patience = min(capacity, max(1, context.settings.max_steps // 10))
+        """Steps after which an episode should have ended."""
         self._told: set[str] = set()
 
     def clear(self) -> None:
@@ -100,6 +102,12 @@ class HindsightMemory(ReplayMemory):
                 self._finish(pieces, oldest)
             else:
                 self._begun[agent] = (episode, pieces)
+        if not self._taken and self._count >= self._patience:
+            self._tell(
+                "no episode has ended in %d steps, and with hindsight nothing is learned before one does. Let episodes "
+                "end, for instance by environment.max_episode_steps, or leave hindsight out.",
+                self._count,
+            )
         while self._begun:  # in the order of their newest rows
             agent, (_, pieces) = next(iter(self._begun.items()))
             if pieces[-1][1] > oldest:
@@ -171,13 +179,11 @@ class HindsightMemory(ReplayMemory):
         """Give places to the rows of an episode that has ended."""
         rows = np.concatenate([np.arange(begin, end) for begin, end in pieces])
         kept = rows[rows >= oldest]
-        if len(kept) < len(rows) and "length" not in self._told:
-            self._told.add("length")
-            log.warning(
-                "%s: an episode of %d steps does not fit into hyperparameters.buffer_size (%d), so with hindsight "
-                "little or nothing is learned from it; raise buffer_size, or shorten episodes "
-                "(environment.max_episode_steps).",
-                *(self._behavior, len(rows), self.capacity),
+        if len(kept) < len(rows):
+            self._tell(
+                "an episode of %d steps does not fit into hyperparameters.buffer_size (%d), so with hindsight hardly "
+                "anything is learned from it; raise buffer_size, or shorten episodes (environment.max_episode_steps).",
+                *(len(rows), self.capacity),
             )
         begin, end = self._taken, self._taken + len(kept)
         places = np.arange(begin, end)
@@ -188,19 +194,22 @@ class HindsightMemory(ReplayMemory):
 
     def _judge(self, rewards: NDArray[np.float32], recorded: Array) -> None:
         """Warn, once, if steps were rewarded otherwise than by `compute_reward`."""
-        if "rewards" in self._told:
-            return
         differing = np.flatnonzero(np.abs(rewards - recorded) > _SAME * (1.0 + np.abs(recorded)))
         self._judged += len(recorded)
         self._differing += len(differing)
         if len(differing) and self._differing > _RARE * self._judged:
-            self._told.add("rewards")
-            log.warning(
-                "%s: %d of %d steps that were looked at had other rewards than the environment's compute_reward gives "
-                "for their own goals, such as %g in place of %g. Steps that hindsight relabels have the latter alone: "
-                "what a wrapper, a stage or the environment itself adds to the reward is not learned from them.",
-                *(self._behavior, self._differing, self._judged, recorded[differing[0]], rewards[differing[0]]),
+            self._tell(
+                "%d of %d steps that were looked at had other rewards than the environment's compute_reward gives for "
+                "their own goals, such as %g in place of %g. Steps that hindsight relabels have the latter alone: what "
+                "a wrapper, a stage or the environment itself adds to the reward is not learned from them.",
+                *(self._differing, self._judged, recorded[differing[0]], rewards[differing[0]]),
             )
+
+    def _tell(self, words: str, *numbers: float) -> None:
+        """Warn, unless it was said before."""
+        if words not in self._told:
+            self._told.add(words)
+            log.warning("%s: %s", self._behavior, words % numbers)
 
 
 def _columns_of(context: TrainerContext, layout: ObservationLayout, name: str) -> slice:

@@ -90,9 +90,7 @@ class UpdatePace:
         self._due_updates = 0
         """With `gradient_steps`, the policy's updates of all rounds so far."""
         self._episodes = self._last_end = 0
-        """Episodes that have ended, and the step by which the last one had."""
-        self._waits = "update_at: episode_end" if self._by_episodes else "hindsight" if h.hindsight else ""
-        """The key by which nothing is learned before an episode has ended."""
+        """Episodes that have ended, and the step at which the last one did."""
         self._told_of_waiting = False
         self._first_step = 0
         self.restart(0)
@@ -101,15 +99,14 @@ class UpdatePace:
         """Take in trajectories, with which `step` steps have come in all."""
         if not self._in_rounds:
             self._due_step = step
-        for end in self._ends_of_rounds(batch, step) if self._in_rounds else ():
+            return
+        for end in self._ends_of_rounds(batch, step):
             self._due_step = end
             if end <= self._first_step:
                 self._count_from(end)
             else:
                 self._due_updates += self._hyperparameters.gradient_steps or 0
-        if self._waits and not self._told_of_waiting:
-            if (batch.terminated | batch.truncated).any():
-                self._last_end = step
+        if self._by_episodes and not self._told_of_waiting:
             self._tell_of_waiting(step)
 
     def postpone(self, step: int) -> None:
@@ -176,6 +173,7 @@ class UpdatePace:
         ends: list[int] = (before + np.cumsum(batch.lengths)[over]).tolist()
         earlier = self._episodes % each
         self._episodes += len(ends)
+        self._last_end = ends[-1] if ends else self._last_end
         return ends[each - earlier - 1 :: each]
 
     def _tell_of_waiting(self, step: int) -> None:
@@ -185,7 +183,8 @@ class UpdatePace:
             return
         self._told_of_waiting = True
         log.warning(
-            "%s: no episode has ended in %d steps, and with hyperparameters.%s nothing is learned before one does. Let "
-            "episodes end, for instance by environment.max_episode_steps, or leave %s out.",
-            *(self._context.behavior, waited, self._waits, self._waits),
+            "%s: no episode has ended in %d steps, and with hyperparameters.update_at: episode_end nothing is learned "
+            "before one does. Let episodes end, for instance by environment.max_episode_steps, or use update_at: step.",
+            self._context.behavior,
+            waited,
         )

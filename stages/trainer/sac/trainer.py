@@ -311,7 +311,8 @@ class SACTrainer(Trainer):
         share, here = 1.0, Part(slice(0, rows), 1.0)
         if self.context.replicas.size > 1:
             replayed, here, share = part_of(replayed, rows, self.context.replicas)
-            noise = noise.reshape(self._update.draws, rows, -1)[:, here.rows].reshape(-1, noise.shape[1])
+            draws, width = self._update.draws, noise.shape[1]  # none where actions are discrete
+            noise = noise.reshape(draws, rows, width)[:, here.rows].reshape(draws * here.size, width)
         transitions = self._maker.transitions(replayed)
         batch = self._maker.minibatch(replayed, transitions)
         rewards = np.stack([self._rewards(signal, replayed, transitions) for signal in self._signals], axis=1)

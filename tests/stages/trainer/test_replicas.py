@@ -194,6 +194,7 @@ CASES: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
     "poca": ("poca", HYBRID, (VECTOR,), {"hyperparameters": {"batch_size": 15}}),
     "poca, with memory": ("poca", CONTINUOUS, (VECTOR,), {"network_settings": MEMORY}),
     "sac": ("sac", CONTINUOUS, (VECTOR,), {"hyperparameters": {"batch_size": 15}}),
+    "sac, discrete": ("sac", DISCRETE, (VECTOR,), {"hyperparameters": {"batch_size": 15}}),
     "sac, with memory and RND": (
         "sac",
         HYBRID,

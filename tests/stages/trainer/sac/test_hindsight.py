@@ -94,6 +94,16 @@ def test_of_many_agents_and_a_small_ring_goals_are_always_of_the_rows_own_episod
                 assert goals == "episode" or (goal >= after).all()
 
 
+def test_episodes_without_end_are_named_once(caplog):
+    memory = memory_of(capacity=4)
+    with caplog.at_level(logging.WARNING):
+        for at in range(9):
+            memory.add(*batch_of(memory, [(0, float(at), "cut")]))
+    assert [record.getMessage().partition(", and")[0] for record in caplog.records] == [
+        "Test: no episode has ended in 4 steps"
+    ]
+
+
 def test_an_episode_that_does_not_fit_into_the_buffer_is_named_once(caplog):
     memory = memory_of(capacity=4)
     with caplog.at_level(logging.WARNING):
