@@ -173,7 +173,7 @@ class HostPlan:
 
     def _asks_for_rewards(self) -> bool:
         """Return True if its trainer learns in hindsight, for which the environment computes rewards."""
-        block = self.config["behaviors"].get(self.behavior) or self.config["default_settings"] or {}
+        block = (self.config.get("behaviors") or {}).get(self.behavior) or self.config.get("default_settings") or {}
         return bool((block.get("hyperparameters") or {}).get("hindsight"))
 
     def load_config(self) -> RunConfig:

@@ -47,12 +47,15 @@ class HindsightMemory(ReplayMemory):
         settings: which goals, and how many.
 
     Raises:
-        StageError: if observations are not those of a goal environment, or there is none to ask for rewards.
+        StageError: if observations are not those of a goal environment, there is none to ask for rewards, or what is
+            learned from are no single steps.
     """
 
     def __init__(
         self, context: TrainerContext, layout: ObservationLayout, capacity: int, settings: HindsightSettings
     ) -> None:
+        if context.replay_shards or context.settings.network_settings.memory is not None:
+            raise StageError(f"{context.behavior}: hindsight goes neither with a memory nor with pipeline.hosts.replay")
         super().__init__(context.spec, layout, capacity)
         self._behavior = context.behavior
         self._settings = settings
