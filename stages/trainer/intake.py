@@ -45,10 +45,15 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
     """The design of the policy that a built-in trainer learns.
 
     Raises:
-        StageError: if the behaviour has no actions to learn.
+        StageError: if the behaviour has no actions to learn, or noise that they have no use for.
     """
     if not context.spec.actions.log_prob_size:
         raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
+    if context.settings.network_settings.gsde is not None and not context.spec.actions.continuous_size:
+        raise StageError(
+            f"{context.behavior}: network_settings.gsde is noise of continuous actions, and all of its actions are "
+            "discrete; leave it out ('gsde: null' if default_settings has it)"
+        )
     return replace(design_of(context.spec, context.settings, context.folder), products=context.products)
 
 

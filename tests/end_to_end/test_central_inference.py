@@ -44,6 +44,14 @@ def test_two_actors_learn_by_the_policies_of_one_host(start):
         pytest.param(remembering(), id="memory"),
         pytest.param(unrolling(), id="impala with a memory"),
         pytest.param(sac(), id="sac"),
+        pytest.param(sac(behaviors__Pendulum__network_settings__gsde={}), id="gSDE"),
+        pytest.param(
+            sac(
+                behaviors__Pendulum__network_settings__gsde={"sample_freq": 3},
+                behaviors__Pendulum__network_settings__memory={"memory_size": 8, "sequence_length": 8},
+            ),
+            id="gSDE with a memory",
+        ),
         pytest.param(volley(behaviors__Volley__self_play__brains=[{"use": "random", "weight": 0.4}]), id="brains"),
     ],
 )

@@ -11,6 +11,7 @@ from run_configs import (
     TEAM_ENV,
     TOLD_ENV,
     cartpole,
+    changed,
     cooperating,
     copying,
     remembering,
@@ -44,6 +45,7 @@ SAC = sac(
     behaviors__Pendulum__checkpoint_interval=70,
     behaviors__Pendulum__hyperparameters__random_steps=100,  # resumed before their end, and after it
 )
+GSDE = changed(SAC, {"behaviors__Pendulum__network_settings__gsde": {"sample_freq": 3}})
 MEMORY = remembering(pipeline__deterministic=True, behaviors__CartPole__checkpoint_interval=130)
 CRITERIA = {"behavior": "Guess", "min_lesson_length": 30}
 LESSONS = taught(
@@ -74,6 +76,7 @@ RUNS = {
     "CartPole": CARTPOLE,
     "Volley": VOLLEY,
     "SAC": SAC,
+    "gSDE": GSDE,
     "memory": MEMORY,
     "lessons": LESSONS,
     "POCA": POCA,

@@ -33,6 +33,7 @@ RUNS = {
     "CartPole": cartpole(),
     "Volley": volley(),
     "SAC": sac(),
+    "gSDE": sac(behaviors__Pendulum__network_settings__gsde={"sample_freq": 3}),
     "memory": remembering(),
     "POCA": cooperating(),
     "IMPALA": unrolling(),

@@ -48,6 +48,8 @@ DESIGNS = {
     "branches": design_for(actions=MASKED),
     "hybrid": design_for(actions=HYBRID),
     "hybrid, squashed": design_for(actions=HYBRID, squashed=True),
+    "gSDE": design_for(actions=HYBRID, gsde={}),
+    "gSDE, squashed": design_for(actions=HYBRID, squashed=True, gsde={"clip_mean": 0.05}),
     "unbounded actions": design_for(actions=ActionSpec(3, unbounded=(0, 2))),
     "normalised": design_for(VECTOR, ObservationSpec("more", (4,)), normalize=True),
     "a single number": design_for(VECTOR, ObservationSpec("height", ())),
@@ -181,6 +183,13 @@ def test_drawn_continuous_actions_are_distributed_as_the_policys():
         for share in (0.1, 0.5, 0.9):
             got, wanted = np.quantile(found, share, axis=0), np.quantile(expected, share, axis=0)
             np.testing.assert_allclose(got, wanted, atol=0.04)
+
+
+@pytest.mark.parametrize("squashed", [False, True])
+def test_of_gsde_drawn_actions_are_the_mean_too(squashed):
+    design = design_for(squashed=squashed, gsde={})
+    found = run(exported(design), inputs_for(design, seen_by(design, 3)))
+    np.testing.assert_array_equal(found["continuous_actions"], found["deterministic_continuous_actions"])
 
 
 def test_drawn_discrete_actions_are_distributed_as_the_policys_and_never_forbidden_ones():

@@ -1,0 +1,52 @@
+"""Every trainer that acts learns with gSDE, the deviations of its noise too, and says that autograd finds the gradients."""
+
+import logging
+
+import numpy as np
+import pytest
+from trainer_samples import CONTINUOUS, DISCRETE, HYBRID, VECTOR, experience, trainer_of
+
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
+from headrace.stages.policy import make_policy
+from headrace.stages.policy.design import design_of
+
+MEMORY = {"memory_size": 8, "sequence_length": 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "actions", "memory"),
+    [
+        ("ppo", CONTINUOUS, None),
+        ("ppo", HYBRID, MEMORY),
+        ("poca", HYBRID, None),
+        ("sac", CONTINUOUS, None),
+        ("sac", HYBRID, MEMORY),
+        ("impala", HYBRID, None),
+    ],
+)
+def test_the_deviations_of_noise_are_learned(kind, actions, memory, caplog):
+    spec = BehaviorSpec("Test", (VECTOR,), actions, grouped=kind == "poca")
+    caplog.set_level(logging.INFO)
+    trainer = trainer_of(kind, spec, network_settings={"memory": memory, "gsde": {"use_expln": True}})
+    if memory is None:
+        assert "Test: gradients by autograd" in caplog.text
+        assert "its noise depends on the state (network_settings.gsde)" in caplog.text
+    design, before, updates = design_of(spec, trainer.context.settings), trainer.policy().tensors(), 0
+    for seed in range(3):
+        trainer.add(experience(spec, [16, 12, 8], seed, design.memory_size, design.squashed))
+        while trainer.ready():
+            trainer.learn()
+            updates += 1
+    assert updates >= 2
+    after = trainer.policy().tensors()
+    assert before["log_sigma"].shape[1] == actions.continuous_size
+    for name, tensor in after.items():
+        assert np.isfinite(tensor).all()
+        assert not np.array_equal(tensor, before[name]) or name.startswith("normalizer"), name
+    make_policy(design).load(trainer.policy())
+
+
+def test_noise_of_choices_is_refused_by_name():
+    with pytest.raises(StageError, match=r"Test: network_settings.gsde is noise of continuous actions, and all of its"):
+        trainer_of("ppo", BehaviorSpec("Test", (VECTOR,), DISCRETE), network_settings={"gsde": {}})
