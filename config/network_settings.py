@@ -117,8 +117,11 @@ class StateNoiseSettings(Settings):
     use_expln: Flag = Field(
         False, description="Deviations above 1 are 1 + ln(1 + x) of the x = ln σ that is learned, instead of exp(x)."
     )
+    squash_output: Flag = Field(
+        False, description="Actions are the tanh of what is drawn, as SAC's in any case, instead of being clipped."
+    )
     clip_mean: Float = Field(
-        2.0, ge=0, description="With SAC: the means end at ± this, before their tanh; 0: nowhere. Else without effect."
+        2.0, ge=0, description="Means of squashed actions end at ± this, before their tanh; 0: nowhere."
     )
 
     @field_validator("sample_freq")

@@ -280,8 +280,8 @@ def _about_network(settings: BehaviorSettings) -> Iterator[Finding]:
         for key in ("initial_weights", "initial_log_std"):
             if key in changed(network) and (key == "initial_weights" or network.gsde is None):
                 yield _about(f"network_settings.{key}", f"has no effect with {settings.trainer_type}")
-    elif network.gsde is not None and "clip_mean" in changed(network.gsde):
-        yield _about("network_settings.gsde.clip_mean", f"has no effect with {settings.trainer_type}")
+    elif network.gsde is not None and "clip_mean" in changed(network.gsde) and not network.gsde.squash_output:
+        yield _about("network_settings.gsde.clip_mean", "has no effect without squash_output")
     if network.critic_hidden_units is not None and getattr(hyperparameters, "shared_critic", False):
         message = "has no effect, because the critic shares the actor's body (hyperparameters.shared_critic)"
         yield _about("network_settings.critic_hidden_units", message)

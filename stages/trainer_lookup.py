@@ -54,6 +54,15 @@ def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> Train
     )
 
 
+def squashes(settings: BehaviorSettings, folder: Path | None, path: KeyPath) -> bool:
+    """Return True if a behaviour's policies draw continuous actions as the tanh of a Gaussian.
+
+    Args and errors are those of `trainer_kind`.
+    """
+    gsde = settings.network_settings.gsde
+    return trainer_kind(settings.trainer_type, folder, path).squashed or (gsde is not None and gsde.squash_output)
+
+
 def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath) -> tuple[str, ...]:
     """Return the names of the decision columns that a behaviour's trainer asks for, always or by these settings.
 

@@ -164,7 +164,7 @@ def _check_form(
         return
     forms = {
         False: "a plain Gaussian's, with one spread for all states (as ppo, poca and bc have it)",
-        True: "the tanh of a Gaussian with a spread for each state (as sac has it)",
+        True: "the tanh of a Gaussian with a spread for each state (as sac has it, and gsde.squash_output)",
     }
     raise StageError(
         f"its policy{f' ({trainer_type})' if trainer_type else ''} draws continuous actions as "

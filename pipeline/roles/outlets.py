@@ -13,7 +13,7 @@ from headrace.pipeline.common.graph import TRAINER, teacher_of
 from headrace.pipeline.hosts.protocol import HostPlan
 from headrace.pipeline.policies.inference import policy_file
 from headrace.pipeline.policies.model_files import is_onnx
-from headrace.pipeline.roles.sizes import kind_of_trainer
+from headrace.pipeline.roles.sizes import squashes_actions
 from headrace.queues.columns import Column
 from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.queues.messages import Barrier, TrajectoryBatch
@@ -83,7 +83,7 @@ class OutletTap:
 
     def _squashed(self, specs: Iterable[BehaviorSpec]) -> list[str]:
         names = dict.fromkeys(spec.name for spec in specs)
-        return [name for name in names if kind_of_trainer(self._config, name).squashed]
+        return [name for name in names if squashes_actions(self._config, name)]
 
 
 class InletTap:
@@ -95,7 +95,7 @@ class InletTap:
         self._inlet = inlet
         self._timings = timings
         actor = teacher_of(config, plan.behavior) or plan.behavior
-        squashed = [spec.name] if kind_of_trainer(config, actor).squashed else []
+        squashed = [spec.name] if squashes_actions(config, actor) else []
         # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
         env_settings = {**plan.config["env_settings"], "seed": plan.seed}
         plain = {**plan.config, "env_settings": env_settings}

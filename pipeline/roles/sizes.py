@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.config import RunConfig, TrainerKind
 from headrace.stages.trainer.pacing import USUAL_BUFFER_SIZE, rows_per_update
-from headrace.stages.trainer_lookup import trainer_kind
+from headrace.stages.trainer_lookup import squashes, trainer_kind
 
 
 def kind_of_trainer(config: RunConfig, behavior: str) -> TrainerKind:
@@ -14,6 +14,11 @@ def kind_of_trainer(config: RunConfig, behavior: str) -> TrainerKind:
         LoadError: if it is one of the user's own and can't be imported.
     """
     return trainer_kind(config.behavior_settings(behavior).trainer_type, config.source_folder, ("behaviors", behavior))
+
+
+def squashes_actions(config: RunConfig, behavior: str) -> bool:
+    """Return True if a behaviour's policies draw continuous actions as the tanh of a Gaussian; errors as above."""
+    return squashes(config.behavior_settings(behavior), config.source_folder, ("behaviors", behavior))
 
 
 def agents_of(config: RunConfig) -> int:

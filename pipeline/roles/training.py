@@ -23,7 +23,7 @@ from headrace.pipeline.policies.ml_agents import left_checkpoint
 from headrace.pipeline.policies.warm_start import initial_policy, resume_from_ml_agents, warm_start
 from headrace.pipeline.roles.device import products_of
 from headrace.pipeline.roles.runtime import Host
-from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer
+from headrace.pipeline.roles.sizes import agents_of, squashes_actions
 from headrace.queues.ends import ItemSource
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
@@ -127,7 +127,7 @@ class TrainerHost(Host):
             statistics=statistics,
             replicas=replicas,
             replay_shards=len(shard_names(self.config, plan.behavior)),
-            teacher_squashed=teacher is not None and kind_of_trainer(self.config, teacher).squashed,
+            teacher_squashed=teacher is not None and squashes_actions(self.config, teacher),
             goal_rewards=self._goal_rewards,
         )
         return make_trainer(context)

@@ -25,7 +25,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer_lookup import asked_columns, trainer_kind
+from headrace.stages.trainer_lookup import asked_columns, squashes
 
 Numbers = TypeVar("Numbers")
 """An array of NumPy, or a tensor of torch."""
@@ -144,8 +144,8 @@ class PolicyDesign:
     spec: BehaviorSpec
     settings: NetworkSettings
     squashed: bool = False
-    """Continuous actions are tanh of a Gaussian whose log σ depends on the state (SAC), instead of a plain Gaussian
-    with one log σ for all states that is clipped on its way out (PPO)."""
+    """Continuous actions are tanh of a Gaussian whose log σ depends on the state (SAC, and gSDE's `squash_output`),
+    instead of a plain Gaussian with one log σ for all states that is clipped on its way out (PPO)."""
     folder: Path | None = None
     """The YAML's folder, in which a module with a network of the user's own may lie."""
     key: str = "network_settings"
@@ -241,10 +241,10 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
             gives.
     """
     path = ("behaviors", spec.name)
-    kind, columns = trainer_kind(settings.trainer_type, folder, path), asked_columns(settings, folder, path)
+    squashed, columns = squashes(settings, folder, path), asked_columns(settings, folder, path)
     with blaming(*path, "trainer_type"):
         check_extra_columns(columns, f"{dotted(path)}.trainer_type: {settings.trainer_type}")
-    return PolicyDesign(spec, settings.network_settings, kind.squashed, folder, extra_columns=columns)
+    return PolicyDesign(spec, settings.network_settings, squashed, folder, extra_columns=columns)
 
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]

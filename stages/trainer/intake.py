@@ -54,6 +54,12 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
             f"{context.behavior}: network_settings.gsde is noise of continuous actions, and all of its actions are "
             "discrete; leave it out ('gsde: null' if default_settings has it)"
         )
+    gsde, unbounded = context.settings.network_settings.gsde, context.spec.actions.unbounded
+    if gsde is not None and gsde.squash_output and unbounded:
+        raise StageError(
+            f"{context.behavior}: network_settings.gsde.squash_output lets actions end at their bounds, and actions "
+            f"{', '.join(map(str, unbounded))}, counted from 0, have none; leave it out, or environment.action_bounds"
+        )
     return replace(design_of(context.spec, context.settings, context.folder), products=context.products)
 
 

@@ -152,7 +152,7 @@ class TrainerContext:
 class Trainer(ABC):
     """Learns one behaviour. The class attributes are static properties: `headrace.config.trainers.TrainerKind`."""
 
-    squashed: ClassVar[bool] = False
+    squashed: bool = False
     """True if the policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
     off_policy: ClassVar[bool] = False
     """True if steps of any age can be learned from: actors then send a few at a time (`pacing`), not a whole buffer."""

@@ -46,7 +46,7 @@ WARNINGS = [
         f"{SAC}, network_settings: {{initial_log_std: -1}}",
         "network_settings.initial_log_std: has no effect with sac",
     ),
-    ("network_settings: {gsde: {clip_mean: 1}}", "network_settings.gsde.clip_mean: has no effect with ppo"),
+    ("network_settings: {gsde: {clip_mean: 1}}", "network_settings.gsde.clip_mean: has no effect without squash"),
     (
         "reward_signals: {rnd: {network_settings: {gsde: {}}}}",
         "reward_signals.rnd.network_settings.gsde: has no effect; the signal's network acts not",

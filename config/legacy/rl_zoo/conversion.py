@@ -60,7 +60,8 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
     _convert_ends(writing, given)
     writing.top.put_at(("behaviors", behavior), writing.own.data, entry.whole)
     if entry.algorithm == "ppo":
-        if not is_atari(entry.env_id):
+        squashed = writing.own.data.get("network_settings", {}).get("gsde", {}).get("squash_output")
+        if not (squashed or is_atari(entry.env_id)):
             units = "as there: continuous actions are in the environment's own numbers, and clipped at its bounds"
             writing.top.put("environment.action_bounds", "clip", entry.whole, units)
         alike = "as there; without this key actors may collect while the trainer learns"

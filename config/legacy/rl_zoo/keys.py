@@ -214,7 +214,12 @@ PPO_POLICY: Mapping[str, Key] = {
     "optimizer_kwargs": Key("hyperparameters.adam_epsilon", {"eps": 1e-5}, write=_epsilon),
     "log_std_init": Key("network_settings.initial_log_std", 0.0),
     "ortho_init": Key("network_settings.initial_weights", True, write=_weights),
-    "squash_output": Key(None, False, why="PPO's actions are cut at their bounds", needs="use_sde"),
+    "squash_output": Key(
+        "network_settings.gsde.squash_output",
+        False,
+        needs="use_sde",
+        also=("network_settings.gsde.clip_mean", lambda value: 0 if value else None),
+    ),
     "full_std": Key("network_settings.gsde.full_std", True, needs="use_sde"),
     "share_features_extractor": Key(None, True, why="pictures are seen by a network that actor and critic share"),
     **_POLICY,

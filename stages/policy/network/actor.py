@@ -63,6 +63,7 @@ class ActorNetwork(nn.Module):
         self.log_sigma: nn.Parameter | None = None
         if shape is not None:
             self.log_sigma = nn.Parameter(torch.full(shape, design.settings.initial_log_std))
+        self.squashed = design.squashed
         self._plain, self._gsde, self._learns_by_noise = design.plain, design.gsde, learns_by_noise
         self._continuous, self._mean_limit = actions.continuous_size, design.mean_limit
 

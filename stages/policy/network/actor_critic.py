@@ -111,6 +111,8 @@ class ActorCritic(FlatVectors):
         self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
         self.log_sigma = self.parameters.get("log_sigma")
         """[C] log of the continuous actions' standard deviation, the same in all states; None without any."""
+        self.squashed = False
+        """Whether continuous actions are the tanh of what the heads describe."""
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The action heads [B, continuous + choices] (means, logits) and values [B, S] of B rows."""
@@ -266,6 +268,7 @@ class FlatActor(FlatParameters[Trained]):
     def __init__(self, module: Trained, device: str, shared: bool = False) -> None:
         super().__init__(module, device)
         self.log_sigma: Tensor | None = module.actor.common_log_sigma
+        self.squashed: bool = module.actor.squashed
         self._shared = shared
 
     @property

@@ -171,6 +171,26 @@ def split_gaussians(heads: Tensor, log_sigma: Tensor | None, continuous: int) ->
     return heads[:, :continuous], log_sigma, logits
 
 
+def gaussian_scores(
+    heads: Tensor, log_sigma: Tensor | None, actions: Tensor, squashed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities [B, C] of continuous actions, their entropy as `gaussian_entropy`, and the logits behind them.
+
+    Args:
+        heads: [B, H] of the actor.
+        log_sigma: [C] of all states; None where the heads have it, behind the means.
+        actions: [B, C] as policies draw them.
+        squashed: whether they are the tanh of a Gaussian. Their entropy has no closed form: it is estimated by them.
+    """
+    mu, log_sigma, logits = split_gaussians(heads, log_sigma, actions.shape[1])
+    if not squashed:
+        return gaussian_log_probs(mu, log_sigma, actions), gaussian_entropy(log_sigma), logits
+    edge = 1.0 - torch.finfo(actions.dtype).eps
+    u = torch.atanh(actions.clamp(-edge, edge))
+    log_probs = gaussian_log_probs(mu, log_sigma.clamp(*LOG_SIGMA_LIMITS), u) - log_tanh_slope(u)
+    return log_probs, -log_probs.mean(), logits
+
+
 def squashed_sample(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Draw tanh(u) with u = μ + σ·noise, so that gradients flow into μ and σ; σ is clamped as actors clamp it.
 

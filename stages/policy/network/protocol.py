@@ -50,6 +50,11 @@ class TrainedActor(Protocol):
         """[C] log of the continuous actions' standard deviation, the same in all states; None without any."""
         ...
 
+    @property
+    def squashed(self) -> bool:
+        """Whether continuous actions are the tanh of what the heads describe."""
+        ...
+
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """The actor's parameters by the names of `PolicyUpdate.layout`, without the normaliser's; copies."""
         ...

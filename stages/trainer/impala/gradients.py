@@ -27,12 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.network.layers import (
-    categorical_log_probs,
-    gaussian_entropy,
-    gaussian_log_probs,
-    split_gaussians,
-)
+from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_scores
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
 from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
 from headrace.stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand
@@ -96,7 +91,7 @@ class ImpalaAutograd:
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `ImpalaGradients`."""
         heads, values = self.outputs(unrolls)
-        of_actions = unrolls.continuous, unrolls.choices, self._branches
+        of_actions = unrolls.continuous, unrolls.choices, self._branches, self._network.squashed
         return heads, values, *log_probs_and_entropy(heads, self._network.log_sigma, *of_actions)
 
     def backward(self, unrolls: Unrolls, *of_losses: Any) -> None:
@@ -116,6 +111,7 @@ def log_probs_and_entropy(
     continuous: Tensor,
     choices: Sequence[Tensor],
     branches: Sequence[int],
+    squashed: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities [R] of joint actions, and the mean over rows of the joint distribution's entropy: a scalar.
 
@@ -125,12 +121,13 @@ def log_probs_and_entropy(
         continuous: [R, C] raw actions.
         choices: per branch [R, 1].
         branches: choices of each.
+        squashed: whether continuous actions are the tanh of the Gaussian.
     """
     parts, entropies, logits = [], [], heads
     if size := continuous.shape[1]:
-        mu, log_sigma, logits = split_gaussians(heads, log_sigma, size)
-        parts.append(gaussian_log_probs(mu, log_sigma, continuous).sum(dim=1))
-        entropies.append(gaussian_entropy(log_sigma) * size)
+        log_probs, entropy, logits = gaussian_scores(heads, log_sigma, continuous, squashed)
+        parts.append(log_probs.sum(dim=1))
+        entropies.append(entropy * size)
     for branch, chosen in zip(torch.split(logits, list(branches), dim=1), choices, strict=True):
         log_probs, entropy = categorical_log_probs(branch, chosen)
         parts.append(log_probs.squeeze(1))

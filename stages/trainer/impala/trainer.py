@@ -113,13 +113,15 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             follows_agents=self._signals.follows_agents,
             extra=self._design.asked_columns,
             unroll_length=h.unroll_length,
+            squashed=self.squashed,
         )
 
     def _make_joined(self) -> RolloutBuffer:
         """The buffer in which fresh and replayed unrolls are joined."""
         recorded = Column(VALUES, "float32", (len(self._signals.names),))
         rows, extra = self._hyperparameters.batch_rows, [*self._design.asked_columns, recorded]
-        return RolloutBuffer(self._spec, self._intake.layout, rows, self._sequences(), extra=extra)
+        sizes = self._spec, self._intake.layout, rows, self._sequences()
+        return RolloutBuffer(*sizes, extra=extra, squashed=self.squashed)
 
     def _sequences(self) -> MemorySettings | None:
         """The memory's settings, with unrolls as sequences; None without memory."""

@@ -154,6 +154,7 @@ class RolloutBuffer:
         grouped: keep the members of each group: `headrace.queues.columns.GROUP_*`, and the batches' `sources`.
         extra: further columns of rows to keep.
         unroll_length: cut trajectories so that none lies across a multiple of so many rows; 0: don't.
+        squashed: the policy draws continuous actions as the tanh of a Gaussian.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class RolloutBuffer:
         grouped: bool = False,
         extra: Sequence[Column] = (),
         unroll_length: int = 0,
+        squashed: bool = False,
     ) -> None:
         self._spec = spec
         self._unroll_length = unroll_length
@@ -193,7 +195,7 @@ class RolloutBuffer:
             columns += action_columns(spec, "previous_")
         if grouped:
             columns += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
-        self.grouped, self.follows_agents = grouped, follows_agents
+        self.grouped, self.follows_agents, self.squashed = grouped, follows_agents, squashed
         self.trajectories = ColumnTable(columns, max(1, size // 16))
         """[K] lengths, terminated, observation after the last row; agent and episode; action before the first row."""
         self.sequences: ColumnTable | None = None
@@ -295,7 +297,7 @@ class RolloutBuffer:
 
     def action_features(self) -> NDArray[np.float32]:
         """Features [N, P] of each row's action."""
-        return _features(self._spec, self.rows)
+        return _features(self._spec, self.rows, self.squashed)
 
     def previous_action_features(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Features [N, P] of the action before each row, and [K, P] of the last action of each trajectory."""
@@ -304,7 +306,7 @@ class RolloutBuffer:
         own = self.action_features()
         before = np.empty_like(own)
         before[1:] = own[:-1]
-        before[last - lengths + 1] = _features(self._spec, self.trajectories, "previous_")
+        before[last - lengths + 1] = _features(self._spec, self.trajectories, self.squashed, "previous_")
         return before, own[last]
 
     def clear(self) -> None:
@@ -340,6 +342,6 @@ def arrays_of(encoded: EncodedObservations) -> tuple[Array, ...]:
     return (encoded.vectors, *encoded.others)
 
 
-def _features(spec: BehaviorSpec, table: ColumnTable, prefix: str = "") -> NDArray[np.float32]:
+def _features(spec: BehaviorSpec, table: ColumnTable, squashed: bool, prefix: str = "") -> NDArray[np.float32]:
     drawn, choices = drawn_actions(spec.actions, table.columns(), len(table), prefix)
-    return action_features(spec.actions, environment_actions(spec.actions, drawn, squashed=False), choices)
+    return action_features(spec.actions, environment_actions(spec.actions, drawn, squashed), choices)

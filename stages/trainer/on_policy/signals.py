@@ -213,7 +213,7 @@ class BufferTransitions:
         self._trajectory = np.full(len(rows), -1, np.int64)  # of which a row is the last one
         self._trajectory[np.cumsum(lengths) - 1] = np.arange(len(lengths))
         drawn, choices = buffer.actions()
-        self._continuous = environment_actions(spec.actions, drawn, squashed=False)
+        self._continuous = environment_actions(spec.actions, drawn, buffer.squashed)
         self._choices = choices.astype(np.int64)
         self._rewards = rows["rewards"]
         self._ended = trajectories["terminated"]

@@ -97,6 +97,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         settings, spec = context.settings, context.spec
         self._spec = spec
         self._design = policy_design(context)
+        self.squashed = self._design.squashed
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
@@ -295,7 +296,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """Make the empty buffer; all else is there already."""
         follows_agents = self._memory is not None or self._signals.follows_agents
         sizes = self._intake.layout, self.rows_per_update, self._memory
-        return RolloutBuffer(self._spec, *sizes, follows_agents, grouped=self.follows_groups and self._spec.grouped)
+        grouped = self.follows_groups and self._spec.grouped
+        return RolloutBuffer(self._spec, *sizes, follows_agents, grouped=grouped, squashed=self.squashed)
 
     def _count_entropies(self) -> int:
         actions = self._spec.actions

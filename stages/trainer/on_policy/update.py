@@ -28,12 +28,7 @@ from torch.nn.functional import mse_loss
 from headrace.config import OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.network.layers import (
-    categorical_log_probs,
-    gaussian_entropy,
-    gaussian_log_probs,
-    split_gaussians,
-)
+from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_scores
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
@@ -253,9 +248,10 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         columns, entropies = [], []
         logits = heads
         if self._continuous:
-            mu, log_sigma, logits = split_gaussians(heads, self.network.log_sigma, self._continuous)
-            columns.append(gaussian_log_probs(mu, log_sigma, batch.continuous))
-            entropies.append(gaussian_entropy(log_sigma))
+            found = gaussian_scores(heads, self.network.log_sigma, batch.continuous, self.network.squashed)
+            of_continuous, entropy, logits = found
+            columns.append(of_continuous)
+            entropies.append(entropy)
         if batch.penalties.shape[1]:
             logits = logits + batch.penalties
         for branch, choices in zip(torch.split(logits, self._branches, dim=1), batch.choices, strict=True):

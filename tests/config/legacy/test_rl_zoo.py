@@ -200,6 +200,13 @@ def test_gsde_of_sac_may_act_from_the_first_step_on(converted, train_freq, freq,
         assert (hyper.buffer_init_steps, hyper.random_steps) == (500, 0 if at_warmup else 500)
 
 
+def test_squashed_actions_of_ppo_are_not_clipped_as_well(converted):
+    made, config = converted(entry(use_sde=True, policy_kwargs='"dict(squash_output=True)"'), "Own-v0", "ppo.yml")
+    gsde = config.behaviors["Own"].network_settings.gsde
+    assert made.left_out == ()
+    assert (gsde.squash_output, gsde.clip_mean, config.environment.action_bounds) == (True, 0, "scale")
+
+
 def test_a_frequency_that_is_no_number_is_named(converted):
     with pytest.raises(ConfigError, match="sde_sample_freq: often does not fit; expected a whole number"):
         converted(entry(use_sde=True, sde_sample_freq="often"), "Own-v0", "ppo.yml")

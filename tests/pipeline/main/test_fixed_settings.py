@@ -63,7 +63,12 @@ def checkpoint_of(spec=SPEC, steps=None, **block):
             {},
             "network_settings.memory is none, but the checkpoint was made with 32",
         ),
-        ({"network_settings": {"gsde": {}}}, {}, "network_settings.gsde is none, but the checkpoint was made with {"),
+        ({"network_settings": {"gsde": {}}}, {}, "network_settings.gsde is none, but the checkpoint was made with it"),
+        (
+            {"network_settings": {"gsde": {"sample_freq": 4}}},
+            {"network_settings": {"gsde": {"use_expln": True}}},
+            "network_settings.gsde.use_expln is True, but the checkpoint was made with False",
+        ),
         ({}, {"network_settings": {"normalize": True}}, "network_settings.normalize is True"),
         ({}, {"network_settings": {"activation": "relu"}}, "network_settings.activation is relu"),
         ({}, {"network_settings": {"network": "nets:Mine"}}, "network_settings.network is nets:Mine"),

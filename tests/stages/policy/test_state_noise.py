@@ -15,7 +15,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy import NumpyPolicy, PolicyDesign, Recall, policy_layout
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.network.actor import ActorNetwork, TorchPolicy
-from headrace.stages.policy.network.layers import gaussian_log_probs, split_gaussians
+from headrace.stages.policy.network.layers import gaussian_scores
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.policy.sampling import sample_gaussian, sample_squashed
 from headrace.stages.policy.state_noise import StateNoise
@@ -83,10 +83,10 @@ def test_actions_and_log_probabilities_are_those_of_stable_baselines3(expln, squ
     expected, expected_log_probs = THEIRS[expln, squashed, full]
     np.testing.assert_allclose(actions, expected, atol=2e-6)
     np.testing.assert_allclose(log_probs.sum(axis=1), expected_log_probs, atol=3e-5)
-    if not squashed:  # the trainer's
-        mu, log_sigma, _ = split_gaussians(torch.from_numpy(heads), None, 2)
-        found = gaussian_log_probs(mu, log_sigma, torch.from_numpy(actions)).sum(dim=1)
-        np.testing.assert_allclose(found, expected_log_probs, atol=3e-5)
+    found, entropy, _ = gaussian_scores(torch.from_numpy(heads), None, torch.from_numpy(actions), squashed)
+    np.testing.assert_allclose(found.sum(dim=1), expected_log_probs, atol=3e-5)
+    if squashed:
+        np.testing.assert_allclose(entropy * 2, -np.mean(expected_log_probs), atol=3e-5)
 
 
 @pytest.mark.slow

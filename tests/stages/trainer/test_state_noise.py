@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from trainer_samples import CONTINUOUS, DISCRETE, HYBRID, VECTOR, experience, trainer_of
 
-from headrace.queues.specs import BehaviorSpec
+from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy import make_policy
 from headrace.stages.policy.design import design_of
@@ -15,20 +15,22 @@ MEMORY = {"memory_size": 8, "sequence_length": 4}
 
 
 @pytest.mark.parametrize(
-    ("kind", "actions", "memory"),
+    ("kind", "actions", "memory", "squash"),
     [
-        ("ppo", CONTINUOUS, None),
-        ("ppo", HYBRID, MEMORY),
-        ("poca", HYBRID, None),
-        ("sac", CONTINUOUS, None),
-        ("sac", HYBRID, MEMORY),
-        ("impala", HYBRID, None),
+        ("ppo", CONTINUOUS, None, True),
+        ("ppo", HYBRID, MEMORY, False),
+        ("poca", HYBRID, None, False),
+        ("sac", CONTINUOUS, None, False),
+        ("sac", HYBRID, MEMORY, False),
+        ("impala", HYBRID, None, True),
     ],
 )
-def test_the_deviations_of_noise_are_learned(kind, actions, memory, caplog):
+def test_the_deviations_of_noise_are_learned(kind, actions, memory, squash, caplog):
     spec = BehaviorSpec("Test", (VECTOR,), actions, grouped=kind == "poca")
     caplog.set_level(logging.INFO)
-    trainer = trainer_of(kind, spec, network_settings={"memory": memory, "gsde": {"use_expln": True}})
+    gsde = {"use_expln": True, "squash_output": squash}
+    trainer = trainer_of(kind, spec, network_settings={"memory": memory, "gsde": gsde})
+    assert trainer.squashed == (squash or kind == "sac")
     if memory is None:
         assert "Test: gradients by autograd" in caplog.text
         assert "its noise depends on the state (network_settings.gsde)" in caplog.text
@@ -50,3 +52,9 @@ def test_the_deviations_of_noise_are_learned(kind, actions, memory, caplog):
 def test_noise_of_choices_is_refused_by_name():
     with pytest.raises(StageError, match=r"Test: network_settings.gsde is noise of continuous actions, and all of its"):
         trainer_of("ppo", BehaviorSpec("Test", (VECTOR,), DISCRETE), network_settings={"gsde": {}})
+
+
+def test_actions_without_bounds_can_not_end_at_them():
+    spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(3, unbounded=(0, 2)))
+    with pytest.raises(StageError, match=r"squash_output lets actions end at their bounds, and actions 0, 2, counted"):
+        trainer_of("ppo", spec, network_settings={"gsde": {"squash_output": True}})
