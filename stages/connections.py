@@ -84,10 +84,14 @@ class Connections:
     Args:
         places: bounds.
         make: makes the handler of a connection.
+        refused: called for each request and connection that is refused unread.
     """
 
-    def __init__(self, places: Places, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, places: Places, make: Callable[[], asyncio.Protocol], refused: Callable[[], object] = lambda: None
+    ) -> None:
         self._places = places
+        self.refused = refused
         self._make = make
         self._by_handler: dict[asyncio.Protocol, _Seat] = {}
         """In the order in which they came, or were last without a request."""
@@ -143,6 +147,7 @@ class Connections:
             transport.write(_NO_PLACE)
             transport.close()
 
+        self.refused()
         self._turned_away += 1
         asyncio.get_running_loop().call_later(REFUSED_S if late else 0.0, close)
 
@@ -255,6 +260,7 @@ class _Seat(asyncio.Protocol):
 
     def _refuse(self) -> None:
         assert self._transport is not None, "a request of it is there"
+        self._connections.refused()
         self._waits_since = None
         self._transport.pause_reading()
         self._refusal = self._loop.call_later(REFUSED_S, self._tell_refusal)

@@ -92,7 +92,7 @@ async def _serve_until(
 ) -> None:
     service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
     token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
-    site = Site(serving_routes(service), _site_options(options, token))
+    site = Site(serving_routes(service), _site_options(options, token, service.tally.turned_away))
     listen, port = endpoint_of(options.endpoint)
     grpc_server = GrpcServer(service, listen, token, MOST_BODY_BYTES, MOST_CONNECTIONS)
     running = asyncio.create_task(service.run())
@@ -117,7 +117,7 @@ async def _serve_until(
             await running
 
 
-def _site_options(options: ServingOptions, token: str) -> SiteOptions:
+def _site_options(options: ServingOptions, token: str, on_refused: Callable[[], None]) -> SiteOptions:
     return SiteOptions(
         options.endpoint,
         USUAL_PORT,
@@ -126,6 +126,7 @@ def _site_options(options: ServingOptions, token: str) -> SiteOptions:
         most_body_bytes=MOST_BODY_BYTES,
         most_connections=MOST_CONNECTIONS,
         most_requests=MOST_REQUESTS,
+        on_refused=on_refused,
         origins=frozenset(options.origins),
         drops_abandoned=True,
     )

@@ -203,6 +203,11 @@ class Tally:
             buckets=_BUCKETS,
             registry=self._registry,
         )
+        self._turned_away = Counter(
+            "headrace_serving_turned_away",
+            "Requests and connections beyond the server's bounds over HTTP, told 503 unread",
+            registry=self._registry,
+        )
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}
         """Of each model, as looking for one by its labels takes as long as a decision."""
         self._registry.register(_Models(models))
@@ -220,6 +225,10 @@ class Tally:
     def refused(self, model: str, refusal: RequestRefused) -> None:
         """Count a request that was refused, for a model that is there."""
         self._requests.labels(model, refusal.why.name.lower()).inc()
+
+    def turned_away(self) -> None:
+        """Count a request or a connection that was refused unread."""
+        self._turned_away.inc()
 
     def text(self) -> bytes:
         """Return all counts in Prometheus' text format."""

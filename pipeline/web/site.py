@@ -69,6 +69,8 @@ class SiteOptions:
     """At a time; from one address half as many."""
     most_requests: float = math.inf
     """With a body that are answered at a time; further ones are refused at once."""
+    on_refused: Callable[[], object] = lambda: None
+    """Called for each request and connection beyond these bounds."""
     origins: Collection[str] = ()
     """Further origins whose pages may call the site."""
     drops_abandoned: bool = False
@@ -111,9 +113,8 @@ class Site:
         )
         self._server: asyncio.Server | None = None
         self._most = within_open_files(options.most_connections)
-        self._connections = Connections(
-            Places(self._most, max(1, self._most // 2), options.most_requests), self._handler
-        )
+        places = Places(self._most, max(1, self._most // 2), options.most_requests)
+        self._connections = Connections(places, self._handler, options.on_refused)
 
     @property
     def url(self) -> str:
@@ -205,6 +206,7 @@ class Site:
         async def answer(request: Any) -> web.StreamResponse:
             with self._connections.answering(request.protocol) as reserved:
                 if reserved and request.raw_path not in HEALTH_PATHS:
+                    self._connections.refused()
                     answered: web.StreamResponse = refusal(503, "all connections are in use; try again later")
                     answered.headers[hdrs.RETRY_AFTER] = "1"
                 else:

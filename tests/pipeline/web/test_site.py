@@ -343,7 +343,8 @@ async def answer_of(reader):
 async def test_requests_beyond_their_number_are_refused_at_once_and_welcome_later():
     desk = Busy()
     order = ORDER % b"/orders"
-    async with opened(desk, most_requests=2) as (site, caller):
+    refused: list[None] = []
+    async with opened(desk, most_requests=2, on_refused=lambda: refused.append(None)) as (site, caller):
         async with (
             asked(site, order) as (first, _),
             asked(site, order) as (second, _),
@@ -360,7 +361,7 @@ async def test_requests_beyond_their_number_are_refused_at_once_and_welcome_late
             assert [(await answer_of(reader))[0] for reader in (first, second)] == [200, 200]
             to.write(order)
             assert (await answer_of(third))[0] == 200
-        assert desk.orders == [1, 1, 1]
+        assert (desk.orders, len(refused)) == ([1, 1, 1], 1)
 
 
 async def test_answers_keep_the_order_of_requests_that_do_not_wait_for_them():

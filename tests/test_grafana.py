@@ -1,0 +1,46 @@
+"""The dashboard for Grafana asks for what is exported, and says what it shows in which unit."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from headrace.pipeline.monitor.api import health_routes
+from headrace.pipeline.serving.service import PolicyService
+
+DASHBOARD = json.loads((Path(__file__).parents[1] / "docs" / "grafana.json").read_text(encoding="utf-8"))
+PANELS = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+
+
+async def exported():
+    """The names of all metrics, of a run and of a policy server."""
+    run: Any = SimpleNamespace(
+        state=lambda: {"behaviors": [], "edges": [], "hosts": [], "bottleneck": None},
+        trouble=lambda: "",
+        history=SimpleNamespace(newest=dict),
+    )
+    metrics: Any = next(route.handler for route in health_routes(run) if route.path == "/metrics")
+    texts = [(await metrics(None)).body, PolicyService([], True, 0, lambda: 0.0).tally.text()]
+    for name, kind in re.findall(r"# TYPE (\w+) (\w+)", b"".join(texts).decode()):
+        yield f"{name}_bucket" if kind == "histogram" else name
+
+
+async def test_every_metric_that_it_asks_for_is_exported():
+    names = {name async for name in exported()}
+    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    asked += [each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
+    assert {name for text in asked for name in re.findall(r"headrace_\w+", text)} <= {
+        name for name in names if not name.endswith("_created")
+    }
+
+
+def test_every_panel_has_a_title_a_unit_and_a_place_of_its_own():
+    assert all(panel["title"] and panel["fieldConfig"]["defaults"]["unit"] for panel in PANELS)
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    for one, two in combinations([panel["gridPos"] for panel in DASHBOARD["panels"]], 2):
+        beside = one["x"] + one["w"] <= two["x"] or two["x"] + two["w"] <= one["x"]
+        assert beside or one["y"] + one["h"] <= two["y"] or two["y"] + two["h"] <= one["y"], (one, two)
