@@ -22,6 +22,7 @@ _ENVIRONMENT = ("env_wrapper", "env_kwargs", "frame_stack", "monitor_kwargs", "v
 _SEPARATELY = (*_ENVIRONMENT, "n_envs", "n_timesteps", "policy", "policy_kwargs", "normalize", "sde_sample_freq")
 _OF_PPO, _OF_SAC = ("n_steps", "batch_size"), ("train_freq", "gradient_steps")
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
+_IN_TURN = "as there; without this key actors may collect while the trainer learns"
 _PICTURES = 512
 """Features that Stable-Baselines3's NatureCNN makes of a picture."""
 
@@ -64,8 +65,7 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
         if not (squashed or is_atari(entry.env_id)):
             units = "as there: continuous actions are in the environment's own numbers, and clipped at its bounds"
             writing.top.put("environment.action_bounds", "clip", entry.whole, units)
-        alike = "as there; without this key actors may collect while the trainer learns"
-        writing.top.put("pipeline.max_policy_lag", 0, entry.whole, alike)
+        writing.top.put("pipeline.max_policy_lag", 0, entry.whole, _IN_TURN)
     writing.top.put("checkpoint_settings.run_id", f"{behavior}-{entry.algorithm}", entry.whole)
     if entry.name and entry.name != entry.env_id:
         notes.warn(entry.whole, "--id", f"{entry.env_id} has no entry; that of '{entry.name}' is converted")
@@ -147,6 +147,7 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
     if steps > max(FEW_STEPS, envs.value):
         writing.put("hyperparameters.train_freq", steps, freq, f"{freq} × {envs}")
         writing.put("hyperparameters.gradient_steps", steps if each == -1 else each, updates)
+        writing.top.put("pipeline.max_policy_lag", 0, freq.old, _IN_TURN)
     else:
         comment = "" if every == 1 else f"{freq}, {updates}: as many updates, after a few steps at a time"
         writing.put("hyperparameters.steps_per_update", integral(steps / each) if each > 0 else 1, updates, comment)

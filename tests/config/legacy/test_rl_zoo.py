@@ -234,8 +234,10 @@ def test_updates_at_the_end_of_an_episode(converted):
 )
 def test_rounds_longer_than_what_actors_send_at_a_time_are_kept(converted, freq, updates, envs, expected):
     text = entry(train_freq=freq, gradient_steps=updates, n_envs=envs)
-    hyper = converted(text, "Own-v0", "sac.yml")[1].behaviors["Own"].hyperparameters
+    config = converted(text, "Own-v0", "sac.yml")[1]
+    hyper = config.behaviors["Own"].hyperparameters
     assert (hyper.train_freq, hyper.gradient_steps) == expected
+    assert (config.pipeline.max_policy_lag == 0) == (expected != (None, None))
 
 
 def test_sac_has_their_target_entropy_and_scaled_rewards(converted):
