@@ -97,8 +97,8 @@ def _entropy(value: Any) -> Any:
     return "auto" if isinstance(value, str) and value.partition("_")[0] == "auto" else "fixed"
 
 
-def _unless_auto(value: Any) -> Any:
-    return None if value == "auto" else integral(value)
+def _unless(default: Any) -> Callable[[Any], Any]:
+    return lambda value: None if value == default else integral(value)
 
 
 def _first_coefficient(value: Any) -> Any:
@@ -174,9 +174,12 @@ SAC: Mapping[str, Key] = {
         also=("hyperparameters.init_entcoef", _first_coefficient),
     ),
     "learning_starts": Key("hyperparameters.buffer_init_steps", 100, also=("hyperparameters.random_steps", integral)),
-    "target_entropy": Key("hyperparameters.target_entropy", "auto", write=_unless_auto),
+    "target_entropy": Key("hyperparameters.target_entropy", "auto", write=_unless("auto")),
     "target_update_interval": Key(
-        "hyperparameters.target_update_interval", 1, note="there counted anew in each round of updates"
+        "hyperparameters.target_update_interval",
+        1,
+        write=_unless(1),
+        note="there counted anew in each round of updates",
     ),
     "n_steps": Key(None, 1, why="returns are of one step"),
     "action_noise": Key(None, why="the policy's own noise is all"),

@@ -55,6 +55,7 @@ def by_steps(over, freq, by_episodes, updates, first):
     return found
 
 
+@pytest.mark.lengthy
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
