@@ -55,13 +55,14 @@ def memory_of(
     rewards: Any = distance,
     spec: BehaviorSpec = SPEC,
     plain: bool = False,
+    replay_shards: int = 0,
 ) -> Any:
     """A memory of steps of `batch_of`; `plain` for one without hindsight."""
     layout = ObservationLayout(spec)
     if plain:
         return ReplayMemory(spec, layout, capacity)
     found: Any = rewards if rewards is None or isinstance(rewards, Goals) else Goals(rewards)
-    context = replace(context_of("sac", spec), goal_rewards=found)
+    context = replace(context_of("sac", spec), goal_rewards=found, replay_shards=replay_shards)
     settings = HindsightSettings.model_validate({"goals": goals, "per_transition": per_transition})
     return HindsightMemory(context, layout, capacity, settings)
 

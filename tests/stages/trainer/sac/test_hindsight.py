@@ -1,10 +1,13 @@
 """Hindsight in the replay memory: what is drawn, which goals, and what is refused."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from goal_steps import DISTANCE, Goals, Scripted, batch_of, memory_of
+from goal_steps import DISTANCE, SPEC, Goals, Scripted, batch_of, distance, memory_of
+from opened_trainers import OpenedSAC
+from trainer_samples import context_of, experience
 
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -141,6 +144,31 @@ def test_what_was_saved_goes_on(tmp_path):
     plain = memory_of(capacity=8, plain=True)
     with pytest.raises(ReplayFileError, match="or hindsight was on or off"):
         read_replay(plain, path)
+
+
+def trained():
+    hyperparameters = {"batch_size": 4, "steps_per_update": 1, "hindsight": {}}
+    context = context_of("sac", SPEC, hyperparameters=hyperparameters)
+    return OpenedSAC(replace(context, goal_rewards=Goals(distance)))
+
+
+@pytest.mark.lengthy
+def test_steps_before_the_first_end_of_an_episode_owe_no_updates():
+    trainer, made, goals = trained(), [], []
+    for seed, ends in enumerate((False, False, True, False)):
+        batch = experience(SPEC, [5], seed, squashed=True)
+        trainer.add(batch.replace(terminated=np.array([ends]), episode_ids=np.array([seed // 3])))
+        trainer.learn()
+        made.append(trainer.state_dict()["update"]["optimizers"]["actor"]["steps"])
+        goals.append(batch.trajectories["next_obs_1"].item())
+    assert made == [0, 0, 5, 10]
+    (row,) = trainer.memory.relabelled(np.array([14]), np.array([14])).observations.vectors
+    assert row[2] == np.float32(goals[2]), "what the step that terminated achieved is kept"
+
+
+def test_a_trainer_of_ones_own_with_a_memory_is_refused_by_name():
+    with pytest.raises(StageError, match="hindsight goes neither with a memory nor with pipeline.hosts.replay"):
+        memory_of(replay_shards=1)
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,10 @@ class Both:
     """Their buffer and our memory, with the same steps of two environments."""
 
     def __init__(self, goals: str) -> None:
-        from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
-
+        her = pytest.importorskip("stable_baselines3.her")
         space = Dict({name: Box(-9, 9, (size,), np.float32) for name, size in SIZES.items()})
         env: Any = SimpleNamespace(env_method=lambda _, achieved, desired, *__, **___: [reward(achieved, desired)])
-        self.theirs = HerReplayBuffer(
+        self.theirs = her.HerReplayBuffer(
             TICKS * ENVS, space, Box(-1, 1, (1,)), env, "cpu", ENVS, n_sampled_goal=4, goal_selection_strategy=goals
         )
         self.ours = memory_of(goals, rewards=reward, spec=SPEC, capacity=TICKS * ENVS)
@@ -75,7 +74,6 @@ class Both:
 @pytest.mark.slow
 @pytest.mark.parametrize("goals", ["future", "final", "episode"])
 def test_relabelled_minibatches_are_stable_baselines3s(goals: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("stable_baselines3")
     both, random = Both(goals), np.random.default_rng(1)
     drawn: list[Any] = []
 
