@@ -10,7 +10,8 @@ Axis letters: N rows and K pieces of a batch, B rows of a sample, R of these rel
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,9 @@ class HindsightMemory(ReplayMemory):
         """Forget everything."""
         super().clear()
         self._left, self._taken = 0, 0  # the places from the first to below the second one are drawn from
-        self._begun: dict[int, tuple[int, list[list[int]]]] = {}  # agent → episode, first row and end of its pieces
+        # agent → episode, its first row, and first row and end of its pieces that are there; not saved, as a run that
+        # goes on begins episodes anew.
+        self._begun: dict[int, tuple[int, int, deque[tuple[int, int]]]] = {}
 
     @property
     def drawable(self) -> int:
@@ -99,12 +102,14 @@ class HindsightMemory(ReplayMemory):
         over = (batch.terminated | batch.truncated).tolist()
         for k, (agent, episode, begin, end) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
             known = self._begun.pop(agent, None)
-            pieces = known[1] if known is not None and known[0] == episode else []
-            pieces.append([begin, end])
+            _, start, pieces = known if known is not None and known[0] == episode else (episode, begin, deque())
+            pieces.append((begin, end))
+            while pieces and pieces[0][1] <= oldest:
+                pieces.popleft()
             if over[k]:
-                self._finish(pieces, oldest)
+                self._finish(start, pieces, oldest)
             else:
-                self._begun[agent] = (episode, pieces)
+                self._begun[agent] = (episode, start, pieces)
         if not self._taken and self._count >= self._patience:
             self._tell(
                 "no episode has ended in %d steps, and with hindsight nothing is learned before one does. Let episodes "
@@ -112,8 +117,8 @@ class HindsightMemory(ReplayMemory):
                 self._count,
             )
         while self._begun:  # in the order of their newest rows
-            agent, (_, pieces) = next(iter(self._begun.items()))
-            if pieces[-1][1] > oldest:
+            agent, (*_, pieces) = next(iter(self._begun.items()))
+            if pieces and pieces[-1][1] > oldest:
                 break
             del self._begun[agent]
 
@@ -151,8 +156,7 @@ class HindsightMemory(ReplayMemory):
 
     def facts(self) -> dict[str, Any]:
         """Plain values for `restore`, beside the columns."""
-        begun = [[agent, *known] for agent, known in self._begun.items()]
-        return {**super().facts(), "places": [self._left, self._taken], "begun": begun}
+        return {**super().facts(), "places": [self._left, self._taken]}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
         """All columns, and the number of their first rows in use."""
@@ -163,7 +167,6 @@ class HindsightMemory(ReplayMemory):
         """Restore `facts()`, if they were saved with hindsight."""
         super().restore(facts)
         self._left, self._taken = map(int, facts.get("places", (0, 0)))
-        self._begun = {int(agent): (int(episode), pieces) for agent, episode, pieces in facts.get("begun", ())}
 
     def _rows_at(self, places: Index) -> Index:
         """The rows at places, within the ring."""
@@ -178,16 +181,16 @@ class HindsightMemory(ReplayMemory):
             if len(places):
                 self._left = int(self._places["end"].take(places % self.capacity).max())
 
-    def _finish(self, pieces: Sequence[Sequence[int]], oldest: int) -> None:
-        """Give places to the rows of an episode that has ended."""
-        rows = np.concatenate([np.arange(begin, end) for begin, end in pieces])
-        kept = rows[rows >= oldest]
-        if len(kept) < len(rows):
+    def _finish(self, start: int, pieces: Iterable[tuple[int, int]], oldest: int) -> None:
+        """Give places to the rows of an episode that has ended, as far as they are there."""
+        if start < oldest:
             self._tell(
-                "an episode of %d steps does not fit into hyperparameters.buffer_size (%d), so with hindsight hardly "
-                "anything is learned from it; raise buffer_size, or shorten episodes (environment.max_episode_steps).",
-                *(len(rows), self.capacity),
+                "the first steps of an episode had left the replay buffer when it ended, so with hindsight hardly "
+                "anything is learned from it; raise hyperparameters.buffer_size (%d), or shorten episodes "
+                "(environment.max_episode_steps).",
+                self.capacity,
             )
+        kept = np.concatenate([np.empty(0, np.int64), *(np.arange(max(row, oldest), end) for row, end in pieces)])
         begin, end = self._taken, self._taken + len(kept)
         places = np.arange(begin, end)
         self._rows["place"].put(kept % self.capacity, places)
