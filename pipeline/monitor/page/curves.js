@@ -128,7 +128,7 @@ export class Curves {
     this.charts.clear();
     const all = this.categories(), behaviors = all.filter((category) => category !== PIPELINE), names = this.statistics();
     this.laid = JSON.stringify([all, names]);
-    const tab = (group, key, words, title) => h("button", { type: "button", "aria-pressed": String(this[group] === key), title, "data-tab": key, click: () => { this[group] = key; this.build(); } }, words);
+    const tab = (group, key, words, title) => h("button", { type: "button", "aria-pressed": String(this[group] === key), title, "data-tab": key === ALL ? "*" : key, click: () => { this[group] = key; this.build(); } }, words);
     fill(this.tabs, ...all.map((category) => tab("category", category, clip(category, 32), category)), behaviors.length > 1 ? tab("category", ALL, "all behaviours", "All behaviours in one chart") : null);
     fill(this.axis, ...Object.entries(AXES).map(([x, words]) => tab("x", x, words, x === "updates" ? "Updates of the policy; runs of older versions have not written them" : null)));
     this.inks = Array.from({ length: INKS }, (_, at) => colour(`line-${at}`));
