@@ -275,6 +275,12 @@ class EnvironmentSettings(ChoosingSettings):
         description="Keys of a person who plays on the live page, by behaviour name, or id (`Volley?team=1`): "
         "[play](play.md#keys). Behaviours that are left out have the game's keys, or numbers and arrows.",
     )
+    sides: dict[Text, Text] = Field(
+        default_factory=dict,
+        description="What people call a side in a game on the live page, so that a person knows which pieces, or which "
+        "colour, are theirs ([play](play.md#sides)); by agent, behaviour name or id. Left out: what the environment's "
+        "`metadata` has as `sides`, or the agents' names.",
+    )
 
     def _mistakes(self) -> Iterator[Finding]:
         kind = ENVIRONMENT_KINDS[self.kind]

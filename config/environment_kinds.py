@@ -81,7 +81,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         group="headrace.stages.games.making:make_game_group",
         made_by=("id",),
         example="id: Volley",
-        keys=("options", "behavior", "keys"),
+        keys=("options", "behavior", "keys", "sides"),
         references="headrace.stages.games.making:named_game",
     ),
     gymnasium=EnvironmentKind(
@@ -89,7 +89,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         group="headrace.stages.environments.gymnasium.making:make_gymnasium_group",
         made_by=("id", "factory"),
         example="id: CartPole-v1",
-        keys=("options", "wrappers", "observations", "behavior", "info_keys", "keys", "action_bounds"),
+        keys=("options", "wrappers", "observations", "behavior", "info_keys", "keys", "sides", "action_bounds"),
         check="headrace.config.section_checks:check_behavior",
         references="headrace.stages.environments.gymnasium.making:named_in_section",
         advice="headrace.stages.environments.gymnasium.advice:of_gymnasium",
@@ -103,7 +103,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         example="id: mpe2.simple_tag_v3",
         keys=(
             *("options", "wrappers", "observations", "behavior", "info_keys"),
-            *("api", "behaviors", "outcome", "rotate_sides", "keys", "action_bounds"),
+            *("api", "behaviors", "outcome", "rotate_sides", "keys", "sides", "action_bounds"),
         ),
         check="headrace.config.section_checks:check_roles",
         advice="headrace.stages.environments.pettingzoo.advice:of_pettingzoo",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.config import RunConfig
@@ -51,11 +51,26 @@ def described_side(
     config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec, choices: Sequence[str], seat: bool = True
 ) -> dict[str, Any]:
     """Describe a behaviour id: who may play for it, by which keys, and whether a person may."""
+    assert config.environment is not None, "it is shown"
     name = spec.name if spec.name == spec.behavior_id else f"{spec.name}, team {spec.team}"
-    if film is not None and film.display is not None:
-        name = film.display.sides.get(spec.behavior_id, name)
+    agents = () if film is None else film.agents.get(spec.behavior_id, ())
+    called = {**({} if film is None else film.sides), **config.environment.sides}
+    found = [*dict.fromkeys(str(called[key]) for key in (*agents, spec.behavior_id, spec.name) if key in called)]
+    if film is not None and film.display is not None and found:
+        name = found[0]
+    elif found or (agents and name != spec.name):
+        name = f"{name}: {', '.join(found or agents)}"
     keys = buttons(keys_for(config, film, spec))
     return {"id": spec.behavior_id, "name": name, "choices": list(choices), "keys": keys, "seat": seat}
+
+
+def unknown_sides(config: RunConfig, film: FilmedGroup | None, specs: Mapping[str, BehaviorSpec]) -> str:
+    """Say which keys of `environment.sides` name nobody who plays; empty if none."""
+    assert config.environment is not None, "it is shown"
+    agents = () if film is None else (agent for each in film.agents.values() for agent in each)
+    known = dict.fromkeys((*agents, *specs, *(spec.name for spec in specs.values())))
+    lost = [key for key in config.environment.sides if key not in known]
+    return f"environment.sides: nobody is called {', '.join(lost)}; there are: {', '.join(known)}" if lost else ""
 
 
 def described_show(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -105,6 +105,18 @@ class FilmedGroup(WatchedGroup):
     def frame_s(self) -> float:
         """Seconds between two pictures, at the game's own pace."""
         return self.display.frame_s if self.display is not None else 1.0 / frames_per_second(self._group)
+
+    @property
+    def sides(self) -> Mapping[str, str]:
+        """What people call sides: by behaviour id, its name, or an agent."""
+        stated = getattr(self._group, "metadata", {}).get("sides")
+        return self.display.sides if self.display is not None else stated if isinstance(stated, Mapping) else {}
+
+    @property
+    def agents(self) -> Mapping[str, Sequence[str]]:
+        """By behaviour id, the agents that it plays now; empty where agents have no names."""
+        agents = getattr(self._group, "agents", None)
+        return agents if isinstance(agents, Mapping) else {}
 
     @property
     def score(self) -> Mapping[str, int]:

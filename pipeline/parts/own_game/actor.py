@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.config import RunConfig
@@ -35,6 +35,7 @@ class HostedGame(ActorPart):
         self._game: OwnGame | None = None
         self._film: FilmedGroup | None = None
         self._announced: Mapping[str, Any] = {}
+        self._agents: Mapping[str, Sequence[str]] = {}
         self._waits = ""
         self._number = 0
 
@@ -70,7 +71,9 @@ class HostedGame(ActorPart):
 
     async def _show(self, shown: Shown) -> None:
         assert self._game is not None, "it shows this"
-        if len(self._announced.get("sides", ())) < len(self._game.behavior_specs):
+        agents = {} if self._film is None else self._film.agents
+        if agents != self._agents or len(self._announced.get("sides", ())) < len(self._game.behavior_specs):
+            self._agents = agents
             self._announce()
         self._number += 1
         self._control.send(picture_taken(self._number, shown, self._game.projector.standings))

@@ -22,6 +22,7 @@ from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.checks import stack
 from headrace.stages.environments.pettingzoo.instance import Agent, TimeStep
+from headrace.stages.environments.pettingzoo.teams import GroupRewards, TeamScores
 from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.environments.spaces.columns import SpaceColumns
 from headrace.stages.environments.spaces.masks import MASK, Masks
@@ -178,6 +179,17 @@ class AgentEpisode:
     """True once it has made a decision, which its next row completes."""
     mates_rewards: float = 0.0
     """The sum of its mates' rewards at its last row, in a turn-based environment."""
+
+
+@dataclass(slots=True)
+class RunningGame:
+    """The running episode of an instance, and so the game between its teams."""
+
+    score: TeamScores
+    rotation: int
+    """Places by which the teams are rotated against the sides."""
+    live: dict[Agent, AgentEpisode] = field(default_factory=dict)
+    group_rewards: GroupRewards = field(default_factory=GroupRewards)
 
 
 @dataclass(slots=True)

@@ -31,12 +31,12 @@ from headrace.stages.environments.pettingzoo.behavior_spaces import (
     AgentEpisode,
     BehaviorRows,
     BehaviorSpaces,
+    RunningGame,
     check_names,
 )
 from headrace.stages.environments.pettingzoo.instance import Agent, Instance, TimeStep, copied
 from headrace.stages.environments.pettingzoo.instances import LimitedInstance
 from headrace.stages.environments.pettingzoo.teams import (
-    GroupRewards,
     OutcomeRule,
     Role,
     RoleAssignment,
@@ -51,17 +51,6 @@ from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_
 log = logging.getLogger(__name__)
 
 _SEEDS = 2**31
-
-
-@dataclass(slots=True)
-class _RunningGame:
-    """The running episode of an instance, and so the game between its teams."""
-
-    score: TeamScores
-    rotation: int
-    """Places by which the teams are rotated against the sides."""
-    live: dict[Agent, AgentEpisode] = field(default_factory=dict)
-    group_rewards: GroupRewards = field(default_factory=GroupRewards)
 
 
 @dataclass(slots=True)
@@ -121,7 +110,7 @@ class PettingZooGroup:
         self._spaces: dict[str, BehaviorSpaces] = {}
         self._numbers: dict[Agent, int] = {}
         self._episodes: dict[int, int] = {}
-        self._games: list[_RunningGame] = []
+        self._games: list[RunningGame] = []
         self._played = [0] * self.num_envs
         self._actors: dict[str, list[tuple[int, Agent]]] = {}
         self._random = np.random.default_rng()
@@ -208,6 +197,15 @@ class PettingZooGroup:
         """What the environment says about itself, such as `render_fps`."""
         return getattr(self._instances[0].env, "metadata", None) or {}
 
+    @property
+    def agents(self) -> Mapping[str, Sequence[str]]:
+        """By behaviour id, the agents that it plays in the first instance's running game."""
+        found: dict[str, list[str]] = {}
+        for agent, role in self._assignment.roles.items() if self._games else ():
+            team = (role.team + self._games[0].rotation) % self._teams
+            found.setdefault(self._behavior_id(agent, team), []).append(str(agent))
+        return found
+
     def close(self) -> None:
         """Close all instances; closing twice is allowed."""
         if self._closed:
@@ -290,9 +288,9 @@ class PettingZooGroup:
     def _new_seed(self) -> int:
         return int(self._random.integers(_SEEDS))
 
-    def _new_game(self, env_id: int) -> _RunningGame:
+    def _new_game(self, env_id: int) -> RunningGame:
         rotation = (env_id + self._played[env_id]) % self._teams if self._rotates else 0
-        return _RunningGame(TeamScores(self._teams), rotation)
+        return RunningGame(TeamScores(self._teams), rotation)
 
     def _end_game(self, env_id: int, tick: _Tick) -> None:
         tick.over.append(env_id)
@@ -339,7 +337,7 @@ class PettingZooGroup:
             rows.add(env_id, episode, time_step, ended, mates - episode.mates_rewards)
             episode.decided, episode.mates_rewards = True, mates
 
-    def _add_group_rewards(self, env_id: int, game: _RunningGame, time_steps: Sequence[TimeStep]) -> None:
+    def _add_group_rewards(self, env_id: int, game: RunningGame, time_steps: Sequence[TimeStep]) -> None:
         """Add the members' rewards to their groups, before rows are made of them."""
         received = [(time_step.agent, time_step.reward, True) for time_step in time_steps]
         seen = {time_step.agent for time_step in time_steps}
