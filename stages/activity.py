@@ -166,7 +166,7 @@ WAITING = "waiting"
 WORKING = "working"
 """With a slash and a stage: it has an item, or produces some."""
 BLOCKED = "blocked"
-"""With a slash and a stage: it waits for room at its outlet, as a part of its work."""
+"""With a slash and a stage: it waits for room at its outlet, or for what it has asked for, as a part of its work."""
 
 
 class Timings:

@@ -63,7 +63,7 @@ class StageContext:
     activity: Activity = field(default_factory=Activity)
     """Marked by the loop that runs the stage."""
     timings: Timings = field(default_factory=Timings)
-    """Receives the times of work that `timers.json` shows."""
+    """Receives the times of work, of which `timers.json` and what holds a run up are made."""
 
 
 class Stage(Generic[In, Out]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, page_routes, run_routes
 from headrace.pipeline.monitor.live_run import curves_of, league_for_page
+from headrace.pipeline.reporting.bottleneck import held_up_by
 from headrace.pipeline.reporting.console import ELO, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.pictures import grouped, shared_settings
+from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.run_folder.folder import find_run, read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.web.guards import make_token
@@ -43,10 +46,9 @@ class RunInFolder:
 
     def state(self) -> dict[str, Any]:
         """How far its behaviours have come."""
-        named, found = self._behaviors(), []
-        for name, curves in self._read().plain().items():
-            if name == "Pipeline":
-                continue
+        named, found, all_curves = self._behaviors(), [], self._read().plain()
+        cause = held_up_by(all_curves.pop(PIPELINE, {}))
+        for name, curves in all_curves.items():
             newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, named.get(name) or {}
             found.append(
                 {
@@ -64,7 +66,8 @@ class RunInFolder:
                     "seconds_left": None,
                 }
             )
-        return {"status": "in its folder", "message": "", "behaviors": found, "hosts": [], "edges": [], "players": []}
+        rest: dict[str, Any] = {"hosts": [], "edges": [], "players": [], "bottleneck": cause and asdict(cause)}
+        return {"status": "in its folder", "message": "", "behaviors": found, **rest}
 
     def curves(self) -> dict[str, Any]:
         """All curves."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.pipeline.reporting.time_shares import (
@@ -67,6 +67,19 @@ def find_bottleneck(numbers: Mapping[str, float]) -> Bottleneck | None:
     if busy < LEAST_BUSY or busy - second < MARGIN:
         return Bottleneck(_balance(numbers, places, busy + second))
     return _describe(cause, busy, numbers, places)
+
+
+def held_up_by(*runs: Mapping[str, Mapping[str, Sequence[float]]]) -> Bottleneck | None:
+    """Return what held some runs up, by the means of their curves.
+
+    Args:
+        runs: of each the curves of the category `Pipeline`, by name; each curve with its `values`.
+    """
+    found: dict[str, list[float]] = {}
+    for name, curve in ((name, curve) for curves in runs for name, curve in curves.items()):
+        if name.partition("/")[0] in (BUSY, WAIT, DURATION):
+            found.setdefault(name, []).extend(curve["values"])
+    return find_bottleneck({name: sum(values) / len(values) for name, values in found.items() if values})
 
 
 Place = tuple[str, str]

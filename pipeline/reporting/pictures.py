@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.pipeline.reporting.bottleneck import find_bottleneck
+from headrace.pipeline.reporting.bottleneck import held_up_by
 from headrace.pipeline.reporting.console import ELO, GROUP_REWARD, HELD_OUT, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
@@ -116,13 +116,10 @@ def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
 
 
 def _footer(groups: Mapping[str, Sequence[PlottedRun]], letters: int) -> list[str]:
-    """Say what held each group of runs up, by the means of its statistics; of the first few groups."""
+    """Say what held each group of runs up; of the first few groups."""
     lines = []
     for label, members in [*groups.items()][:_MOST_FOOTERS]:
-        values: dict[str, list[float]] = {}
-        for name, curve in ((n, c) for run in members for n, c in run.curves.get(PIPELINE, {}).items()):
-            values.setdefault(name, []).extend(curve["values"])
-        cause = find_bottleneck({name: float(np.mean(found)) for name, found in values.items() if found})
+        cause = held_up_by(*(run.curves.get(PIPELINE, {}) for run in members))
         if cause is not None:
             lines += ["", *wrap(f"{label}: {cause.text}" if len(groups) > 1 else cause.text, letters)]
     return lines

@@ -126,7 +126,7 @@ export class Run {
     const facts = [fact("elapsed", duration(state.elapsed_s)), left && fact("left", left), fact("checkpoint", checkpoint)];
     fill(this.facts, ...(this.run.live ? facts : []));
     const cause = state.bottleneck;
-    this.bottleneck.hidden = !cause || state.status !== "running";
+    this.bottleneck.hidden = !cause || (this.run.live && state.status !== "running");
     this.bottleneck.classList.toggle("bad", Boolean(cause?.host));
     fill(this.bottleneck, ...(cause?.text ?? "").split("`").map((part, at) => (at % 2 ? h("span.mono", {}, part) : part)));
     this.controls.show(state);

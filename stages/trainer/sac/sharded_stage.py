@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.stages.activity import BLOCKED
 from headrace.stages.trainer.sac.trainer import SACTrainer
 from headrace.stages.trainer.stage import TrainerStage
 
@@ -20,7 +21,8 @@ class ShardedTrainerStage(TrainerStage):
         assert replay is not None, "it is asked for with shards alone"
         if self._take(item):
             while self.trainer.ready():
-                await self.trainer.prepare()
+                with self._context.timings.lasting(f"{BLOCKED}/{self._context.name}"):
+                    await self.trainer.prepare()
                 yield self._learn()
                 self._unreported_rows = self.trainer.rows_per_update
         self._end_item(item)
