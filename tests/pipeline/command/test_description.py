@@ -56,6 +56,7 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
         ({}, {"gradients": "autograd"}, "by autograd, as torch_settings.gradients says"),
         ({}, {"device": "cuda:1"}, "by autograd, on cuda:1"),
         ({"network_settings": {"memory": {}}}, {}, "by autograd, as it has a memory"),
+        ({"network_settings": {"gsde": {}}}, {}, "by autograd, as it has the noise of gsde"),
         ({"network_settings": {"network": "mine:Net"}}, {}, "by autograd, as it has a network of its own"),
         (
             {"trainer_type": "sac"},

@@ -92,18 +92,25 @@ def test_orthogonal_weights_are_its_own_for_the_same_normal_numbers_and_have_its
 
 
 @pytest.mark.parametrize("batch_size", [32, 40])
+@pytest.mark.parametrize(
+    "noise",
+    [None, {}, {"use_expln": True, "full_std": False}, {"squash_output": True}],
+    ids=["own", "gSDE", "expln", "tanh"],
+)
 @pytest.mark.parametrize("standardised", [True, False])
-def test_an_update_of_ppo_ends_with_its_weights(batch_size, standardised):
+def test_an_update_of_ppo_ends_with_its_weights(batch_size, standardised, noise):
     """With a minibatch of all rows, whose order then does not matter."""
     rows = 32
     env = sb3.common.vec_env.DummyVecEnv([lambda: Told(np.zeros(1), np.zeros(1))])
     keys = {"n_steps": rows, "batch_size": rows, "n_epochs": 4, "max_grad_norm": 0.1, "ent_coef": 0.5, "vf_coef": 0.7}
-    layers = {"net_arch": {"pi": [16, 8], "vf": [16, 8]}, "log_std_init": -0.3}
-    model = sb3.PPO("MlpPolicy", env, normalize_advantage=standardised, policy_kwargs=layers, device="cpu", **keys)
+    layers = {"net_arch": {"pi": [16, 8], "vf": [16, 8]}, "log_std_init": -0.3, **(noise or {})}
+    keys |= {"normalize_advantage": standardised, "use_sde": noise is not None}
+    model = sb3.PPO("MlpPolicy", env, policy_kwargs=layers, device="cpu", **keys)
     model.set_logger(sb3.common.logger.Logger(None, []))
     policy, random = model.policy, np.random.default_rng(1)
     seen = random.normal(size=(rows, 3)).astype(np.float32)
     drawn = random.normal(size=(rows, 2)).astype(np.float32)
+    drawn = np.tanh(drawn) if noise and noise.get("squash_output") else drawn
     advantages, returns = (random.normal(2, 3, rows).astype(np.float32) for _ in range(2))
     with torch.no_grad():
         values, log_probs, _ = policy.evaluate_actions(torch.from_numpy(seen), torch.from_numpy(drawn))
@@ -115,10 +122,20 @@ def test_an_update_of_ppo_ends_with_its_weights(batch_size, standardised):
         getattr(buffer, name)[:] = column.reshape(getattr(buffer, name).shape)
     buffer.full = True
 
-    settings = NetworkSettings(hidden_units=(16, 8), activation="tanh", initial_log_std=-0.3)
-    network = make_actor_critic(PolicyDesign(SPEC, settings), 1, False, np.random.default_rng(0))
+    plain = {"hidden_units": (16, 8), "activation": "tanh", "initial_log_std": -0.3}
+    settings = NetworkSettings.model_validate(plain | {"gsde": None if noise is None else {**noise, "clip_mean": 0}})
+    design = PolicyDesign(SPEC, settings, bool(noise and noise.get("squash_output")))
+    network = make_actor_critic(design, 1, False, np.random.default_rng(0))
 
     def theirs():
+        if noise is not None:
+            parts = {
+                "actor.body.layers": policy.mlp_extractor.policy_net,
+                "critic.layers": policy.mlp_extractor.value_net,
+            }
+            parts |= {"actor.action": policy.action_net, "value": policy.value_net}
+            found = {f"{at}.{name}": each for at, part in parts.items() for name, each in part.named_parameters()}
+            return found | {"actor.log_sigma": policy.log_std}
         towers = zip(policy.mlp_extractor.policy_net[::2], policy.mlp_extractor.value_net[::2], strict=True)
         found = {"log_sigma": policy.log_std}
         for at, pair in enumerate(towers):
