@@ -176,7 +176,8 @@ def _convert_policy(writing: Writing, given: Mapping[str, Given], table: Mapping
         writing.leave_out(policy, "only Stable-Baselines3's own policies are known; see network_settings.network")
     if policy.value == "CnnPolicy":
         arguments = _convert_pictures(writing, arguments, policy, on_policy=table is keys.PPO_POLICY)
-        table = {name: key for name, key in table.items() if name not in ("net_arch", "activation_fn")}
+        done = {"net_arch", "activation_fn"} - arguments.keys()
+        table = {name: key for name, key in table.items() if name not in done}
     writing.settle(table, arguments, given)
 
 
@@ -187,21 +188,24 @@ def _convert_pictures(
     writing.put("network_settings.vis_encode_type", "nature_cnn", policy)
     layers = arguments.get("net_arch") or writing.default("net_arch", None)
     try:
-        own = keys.layers_of(layers.value) if layers.value else []
+        own, of_critic = [keys.layers_of(layers.value, name) if layers.value else [] for name in ("pi", "vf")]
     except ValueError as error:
         writing.leave_out(layers, str(error))
-        own = []
-    if own and on_policy:
-        writing.leave_out(layers, "behind a picture actor and critic have no layers of their own")
+        own = of_critic = []
     behind = f"and {layers}" if own else "here a layer of as many follows"
     comment = f"NatureCNN's {_PICTURES} features; {behind}"
     writing.put("network_settings.hidden_units", [_PICTURES, *own], layers, comment)
-    writing.put("network_settings.activation", "relu", policy)
-    activation = arguments.get("activation_fn")
-    if own and activation is not None and not str(activation.value).endswith(".ReLU"):
-        writing.leave_out(activation, "all layers behind a picture have NatureCNN's ReLU")
-    if on_policy:
+    if of_critic != own:
+        writing.put("network_settings.critic_hidden_units", [_PICTURES, *of_critic], layers)
+    if on_policy and own:
+        apart = "actor and critic, which have layers of their own, see by a NatureCNN each, and share none"
+        writing.otherwise.append(f"share_features_extractor: {apart}")
+    elif on_policy:
         writing.put("hyperparameters.shared_critic", True, policy, "CnnPolicy: actor and critic share NatureCNN")
+    if own:
+        default = writing.default("activation_fn", "nn.Tanh" if on_policy else "nn.ReLU")
+        return {"activation_fn": default, **_without(arguments, ("net_arch",))}
+    writing.put("network_settings.activation", "relu", policy)
     return _without(arguments, ("net_arch", "activation_fn"))
 
 

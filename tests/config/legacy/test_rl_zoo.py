@@ -320,6 +320,17 @@ def test_a_game_of_atari_has_its_own_vectorised_implementation(converted):
     assert any("that of 'atari' is converted" in warning for warning in made.warnings)
 
 
+def test_layers_behind_a_picture_are_the_actors_and_the_critics_own(converted):
+    for keys, activation in ((", activation_fn=nn.GELU", "gelu"), ("", "tanh")):
+        kwargs = f'"dict(net_arch=dict(pi=[256], vf=[128]){keys})"'
+        made, config = converted(entry(policy="CnnPolicy", policy_kwargs=kwargs), "Own-v0", "ppo.yml")
+        own = config.behaviors["Own"]
+        network = own.network_settings
+        assert (made.left_out, own.hyperparameters.shared_critic, network.activation) == ((), False, activation)
+        assert (network.hidden_units, network.critic_hidden_units) == ((512, 256), (512, 128))
+        assert "#   share_features_extractor: actor and critic" in made.text
+
+
 def test_wrappers_and_frames(converted):
     wrappers = (
         "[gymnasium.wrappers.TimeLimit: {max_episode_steps: 500}, rl_zoo3.wrappers.FrameSkip: {skip: 2}, "
