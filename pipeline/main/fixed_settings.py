@@ -101,7 +101,7 @@ def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[
     yield f"{at}.hidden_units", list(network.widths)
     yield f"{at}.memory", None if network.memory is None else network.memory.memory_size
     yield f"{at}.activation", network.activation
-    yield f"{at}.gsde", None if network.gsde is None else "it"
+    yield f"{at}.gsde", None if network.gsde is None else "a map"
     for key in () if network.gsde is None else ("full_std", "use_expln", "squash_output", "clip_mean"):
         yield f"{at}.gsde.{key}", getattr(network.gsde, key)
     yield f"{at}.network", network.network

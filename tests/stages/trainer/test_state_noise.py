@@ -14,6 +14,7 @@ from headrace.stages.policy.design import design_of
 MEMORY = {"memory_size": 8, "sequence_length": 4}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("kind", "actions", "memory", "squash"),
     [
