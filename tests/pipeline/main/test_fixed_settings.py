@@ -63,7 +63,11 @@ def checkpoint_of(spec=SPEC, steps=None, **block):
             {},
             "network_settings.memory is none, but the checkpoint was made with 32",
         ),
-        ({"network_settings": {"gsde": {}}}, {}, "network_settings.gsde is none, but the checkpoint was made with a map"),
+        (
+            {"network_settings": {"gsde": {}}},
+            {},
+            "network_settings.gsde is none, but the checkpoint was made with a map",
+        ),
         (
             {"network_settings": {"gsde": {"sample_freq": 4}}},
             {"network_settings": {"gsde": {"use_expln": True}}},
