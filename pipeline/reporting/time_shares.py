@@ -155,11 +155,16 @@ class TimeShares:
         self._hosts.pop(name, None)
 
     def numbers(self) -> dict[str, float]:
-        """Return the statistics by name; none before a learner has learned, unless a stage after the actors is full."""
+        """Return the statistics by name; none before a learner has learned, unless actors wait most of the time.
+
+        They may wait for room, or for a first update that takes long.
+        """
         learners = [host for host in self._hosts.values() if host.role == "learner"]
         learned, window_s, since_s = self._window(learners)
         found = self._of_actors(window_s, since_s)
-        if not learned and found.get(f"{WAIT}/room", 0.0) < 0.5:
+        long = any(self._held_s(host) >= WINDOW_S / 2 for host in learners if host.spans[-1])
+        waiting = found.get(f"{WAIT}/room", 0.0) + (found.get(f"{WAIT}/policies", 0.0) if long else 0.0)
+        if not learned and waiting < 0.5:
             return {}
         for name, host in self._hosts.items():
             window = host.over(window_s, since_s, self._held_s(host))
