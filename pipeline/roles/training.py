@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace.config import RunConfig
+from headrace.config import BehaviorSettings, RunConfig
 from headrace.config.environment_kinds import load_entry
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.graph import TRAINER, actor_names, learner_name, part_name, shard_names, teacher_of
@@ -27,7 +27,6 @@ from headrace.pipeline.roles.sizes import agents_of, squashes_actions
 from headrace.queues.ends import ItemSource
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.replay.source import recorded_agents
@@ -55,10 +54,7 @@ class TrainerHost(Host):
         self._settings = self.config.behavior_settings(plan.behavior)
         self._given_up: dict[str, float] = {}
         """Hyperparameters of the checkpoint that the command has overruled."""
-        self._goal_rewards: GoalRewards | None = None
-        kind = self.config.environment_kind
-        if self.config.environment is not None and kind.goal_rewards is not None:
-            self._goal_rewards = load_entry(kind.goal_rewards)(EnvironmentRequest(self.config))
+        self._goal_rewards = _goal_rewards(self.config, self._settings)
         shards = len(shard_names(self.config, plan.behavior))
         self._shards: Any = learner_side("replay_shards")(shards) if shards else None
         loop = asyncio.get_running_loop()
@@ -171,6 +167,18 @@ class TrainerHost(Host):
 
     def _design(self) -> PolicyDesign:
         return design_of(self._spec, self._settings, self.config.source_folder)
+
+
+def _goal_rewards(config: RunConfig, settings: BehaviorSettings) -> GoalRewards | None:
+    """Return the environment's rewards of goals for a trainer that asks for them; None if there are none to be had."""
+    h, make = settings.hyperparameters, config.environment_kind.goal_rewards
+    asked = h.get("hindsight") if isinstance(h, Mapping) else getattr(h, "hindsight", None)
+    if asked is None or make is None or config.environment is None:
+        return None
+    from headrace.stages.environments.factory import EnvironmentRequest  # which other learners need not import
+
+    rewards: GoalRewards = load_entry(make)(EnvironmentRequest(config))
+    return rewards
 
 
 def _agents(config: RunConfig) -> int:
