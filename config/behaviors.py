@@ -243,6 +243,12 @@ class BehaviorSettings(Settings):
         return self._about_brains() or self._about_hyperparameters() or self._about_even_checkpoints()
 
     def _derive(self) -> None:
+        network = self.network_settings
+        defaults = declared_kind(self.trainer_type).network_defaults.items()
+        if own := {key: value for key, value in defaults if key not in network.model_fields_set}:
+            filled = network.model_copy()
+            filled._fill(**own)  # not `update`, by which they would count as written
+            self._fill(network_settings=filled)
         if self.even_checkpoints:
             self._fill(checkpoint_interval=self.max_steps // self.keep_checkpoints)
         network = self.network_settings

@@ -92,10 +92,10 @@ def shared_grad_norm_field() -> Any:
     )
 
 
-def reward_normalization_field() -> Any:
+def reward_normalization_field(default: bool = False) -> Any:
     """Return the field of a trainer's `reward_normalization`."""
     return Field(
-        False,
+        default,
         description="Learn from the environment's rewards divided by the running standard deviation of their "
         "discounted returns, cut at ±10, as Stable-Baselines3's `VecNormalize` does; scores and statistics stay in "
         "the environment's own. Not in ML-Agents.",

@@ -23,22 +23,36 @@ class ImpalaHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `impala`; sizes are in unrolls."""
 
     unroll_length: Int = Field(20, gt=0, le=10**7, description="Steps of an unroll.")
-    batch_size: Int = Field(32, gt=0, le=10**7, description="Unrolls in one gradient step, which is one update.")
+    batch_size: Int = Field(12, gt=0, le=10**7, description="Unrolls in one gradient step, which is one update.")
     batch_size_from_replay: Int = Field(
-        0, ge=0, description="How many of these are replayed; fewer than `batch_size`. The others are fresh."
+        8,
+        ge=0,
+        description="How many of these are replayed; fewer than `batch_size`. The others are fresh.",
+        json_schema_extra={"default_text": "two thirds of `batch_size`"},
     )
-    replay_capacity: Int = Field(10000, gt=0, le=10**9, description="Unrolls that the replay keeps.")
+    replay_capacity: Int = Field(
+        200,
+        gt=0,
+        le=10**9,
+        description="Unrolls that the replay keeps.",
+        json_schema_extra={"default_text": "25 times `batch_size_from_replay`"},
+    )
     replay_sampling: Literal["reservoir", "fifo"] = Field(
-        "reservoir",
+        "fifo",
         description="`reservoir`: the replay is a uniform sample of the whole run; `fifo`: its newest unrolls.",
     )
-    learning_rate: Float = Field(6e-4, gt=0, description="Adam's step size at the start of the run.")
+    learning_rate: Float = Field(1e-3, gt=0, description="Adam's step size at the start of the run.")
     learning_rate_schedule: Schedule = schedule_field("linear")
     adam_beta1: Float = Field(
         0.0, ge=0, lt=1, description="Decay of Adam's mean of gradients; 0: none, which late steps would mislead."
     )
-    adam_beta2: Float = Field(0.999, ge=0, lt=1, description="Decay of Adam's mean of squared gradients.")
-    adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε.")
+    adam_beta2: Float = Field(0.99, ge=0, lt=1, description="Decay of Adam's mean of squared gradients.")
+    adam_epsilon: Float = Field(
+        0.01,
+        gt=0,
+        description="Adam's ε: gradients that are small beside it move weights little, and not as far as large ones.",
+        json_schema_extra={"default_text": "`0.01`; `1e-05` with `loss_reduction: mean`"},
+    )
     max_grad_norm: Float | None = Field(
         40.0,
         gt=0,
@@ -53,10 +67,10 @@ class ImpalaHyperparameters(Hyperparameters):
     beta_schedule: Schedule = Field("constant", description="Change of `beta` up to `max_steps`.")
     baseline_cost: Float = Field(0.5, ge=0, description="Weight of the value loss, half the squared error.")
     policy_cloning_cost: Float = Field(
-        0.01, ge=0, description="Weight of the divergence from the policy that acted, of replayed steps."
+        0.0, ge=0, description="Weight of the divergence from the policy that acted, of replayed steps."
     )
     value_cloning_cost: Float = Field(
-        0.005, ge=0, description="Weight of the squared difference from the value recorded, of replayed steps."
+        0.0, ge=0, description="Weight of the squared difference from the value recorded, of replayed steps."
     )
     rho_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios of V-trace's steps.")
     c_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios by which V-trace looks ahead.")
@@ -76,7 +90,7 @@ class ImpalaHyperparameters(Hyperparameters):
         description="Actor and critic share the network's body.",
         json_schema_extra={"default_text": "`true` with memory, else `false`"},
     )
-    reward_normalization: Flag = reward_normalization_field()
+    reward_normalization: Flag = reward_normalization_field(True)
     critic_pretrain_steps: Int = Field(
         0, ge=0, description="Steps at the start of the run in which only the critic learns, and the policy stays."
     )
@@ -140,7 +154,16 @@ class ImpalaHyperparameters(Hyperparameters):
             )
             yield Finding(("hyperparameters", "critic_pretrain_steps"), message)
 
+    def _derive(self) -> None:
+        if not self._is_set("batch_size_from_replay"):
+            self._fill(batch_size_from_replay=self.batch_size * 2 // 3)
+        if not self._is_set("replay_capacity") and self.batch_size_from_replay:
+            self._fill(replay_capacity=25 * self.batch_size_from_replay)
+        if not self._is_set("adam_epsilon") and self.loss_reduction == "mean":
+            self._fill(adam_epsilon=1e-5)
+
     def _mistakes(self) -> Iterator[Finding]:
+        self._derive()  # what follows from a key that is set is judged with it
         replayed, capacity = self.batch_size_from_replay, self.replay_capacity
         if replayed >= self.batch_size:
             message = f"{replayed} of batch_size ({self.batch_size}) leaves no fresh unroll; expected less"

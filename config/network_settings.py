@@ -139,6 +139,7 @@ class NetworkSettings(Settings):
         False,
         description="Normalise vector observations by their running mean and variance; of Gymnasium and PettingZoo "
         "those in float64, or in integers of 32 bits and more, before they are rounded to float32.",
+        json_schema_extra={"default_text": "`true` with `impala`, else `false`"},
     )
     hidden_units: Annotated[int | tuple[int, ...], BeforeValidator(_units)] = Field(
         128,
@@ -172,7 +173,11 @@ class NetworkSettings(Settings):
         description="`module:Class` of a torch module of your own in place of encoders and hidden layers (see "
         "extending.md). Not in ML-Agents.",
     )
-    activation: Activation = Field("swish", description="Activation of the hidden layers. Not in ML-Agents.")
+    activation: Activation = Field(
+        "swish",
+        description="Activation of the hidden layers. Not in ML-Agents.",
+        json_schema_extra={"default_text": "`tanh` with `impala`, else `swish`"},
+    )
     critic_hidden_units: Annotated[int | tuple[int, ...] | None, BeforeValidator(_units_or_none)] = Field(
         None,
         description="Units of the critic's hidden layers, as `hidden_units` (a number is that of each of "

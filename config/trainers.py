@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.config.hyperparameters import (
     BCHyperparameters,
@@ -43,6 +44,8 @@ class TrainerKind:
     follow "if it"; None: for none."""
     autograd_anyway: str | None = None
     """Whose gradients autograd finds even then."""
+    network_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of `network_settings` that have other defaults with it."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict it, and why."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
@@ -86,6 +89,7 @@ TRAINERS: Table[TrainerKind] = Table(
         "headrace.stages.trainer.impala:ImpalaTrainer",
         ImpalaHyperparameters,
         without_autograd=_VECTORS,
+        network_defaults={"normalize": True, "activation": "tanh"},  # docs/learning.md shows why
         without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 )

@@ -21,10 +21,24 @@ IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")
 HYPERPARAMETERS: dict[str, dict[str, Any]] = {
     "ppo": {"batch_size": 16, "buffer_size": 32, "num_epoch": 1, "learning_rate": 1e-2},
     "poca": {"batch_size": 16, "buffer_size": 32, "num_epoch": 1, "learning_rate": 1e-2},
-    "impala": {"unroll_length": 4, "batch_size": 8, "learning_rate": 1e-2},
+    "impala": {
+        "unroll_length": 4,
+        "batch_size": 8,
+        "batch_size_from_replay": 0,
+        "replay_sampling": "reservoir",
+        "policy_cloning_cost": 0.01,
+        "value_cloning_cost": 0.005,
+        "learning_rate": 1e-2,
+        "adam_epsilon": 1e-8,
+        "reward_normalization": False,
+    },
     "sac": {"batch_size": 16, "buffer_size": 256, "learning_rate": 1e-2, "steps_per_update": 8},
     "bc": {"batch_size": 16, "buffer_size": 32, "learning_rate": 1e-2, "teacher": "Other"},
 }
+
+
+NETWORK = {"hidden_units": 8, "num_layers": 1, "normalize": False, "activation": "swish"}
+"""The same for all trainers, some of which have defaults of their own."""
 
 
 class Reported:
@@ -133,7 +147,7 @@ def context_of(
 ) -> TrainerContext:
     """What `trainer_of` makes a trainer from."""
     hyperparameters = {**HYPERPARAMETERS[kind], **settings.pop("hyperparameters", {})}
-    network = {"hidden_units": 8, "num_layers": 1, **settings.pop("network_settings", {})}
+    network = {**NETWORK, **settings.pop("network_settings", {})}
     block = {"trainer_type": kind, "hyperparameters": hyperparameters, "network_settings": network, **settings}
     extra = {} if statistics is None else {"statistics": statistics}
     return TrainerContext(spec.name, BehaviorSettings.model_validate(block), spec, seed=seed, folder=folder, **extra)

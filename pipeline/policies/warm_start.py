@@ -92,10 +92,18 @@ def warm_start(
     with _naming(path, "can't be used as a start"):
         check_spec(export.design.spec, spec)
         _check_form(export.design.squashed, export.trainer_type, spec, settings, folder)
+        _check_activation(export.design.settings.activation, settings.network_settings.activation)
         if export.learner and export.trainer_type == settings.trainer_type:
             trainer.warm_start(export.learner)
         else:
             trainer.take_weights(export.update.tensors())
+
+
+def _check_activation(theirs: str, ours: str) -> None:
+    """Refuse a policy whose weights fit, and mean something else."""
+    if theirs != ours:
+        text = f"network_settings.activation is {ours}, but its policy was made with {theirs}; set it to that"
+        raise StageError(text)
 
 
 def _warm_start_from_ml_agents(

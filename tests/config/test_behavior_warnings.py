@@ -118,7 +118,7 @@ WARNINGS = [
         f"{LENGTH}has no effect: sequences are unrolls (hyperparameters.unroll_length: 20)",
     ),
     (
-        "trainer_type: impala, hyperparameters: {replay_sampling: fifo}",
+        "trainer_type: impala, hyperparameters: {batch_size_from_replay: 0, replay_sampling: reservoir}",
         "hyperparameters.replay_sampling: has no effect, because no unrolls are replayed (batch_size_from_replay is 0)",
     ),
     (
@@ -126,8 +126,8 @@ WARNINGS = [
         "hyperparameters.critic_pretrain_steps: 2000 steps are all that the run has",
     ),
     (
-        "trainer_type: impala, max_steps: 639",
-        "hyperparameters.batch_size: 640 steps are more than max_steps (639): training ends before the first update",
+        "trainer_type: impala, max_steps: 79",
+        "hyperparameters.batch_size: 80 steps are more than max_steps (79): training ends before the first update",
     ),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, time_horizon: 9",
@@ -188,7 +188,8 @@ QUIET = [
     "trainer_type: sac, time_horizon: 100, hyperparameters: {train_freq: 100}",
     f"trainer_type: impala, {MEMORY % 20}",
     f"trainer_type: impala, {MEMORY % 64}",
-    "trainer_type: impala, hyperparameters: {batch_size_from_replay: 8, replay_sampling: fifo}",
+    "trainer_type: impala, hyperparameters: {batch_size_from_replay: 0}",
+    "trainer_type: impala, hyperparameters: {replay_sampling: reservoir}",
     "trainer_type: sac, max_steps: 128",
     "trainer_type: sac, max_steps: 1000, hyperparameters: {buffer_init_steps: 999}",
     f"trainer_type: sac, hyperparameters: {{batch_size: 64}}, {MEMORY % 32}",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headrace.config import BehaviorSettings, NetworkSettings, PPOHyperparameters, SelfPlaySettings
+from headrace.config import BehaviorSettings, NetworkSettings, PPOHyperparameters, RunConfig, SelfPlaySettings
 
 ML_AGENTS_DEFAULTS: dict[str, Any] = {
     "trainer_type": "ppo",
@@ -75,6 +75,26 @@ def test_the_defaults_are_those_of_ml_agents_and_ours_beside_them():
     for section in ("hyperparameters", "network_settings"):
         expected[section] = {**ML_AGENTS_DEFAULTS[section], **OURS[section]}
     assert BehaviorSettings().model_dump() == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "normalize", "activation"),
+    [({}, True, "tanh"), ({"activation": "swish"}, True, "swish"), ({"normalize": False}, False, "tanh")],
+)
+def test_impalas_network_has_defaults_of_its_own(given: dict, normalize: bool, activation: str):
+    settings = BehaviorSettings.model_validate({"trainer_type": "impala", "network_settings": given})
+    assert (settings.network_settings.normalize, settings.network_settings.activation) == (normalize, activation)
+    assert settings.network_settings.hidden_units == 128
+    assert BehaviorSettings.model_validate(settings.model_dump()) == settings
+
+
+def test_impalas_network_under_default_settings_is_no_other_trainers():
+    default = {"trainer_type": "impala", "network_settings": {"hidden_units": 64}}
+    behaviors = {"A": {}, "B": {"trainer_type": "ppo", "hyperparameters": {"batch_size": 9}}}
+    config = RunConfig.from_plain({"default_settings": default, "behaviors": behaviors})
+    for each in (config, RunConfig.from_plain(config.to_plain())):
+        found = {name: block.network_settings.activation for name, block in each.behaviors.items()}
+        assert found == {"A": "tanh", "B": "swish"}
 
 
 def test_self_play_has_the_defaults_of_ml_agents():

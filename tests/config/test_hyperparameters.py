@@ -129,6 +129,61 @@ def test_an_update_of_impala_takes_its_fresh_unrolls_from_actors():
     assert (settings.rows_per_update, settings.batch_rows, settings.longest_piece) == (40, 60, 10)
 
 
+IMPALA = {
+    "unroll_length": 20,
+    "batch_size": 12,
+    "batch_size_from_replay": 8,
+    "replay_capacity": 200,
+    "replay_sampling": "fifo",
+    "learning_rate": 1e-3,
+    "learning_rate_schedule": "linear",
+    "adam_beta1": 0.0,
+    "adam_beta2": 0.99,
+    "adam_epsilon": 0.01,
+    "max_grad_norm": 40.0,
+    "shared_grad_norm": False,
+    "loss_reduction": "sum",
+    "beta": 0.01,
+    "beta_schedule": "constant",
+    "baseline_cost": 0.5,
+    "policy_cloning_cost": 0.0,
+    "value_cloning_cost": 0.0,
+    "rho_bar": 1.0,
+    "c_bar": 1.0,
+    "lambd": 1.0,
+    "reward_clipping": "none",
+    "clip_advantage": None,
+    "shared_critic": False,
+    "reward_normalization": True,
+    "critic_pretrain_steps": 0,
+}
+
+
+def test_impala_without_hyperparameters_has_those_with_which_it_learns(load):
+    assert load("behaviors: {B: {trainer_type: impala}}").behaviors["B"].hyperparameters.model_dump() == IMPALA
+
+
+def test_impalas_epsilon_follows_the_size_of_its_gradients():
+    assert ImpalaHyperparameters(loss_reduction="mean").adam_epsilon == 1e-5
+    assert ImpalaHyperparameters(loss_reduction="mean", adam_epsilon=0.1).adam_epsilon == 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "replayed", "capacity"),
+    [
+        ({"batch_size": 32}, 21, 525),
+        ({"batch_size": 1}, 0, 200),
+        ({"batch_size": 4, "batch_size_from_replay": 3}, 3, 75),
+        ({"batch_size_from_replay": 0}, 0, 200),
+        ({"replay_capacity": 9}, 8, 9),
+    ],
+)
+def test_what_impala_replays_follows_from_the_size_of_its_batch(given: dict, replayed: int, capacity: int):
+    settings = ImpalaHyperparameters(**given)
+    assert (settings.batch_size_from_replay, settings.replay_capacity) == (replayed, capacity)
+    assert ImpalaHyperparameters(**settings.model_dump()) == settings
+
+
 def test_sac_without_hyperparameters_has_its_defaults(load):
     assert load("behaviors: {B: {trainer_type: sac}}").behaviors["B"].hyperparameters == SACHyperparameters()
 
@@ -177,7 +232,7 @@ MISTAKES = [
     ("sac", "hidden_units: 9", "hidden_units: unknown key here; it belongs under 'behaviors.B.network_settings'"),
     ("sac", "num_envs: 9", "num_envs: unknown key here; it belongs under 'environment'"),
     ("sac", "debug: true", "debug: unknown key here; it belongs at the top, beside 'behaviors'"),
-    ("impala", "batch_size_from_replay: 32", "batch_size_from_replay: 32 of batch_size (32) leaves no fresh unroll"),
+    ("impala", "batch_size_from_replay: 12", "batch_size_from_replay: 12 of batch_size (12) leaves no fresh unroll"),
     (
         "impala",
         "batch_size_from_replay: 8, replay_capacity: 7",

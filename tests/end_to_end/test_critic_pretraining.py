@@ -12,8 +12,13 @@ IMPALA = {
     "trainer_type": "impala",
     "max_steps": 600,
     "summary_freq": 200,
-    "hyperparameters": {"unroll_length": 5, "batch_size": 8, "critic_pretrain_steps": 600},
-    "network_settings": {"hidden_units": 32, "num_layers": 1},
+    "hyperparameters": {
+        "unroll_length": 5,
+        "batch_size": 8,
+        "batch_size_from_replay": 0,
+        "critic_pretrain_steps": 600,
+    },
+    "network_settings": {"hidden_units": 32, "num_layers": 1, "normalize": False, "activation": "swish"},
 }
 
 

@@ -88,6 +88,8 @@ def cloning(trainer_type: str, cost: float) -> Plain:
             "unroll_length": 16,
             "policy_cloning_cost": cost,
         },
+        behaviors__CartPole__network_settings__normalize=False,  # a class of one's own has the network of all trainers
+        behaviors__CartPole__network_settings__activation="swish",
         pipeline__deterministic=True,
         **INLINE,
     )

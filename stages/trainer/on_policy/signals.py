@@ -36,6 +36,10 @@ class Signals:
 
     With the environment's own reward alone, nothing of this costs anything.
 
+    Args:
+        context: the trainer's.
+        hyperparameters: the trainer's, which a subclass named as `module:Class` finds as plain data in the context.
+
     Attributes:
         names: [S]
         gammas: [S] discounts.
@@ -48,7 +52,7 @@ class Signals:
         StageError: if a signal can't be made.
     """
 
-    def __init__(self, context: TrainerContext) -> None:
+    def __init__(self, context: TrainerContext, hyperparameters: object) -> None:
         self._context = context
         self._signals = make_signals(context)
         self.names = [signal.name for signal in self._signals]
@@ -58,7 +62,7 @@ class Signals:
         self._others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
         self.sums = AgentTable(len(self._others), "float64") if self._others else None
         self._losses: dict[str, list[float]] = {}
-        self.scale = reward_scale(self._signals, context.settings.hyperparameters)
+        self.scale = reward_scale(self._signals, hyperparameters)
         """What the environment's rewards are divided by; None where they are learned from as they are."""
 
     @property

@@ -105,7 +105,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._entropies = self._count_entropies()
         """What the mean entropy of continuous actions is multiplied by."""
         self._memory = settings.network_settings.memory
-        self._signals = Signals(context)
+        self._signals = Signals(context, self._hyperparameters)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
         self._images = self._image_numbers()
         self._update = self._make_update()

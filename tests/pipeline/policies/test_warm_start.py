@@ -48,25 +48,25 @@ def test_a_behaviour_with_a_slash_in_its_name_starts_from_the_folder_that_it_was
     assert initial_policy(config, "Team/Ball") == tmp_path / "first" / "Team_Ball" / "Team_Ball-50.pt"
 
 
-def settings_of(trainer_type):
+def settings_of(trainer_type, **network):
     hyperparameters = {"demo_path": "unread"} if trainer_type == "bc" else {}
     return BehaviorSettings.model_validate(
         {
             "trainer_type": trainer_type,
             "hyperparameters": hyperparameters,
-            "network_settings": {"hidden_units": 8, "num_layers": 1},
+            "network_settings": {"hidden_units": 8, "num_layers": 1, **network},
         }
     )
 
 
-def start_from(folder, maker, taker, actions):
-    """Start a trainer of one kind from an export of another kind."""
+def start_from(folder, maker, taker, actions, **network):
+    """Start a trainer of one kind from an export of another kind; keyword arguments are of the former's network."""
     spec = BehaviorSpec("Ball", (ObservationSpec("court", (5,)),), actions)
     layout = policy_layout(design_of(spec, settings_of(maker)))
     weights = np.full(sum(int(np.prod(shape)) for _, shape in layout), 0.5, np.float32)
     path = export_policy(folder, PolicyUpdate("Ball", 1, weights, layout, 10), spec, settings_of(maker))
-    trainer = make_trainer(TrainerContext("Ball", settings_of(taker), spec))
-    warm_start(trainer, path, spec, settings_of(taker))
+    trainer = make_trainer(TrainerContext("Ball", settings_of(taker, **network), spec))
+    warm_start(trainer, path, spec, settings_of(taker, **network))
     return trainer.policy()
 
 
@@ -84,3 +84,9 @@ def test_a_policy_that_draws_its_continuous_actions_otherwise_is_refused_in_word
 def test_where_there_are_only_choices_any_trainer_takes_any_policy(tmp_path):
     policy = start_from(tmp_path, "bc", "sac", ActionSpec(0, (3,)))
     assert (policy.weights == 0.5).all()
+
+
+def test_a_policy_whose_weights_meant_something_else_is_refused_with_the_activation_to_set(tmp_path):
+    with pytest.raises(StageError, match="activation is tanh, but its policy was made with swish; set it to that"):
+        start_from(tmp_path, "ppo", "impala", ActionSpec(2), normalize=False)
+    start_from(tmp_path, "ppo", "impala", ActionSpec(2), normalize=False, activation="swish")
