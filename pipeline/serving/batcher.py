@@ -122,7 +122,6 @@ class Batcher:
                 await self._news.wait()
                 self._news.clear()
                 while self._waiting:
-                    await asyncio.sleep(0)  # for those that have arrived as well, and are not read yet
                     await self._round()
         finally:
             if self._thread is not None:

@@ -252,6 +252,16 @@ async def test_a_port_in_use_is_named_and_the_usual_one_has_others_beside_it():
             assert port < site.port < port + site_module.TRIED_PORTS
 
 
+async def test_an_answer_waits_for_no_acknowledgement_of_the_one_before():
+    async def told(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        at_once = request.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        return web.json_response(bool(at_once))
+
+    async with opened(Desk(), [web.get("/told", told)]) as (_, caller), caller.get("/told") as answer:
+        assert await answer.json() is True
+
+
 async def test_connections_that_say_nothing_make_room_for_those_that_ask():
     async with opened(Desk(), most_connections=8) as (site, caller):
         silent = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(20)]
