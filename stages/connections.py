@@ -95,7 +95,7 @@ class Connections:
         self._make = make
         self._by_handler: dict[asyncio.Protocol, _Seat] = {}
         """In the order in which they came, or were last without a request."""
-        self._turned_away = 0
+        self._turned_away: set[asyncio.Transport] = set()
         self.requests = 0
         """That have arrived in one piece, and are not answered yet."""
 
@@ -140,16 +140,21 @@ class Connections:
 
     def turn_away(self, transport: asyncio.Transport) -> None:
         """Tell a connection that it has no place, and close it: after a while, as its caller comes again at once."""
-        late = self._turned_away < self._places.most  # each holds a file meanwhile
+        late = len(self._turned_away) < self._places.most  # each holds a file meanwhile
 
         def close() -> None:
-            self._turned_away -= 1
+            self._turned_away.discard(transport)
             transport.write(_NO_PLACE)
             transport.close()
 
         self.refused()
-        self._turned_away += 1
+        self._turned_away.add(transport)
         asyncio.get_running_loop().call_later(REFUSED_S if late else 0.0, close)
+
+    def close(self) -> None:
+        """Close those that were about to be told; the handlers close all others."""
+        for transport in self._turned_away:
+            transport.abort()
 
     @property
     def full(self) -> bool:

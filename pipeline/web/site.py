@@ -171,6 +171,7 @@ class Site:
     async def stop(self) -> None:
         """Close all connections, and listen no more."""
         self.stop_listening()
+        self._connections.close()
         await self._runner.cleanup()
 
     def _handler(self) -> asyncio.Protocol:

@@ -181,6 +181,7 @@ async def test_calls_that_have_arrived_when_it_ends_are_told_so_however_many_wai
         await server.start((0,))
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             stub: Any = Stub(channel)
+            await stub.Act(asking())  # from here on the client knows how many calls a connection may have
             calls = [stub.Act(asking()) for _ in range(400)]
             await calls[0]
             await service.end()
