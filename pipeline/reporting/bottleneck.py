@@ -21,7 +21,7 @@ from headrace.pipeline.reporting.time_shares import (
 
 LEAST_BUSY = 0.5
 """Share of the time that a part has to work to hold others up."""
-MARGIN = 0.15
+MARGIN = 0.2
 """By how much more it has to work than any other part: less is a balance."""
 OF_LEARNERS = "learner-"
 """Names of learners' hosts begin with it (`headrace.pipeline.common.graph.learner_name`)."""
@@ -147,11 +147,11 @@ def _actors(stage: str, busy: float, numbers: Mapping[str, float], places: Mappi
         what, help_ = f"Recorder: writes for {_percent(busy)} of the actors' time", _HELP[RECORDER]
     elif stage:
         what, help_ = f"Stage {stage}: takes {_percent(busy)} of the actors' time", f"A faster stage or more {more}"
-    elif stepping >= max(deciding, rest):
+    elif stepping >= max(deciding, rest, LEAST_BUSY):
         step = _seconds(numbers.get(f"{DURATION}/step", 0.0))
         what = f"Environments: stepping takes {_percent(stepping)} of the actors' time, {step} a step"
         stage, help_ = ENVIRONMENT, f"More `num_envs` or {more}, with Unity a higher `time_scale`,"
-    elif deciding >= rest:
+    elif deciding >= max(rest, LEAST_BUSY):
         what = f"Policies: deciding takes {_percent(deciding)} of the actors' time, stepping {_percent(stepping)}"
         stage, help_ = ENVIRONMENT, f"A smaller network, more {more} or `pipeline.inference: central`"
     else:

@@ -102,7 +102,7 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
 
 @pytest.mark.slow
 def test_the_wait_for_a_slow_learners_policy_is_seen_at_the_learner(start, browser):
-    slow = {"buffer_size": 8192, "batch_size": 1024, "num_epoch": 100}
+    slow = {"buffer_size": 8192, "batch_size": 1024, "num_epoch": 400}
     page = Page(
         start(volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__hyperparameters=slow), "--monitor=0")
     )

@@ -101,7 +101,7 @@ def test_a_slow_publisher_is_named():
 
 def test_a_recorder_that_writes_slowly_is_named():
     at_once = (Trained("Walker", 20, 10, FOREVER, uses_all=False),)  # all rows of an update are one batch
-    found = seen_in(trained=at_once, stepping_s=0.02, learning_s=0.1, recording_s=2.0)
+    found = seen_in(trained=at_once, min_rows=20, stepping_s=0.02, learning_s=0.1, recording_s=2.0)
     assert found is not None
     assert (found.host, found.stage) == ("learner-Walker", "recorder")
 
