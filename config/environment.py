@@ -138,7 +138,7 @@ class RoleSettings(Settings):
         None,
         description="Their team: 0, 1, … without gaps; `each`: every agent is a team of its own, numbered in the "
         "environment's order; null: 0, but the only two agents of an environment are opponents if they share a "
-        "behaviour and are no group.",
+        "behaviour and are no group, and so are all players of a game of OpenSpiel's with rewards of their own.",
     )
     group: Flag = Field(
         False, description="Agents of one team act as a group for the sum of their rewards, as `poca` learns it."
@@ -199,6 +199,12 @@ class EnvironmentSettings(ChoosingSettings):
         description="`module:callable` that makes a Gymnasium or PettingZoo environment, instead of `id`, or one of "
         "kind `mlagents`.",
     )
+    game: Text | None = Field(
+        None,
+        min_length=1,
+        description="Name of a game of OpenSpiel: `leduc_poker`, `leduc_poker(players=3)`, or `my_module:my_game` "
+        "where a module registers it.",
+    )
     api: Literal["auto", "parallel", "aec"] = Field(
         "auto",
         description="Of a PettingZoo environment: all agents act at once (`parallel`) or one after the other (`aec`); "
@@ -212,7 +218,10 @@ class EnvironmentSettings(ChoosingSettings):
         "`auto`. `auto`: as many as pay, by the time that their steps take; it changes what is learned.",
         json_schema_extra={"default_text": "`env_settings.num_envs`"},
     )
-    options: PlainMap = Field(default_factory=dict, description="Keyword arguments for the environment.")
+    options: PlainMap = Field(
+        default_factory=dict,
+        description="Keyword arguments for the environment; the parameters of a game of OpenSpiel.",
+    )
     wrappers: Annotated[tuple[WrapperSettings, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Wrappers round each single environment, the innermost first."
     )
@@ -233,8 +242,8 @@ class EnvironmentSettings(ChoosingSettings):
         gt=0,
         le=10**9,
         description="Steps after which an episode is truncated, which is no termination: what would have come is "
-        "estimated. Environments of Gymnasium and PettingZoo are then reset; others go on, and the agents' next "
-        "episodes begin where they are. null: only the environment's own limit, which holds beside it.",
+        "estimated. Environments of Gymnasium, PettingZoo and OpenSpiel are then reset; others go on, and the agents' "
+        "next episodes begin where they are. null: only the environment's own limit, which holds beside it.",
     )
     observations: dict[Text, Annotated[ObservationSettings, BeforeValidator(_short_form)]] = Field(
         default_factory=dict,
@@ -249,18 +258,19 @@ class EnvironmentSettings(ChoosingSettings):
     )
     behaviors: dict[Text, Annotated[RoleSettings, BeforeValidator(_role_in_short)]] = Field(
         default_factory=dict,
-        description="Of a PettingZoo environment: roles of agents, by their name or a pattern such as "
-        "`adversary_*`; the first that fits counts. Where it is left out, all are `behavior`.",
+        description="Of a PettingZoo environment, or OpenSpiel's `player_0`, `player_1`, …: roles of agents, by their "
+        "name or a pattern such as `adversary_*`; the first that fits counts. Where it is left out, all are "
+        "`behavior`.",
     )
     outcome: Literal["return", "last_reward"] = Field(
         "return",
-        description="Winner of a game of a PettingZoo environment with several teams: the team whose agents' rewards "
-        "add up to most, over the whole episode (`return`) or in its last step (`last_reward`).",
+        description="Winner of a game of PettingZoo's or OpenSpiel's with several teams: the team whose agents' "
+        "rewards add up to most, over the whole episode (`return`) or in its last step (`last_reward`).",
     )
     rotate_sides: Flag | None = Field(
         None,
-        description="Teams of a PettingZoo environment change sides with every episode, so that each learns "
-        "all of them; null: where the sides have the same behaviours.",
+        description="Teams of a game of PettingZoo's or OpenSpiel's change sides with every episode, so that each "
+        "learns all of them; null: where the sides have the same behaviours.",
     )
 
     info_keys: Annotated[tuple[Text, ...], BeforeValidator(as_tuple)] = Field(
@@ -281,6 +291,11 @@ class EnvironmentSettings(ChoosingSettings):
         "colour, are theirs ([play](play.md#sides)); by agent, behaviour name or id. Left out: what the environment's "
         "`metadata` has as `sides`, or the agents' names.",
     )
+
+    @property
+    def named(self) -> str:
+        """The name of what is made; empty where `env_settings` says it."""
+        return next((found for key in ENVIRONMENT_KINDS[self.kind].made_by if (found := getattr(self, key))), "")
 
     def _mistakes(self) -> Iterator[Finding]:
         kind = ENVIRONMENT_KINDS[self.kind]

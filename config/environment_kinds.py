@@ -109,6 +109,17 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         advice="headrace.stages.environments.pettingzoo.advice:of_pettingzoo",
         one_after_another=True,
     ),
+    open_spiel=EnvironmentKind(
+        meaning="any game of OpenSpiel, one player after the other",
+        group="headrace.stages.environments.open_spiel.making:make_open_spiel_group",
+        made_by=("game",),
+        example="game: leduc_poker",
+        keys=("options", "observations", "behavior", "behaviors", "outcome", "rotate_sides"),
+        check="headrace.config.section_checks:check_roles",
+        references="headrace.stages.environments.open_spiel.making:named_in_openspiel",
+        one_after_another=True,
+        not_shown="OpenSpiel's games have no pictures to be shown",
+    ),
     mlagents=EnvironmentKind(
         meaning="any object with the interface of ML-Agents' low-level API",
         group="headrace.stages.environments.low_level.group:make_low_level_group",

@@ -182,9 +182,11 @@ def check_roles(config: Sections) -> Iterator[Finding]:
     if environment is None or environment.behavior is not None:
         return
     if any(role.behavior is None for role in environment.behaviors.values()) or not environment.behaviors:
+        of_players = environment.kind == "open_spiel"
+        such = "player_0: First, player_*: Others" if of_players else "adversary_*: Predator, agent_*: Prey"
         message = (
             f"needs 'behaviors', the roles of its agents, since {len(config.behaviors)} behaviours are listed; "
-            "such as {adversary_*: Predator, agent_*: Prey}"
+            f"such as {{{such}}}"
         )
         involved = (("environment", "behaviors"), _BEHAVIORS, _DEFAULT)
         yield Finding(("environment",), message, involved)

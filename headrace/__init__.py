@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.policies.export import read_export as read_export
     from headrace.pipeline.prediction.evaluate import EvaluatedPolicy as EvaluatedPolicy
     from headrace.pipeline.prediction.evaluate import evaluate as evaluate
+    from headrace.pipeline.prediction.nash_conv import nash_conv as nash_conv
     from headrace.pipeline.prediction.policy import LoadedPolicy as LoadedPolicy
     from headrace.pipeline.prediction.policy import load_policy as load_policy
     from headrace.pipeline.reporting.statistics import StatisticsWriter as StatisticsWriter
@@ -86,6 +87,7 @@ _HOMES = {
     "headrace.pipeline.loaded_run": ("load",),
     "headrace.pipeline.policies.export": ("read_export",),
     "headrace.pipeline.prediction.evaluate": ("EvaluatedPolicy", "evaluate"),
+    "headrace.pipeline.prediction.nash_conv": ("nash_conv",),
     "headrace.pipeline.prediction.policy": ("LoadedPolicy", "load_policy"),
     "headrace.pipeline.reporting.statistics": ("StatisticsWriter", "Summary"),
     "headrace.pipeline.run": ("RunResult", "run", "run_async"),

@@ -32,6 +32,7 @@ EXTRAS = (
     "league",
     "mlflow",
     "onnx",
+    "openspiel",
     "peers",
     "plot",
     "ray",

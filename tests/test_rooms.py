@@ -23,6 +23,7 @@ ROOMS = {
         "environments/spaces",
         "environments/gymnasium",
         "environments/pettingzoo",
+        "environments/open_spiel",
         "environments/programs",
         "environments/unity",
         "environments/godot",

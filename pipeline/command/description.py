@@ -73,8 +73,7 @@ def describe_environment(config: RunConfig) -> str:
     """Describe the environments of a run with an `environment` section in a line."""
     environment = config.environment
     assert environment is not None, "there is a section"
-    named = (environment.kind, environment.id or environment.factory or "")
-    return f"{' '.join(named).strip()}, {environment.num_envs} instances per actor"
+    return f"{environment.kind} {environment.named}".rstrip() + f", {environment.num_envs} instances per actor"
 
 
 def describe_programs(config: RunConfig) -> str:

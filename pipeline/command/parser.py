@@ -264,7 +264,7 @@ def contradictions(request: Request, config: RunConfig) -> list[str]:
     if request.env is not None and config.environment is not None and not config.environment_kind.apart:
         return [
             f"--env {request.env}: the configuration's 'environment' section runs "
-            f"{config.environment.kind} {config.environment.id or config.environment.factory}; keep one of the two"
+            f"{config.environment.kind} {config.environment.named}; keep one of the two"
         ]
     return []
 

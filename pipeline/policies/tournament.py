@@ -229,7 +229,7 @@ class TournamentTable:
     @property
     def _title(self) -> str:
         environment = self.config.environment
-        return "" if environment is None else str(environment.id or environment.factory)
+        return "" if environment is None else environment.named
 
     def _report_of(self, standings: Sequence[Standing]) -> dict[str, Any]:
         names = self._players
@@ -307,7 +307,7 @@ def standings_table(standings: Sequence[Standing]) -> str:
 def _for_so_many(config: RunConfig, games: int) -> RunConfig:
     """Return the configuration with no more instances than games of one side, which would be played for nothing."""
     if config.environment is None or config.environment.kind in ("unity", "mlagents"):
-        raise RunError(f"{_OPTION} plays built-in games and those of PettingZoo, and not Unity's")
+        raise RunError(f"{_OPTION} plays built-in games and those of PettingZoo and OpenSpiel, and not Unity's")
     plain = config.to_plain()
     plain["environment"]["num_envs"] = min(config.environment.num_envs, -(-games // 2))
     return RunConfig.from_plain(plain, config.path)

@@ -106,7 +106,7 @@ class PettingZooGroup:
         self._rotates = False
         self._teams = 1
         self._tracks_group_rewards = False
-        self._assignment = RoleAssignment(roles or {}, behavior, self._spaces_of, name)
+        self._assignment = RoleAssignment(roles or {}, behavior, self._spaces_of, name, instances[0].apart)
         self._spaces: dict[str, BehaviorSpaces] = {}
         self._numbers: dict[Agent, int] = {}
         self._episodes: dict[int, int] = {}

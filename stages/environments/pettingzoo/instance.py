@@ -48,6 +48,8 @@ class Instance:
 
     by_turns = False
     """True if one agent acts after the other."""
+    apart: bool | None = None
+    """True if each agent is a team of its own where `environment.behaviors` says nothing else, False if all are one."""
 
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
         self.env = env

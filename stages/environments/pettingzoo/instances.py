@@ -46,7 +46,7 @@ class LimitedInstance(Instance):
         self._instance = instance
         self._steps = steps
         self._decisions: dict[Agent, int] = {}
-        self.env, self.by_turns = instance.env, instance.by_turns
+        self.env, self.by_turns, self.apart = instance.env, instance.by_turns, instance.apart
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._instance, name)  # `over`, `first_infos`

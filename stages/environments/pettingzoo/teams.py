@@ -54,10 +54,17 @@ class RoleAssignment:
         behavior: behaviour name of roles that name none; may be empty if all name one.
         spaces_of: an agent's spaces.
         owner: the environment's name, for messages.
+        apart: True if agents without a team, and not in a group, have each one of its own; False if they are one team;
+            None if only two that share a behaviour are opponents.
     """
 
     def __init__(
-        self, roles: Mapping[str, RoleSettings], behavior: str, spaces_of: Callable[[Agent], Spaces], owner: str
+        self,
+        roles: Mapping[str, RoleSettings],
+        behavior: str,
+        spaces_of: Callable[[Agent], Spaces],
+        owner: str,
+        apart: bool | None = None,
     ) -> None:
         self.roles: dict[Agent, Role] = {}
         """By agent, in the order of assignment."""
@@ -65,6 +72,7 @@ class RoleAssignment:
         self._behavior = behavior
         self._spaces_of = spaces_of
         self._owner = owner
+        self._apart = apart
         self._spaces: dict[str, tuple[Agent, Spaces]] = {}
 
     @property
@@ -104,14 +112,15 @@ class RoleAssignment:
         names = {agent: self._behavior_of(pattern) for agent, pattern in patterns.items()}
         self._check_spaces(names)
         together = any(self._settings[pattern].group for pattern in patterns.values())
-        duel = len(agents) == 2 and len(set(names.values())) == 1 and not together
+        duel = len(agents) == 2 and len(set(names.values())) == 1
+        opponents = (duel if self._apart is None else self._apart) and not together
         counts = dict.fromkeys(self._settings, 0)
         for agent, pattern in patterns.items():
             team = self._settings[pattern].team
             if team == "each":
                 team = counts[pattern]
             elif team is None:
-                team = len(self.roles) if duel else 0
+                team = len(self.roles) if opponents else 0
             counts[pattern] += 1
             self.roles[agent] = Role(names[agent], team, self._settings[pattern].group)
         self._check_teams()

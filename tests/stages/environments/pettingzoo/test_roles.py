@@ -13,9 +13,9 @@ SMALL, LARGE = (spaces.Box(0, 1, (2,)), spaces.Discrete(2)), (spaces.Box(0, 1, (
 TAG = ("adversary_0", "adversary_1", "adversary_2", "agent_0")
 
 
-def assign(agents, behavior="", everybody=True, spaces_of=lambda agent: SMALL, **roles):
+def assign(agents, behavior="", everybody=True, spaces_of=lambda agent: SMALL, apart=None, **roles):
     settings = {pattern: RoleSettings(**said) for pattern, said in roles.pop("by", {}).items()}
-    assignment = RoleAssignment(settings, behavior, spaces_of, "Zoo")
+    assignment = RoleAssignment(settings, behavior, spaces_of, "Zoo", apart)
     assignment.assign(agents, everybody=everybody)
     return assignment
 
@@ -34,6 +34,15 @@ def test_without_a_map_agents_are_one_behaviour_and_a_team():
 def test_two_agents_with_the_same_behaviour_are_opponents():
     assert teams(assign(["player_0", "player_1"], "Four")) == [0, 1]
     assert teams(assign(["player_0", "player_1"], "Four", by={"player_*": {}})) == [0, 1]
+
+
+def test_players_are_apart_or_together_where_their_game_says_so():
+    players = ["player_0", "player_1", "player_2"]
+    assert teams(assign(players, "All", apart=True)) == [0, 1, 2]
+    assert teams(assign(players, "All", apart=True, by={"player_0": {"behavior": "First"}, "*": {}})) == [0, 1, 2]
+    assert teams(assign(players, "All", apart=True, by={"player_0": {"team": 1}, "*": {"team": 0}})) == [1, 0, 0]
+    assert teams(assign(players, "All", apart=True, by={"*": {"group": True}})) == [0, 0, 0]
+    assert teams(assign(players[:2], "All", apart=False)) == [0, 0]
 
 
 def test_two_agents_can_be_made_one_team():

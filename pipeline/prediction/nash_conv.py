@@ -1,0 +1,175 @@
+"""How far policies are from an equilibrium of a game of OpenSpiel's, by OpenSpiel's own evaluator.
+
+Every information state of the game is visited once, and the policies are asked for the probabilities of its actions. A
+mixture becomes one policy that acts alike in every game, by OpenSpiel's `PolicyAggregator`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.prediction.policy import LoadedPolicy, load_policy
+from headrace.stages.environments.open_spiel.game import OpenSpielGame, find_game
+from headrace.stages.errors import StageError
+
+Policy = LoadedPolicy | str | os.PathLike[str] | Any
+_Probabilities = Mapping[str, Mapping[int, float]]
+"""Of each action, by information state."""
+_States = Mapping[str, Any]
+"""Of a player, by information state, one of the states in which the player is in it."""
+
+
+def nash_conv(
+    policy: Policy | Sequence[Policy] | Mapping[int, Policy | Sequence[Policy]],
+    game: str | Any,
+    *,
+    options: Mapping[str, Any] | None = None,
+    weights: Sequence[float] | Mapping[int, Sequence[float]] | None = None,
+    behavior: str | None = None,
+    checkpoint: str | int | None = None,
+    max_states: int = 1_000_000,
+) -> float:
+    """Return the NashConv of policies: the sum over the players of what each would gain by its best response.
+
+        nash_conv("results/kuhn", "kuhn_poker")
+        nash_conv([early, late], "kuhn_poker", weights=[1, 3])  # a mixture
+
+    It is 0 in an equilibrium. The exploitability of a game for two is half of it.
+
+    Args:
+        policy: what `load_policy` returned, or what it takes (a run's folder, a file), the result of `run`, or a policy
+            of OpenSpiel's, which plays for all players. A list is a mixture: each player draws one of it by itself
+            before each game. A map from players, 0, 1, …, has such a policy or list for each.
+        game: the game's name, as `environment.game`, or OpenSpiel's game.
+        options: its parameters, as `environment.options`.
+        weights: of a mixture's policies, in any unit; None: all alike. A map has those of each player.
+        behavior: of a run with several behaviours, the one that is wanted.
+        checkpoint: of a run: "best", "last", or a step.
+        max_states: states, chance's included, that are visited at most.
+
+    Raises:
+        RunError: if a policy can't be loaded or has no probabilities in a state alone, the weights do not fit, or the
+            game is not there or too large.
+        PredictError: if a policy does not fit the game.
+    """
+    try:
+        played = find_game(game, options or {}) if isinstance(game, str) else OpenSpielGame(game, f"the game {game}")
+    except StageError as error:
+        raise RunError(f"nash_conv: {error}") from error
+    from open_spiel.python.algorithms import exploitability, policy_aggregator
+
+    players = range(len(played.possible_agents))
+    pools = [_of_player(policy, player, players, "policy") for player in players]
+    shares = [_shares(_of_player(weights, player, players, "weights"), len(pool)) for player, pool in enumerate(pools)]
+    distinct = {id(member): member for pool in pools for member in pool}
+    loaded = {key: _loaded(member, behavior, checkpoint) for key, member in distinct.items()}
+    states = _information_states(played, max_states)
+    asked = [
+        [_Tables({player: _probabilities(loaded[id(member)], played, player, states[player])}) for member in pool]
+        for player, pool in enumerate(pools)
+    ]
+    if all(len(pool) == 1 for pool in pools):
+        joint: Any = _Tables({player: own.by_player[player] for player, (own,) in enumerate(asked)})
+    else:
+        joint = policy_aggregator.PolicyAggregator(played.game).aggregate([*players], asked, shares)
+    return float(exploitability.nash_conv(played.game, joint))
+
+
+class _Tables:
+    """What players do, in OpenSpiel's terms: by player and information state the probability of each action."""
+
+    def __init__(self, by_player: Mapping[int, _Probabilities]) -> None:
+        self.by_player = by_player
+
+    def action_probabilities(self, state: Any, player_id: int | None = None) -> Mapping[int, float]:
+        """What a player does in a state, by default the one whose turn it is."""
+        player = state.current_player() if player_id is None else player_id
+        return self.by_player[player][state.information_state_string(player)]
+
+
+def _of_player(given: Any, player: int, players: Sequence[int], what: str) -> Any:
+    """A player's part of what is given for all, or for each: of policies, a list."""
+    if isinstance(given, Mapping):
+        if set(given) != {*players}:
+            raise RunError(f"nash_conv: {what}: expected the players {[*players]} as keys, got {[*given]}")
+        given = given[player]
+    if what == "policy" and not isinstance(given, list | tuple):
+        return [given]
+    return given
+
+
+def _shares(weights: Any, count: int) -> list[float]:
+    """The weights of a mixture, as shares of 1."""
+    if count == 0:
+        raise RunError("nash_conv: policy: the list is empty; expected at least one")
+    if weights is None:
+        return [1 / count] * count
+    values = [float(each) for each in weights]
+    if len(values) != count or not all(math.isfinite(each) and each >= 0 for each in values) or not sum(values):
+        raise RunError(
+            f"nash_conv: weights: expected one for each of {count} policies, at least 0 and not all 0; got {values}"
+        )
+    return [each / sum(values) for each in values]
+
+
+def _information_states(played: OpenSpielGame, most: int) -> list[_States]:
+    """The information states of each player."""
+    if played.draws or not played.game.get_type().provides_information_state_string:
+        why = "draws what chance does by itself" if played.draws else "names no information states"
+        raise RunError(f"nash_conv: {played.name} {why}, so best responses can't be found")
+    found: list[dict[str, Any]] = [{} for _ in played.possible_agents]
+    waiting, visited = [played.game.new_initial_state()], 0
+    while waiting:
+        state, visited = waiting.pop(), visited + 1
+        if visited > most:
+            raise RunError(
+                f"nash_conv: {played.name} has more than {most} states, all of which would be visited; a smaller game "
+                "of its kind may do, or raise max_states"
+            )
+        if state.is_terminal():
+            continue
+        if not state.is_chance_node():
+            player = state.current_player()
+            found[player].setdefault(state.information_state_string(player), state)
+        waiting += [state.child(action) for action in state.legal_actions()]
+    return [*found]
+
+
+def _loaded(policy: Policy, behavior: str | None, checkpoint: str | int | None) -> Any:
+    if callable(getattr(policy, "action_probabilities", None)):
+        return policy
+    if not isinstance(policy, LoadedPolicy):
+        policy = load_policy(getattr(policy, "folder", policy), behavior, checkpoint)
+    elif behavior is not None or checkpoint is not None:
+        raise RunError("nash_conv: behavior and checkpoint choose from a run; this policy is loaded already")
+    if policy.state_size:
+        raise RunError(f"nash_conv: {policy.file} has a memory, so that no state alone says what it does")
+    if policy.action_repeat not in (None, 1):
+        raise RunError(f"nash_conv: {policy.file} holds its actions, so that no state alone says what is done")
+    return policy
+
+
+def _probabilities(policy: Any, played: OpenSpielGame, player: int, states: _States) -> _Probabilities:
+    """The probability of each action that is allowed, by information state of a player."""
+    if not isinstance(policy, LoadedPolicy):
+        return {key: dict(policy.action_probabilities(state, player)) for key, state in states.items()}
+    if not states:
+        return {}
+    seen = np.stack([played.seen(state, player) for state in states.values()])
+    masks = np.array([state.legal_actions_mask(player) for state in states.values()], np.bool_)
+    found = policy.distribution(seen, mask=masks).probabilities
+    if len(found) != 1 or found[0].shape != masks.shape:
+        raise RunError(
+            f"nash_conv: {policy.file} does not choose from the {masks.shape[1]} actions of {played.name}; expected a "
+            "policy that was trained in it"
+        )
+    exact = found[0].astype(np.float64)
+    exact /= exact.sum(axis=1, keepdims=True)
+    rows = zip(states, exact, masks, strict=True)
+    return {key: {int(action): float(row[action]) for action in np.flatnonzero(mask)} for key, row, mask in rows}

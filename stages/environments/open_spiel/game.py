@@ -1,0 +1,168 @@
+"""A game of OpenSpiel, made from its name and parameters, and how its players see its states.
+
+Games in which all move at once are played by turns, by OpenSpiel's own conversion, which hides the moves of a turn
+until it is over. `instance` plays a game, `making` makes the group of a run; `headrace.nash_conv` evaluates policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.config.errors import suggest
+from headrace.stages.errors import LoadError, StageError, blaming, type_of
+from headrace.stages.loading import import_module
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
+
+_SEED = "rng_seed"
+"""Parameter of games that draw by themselves what chance does."""
+_GAME = ("environment", "game")
+_OPTIONS = ("environment", "options")
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", dict: "a map"}
+
+
+class OpenSpielGame:
+    """A game in which one player moves at a time. Players are the agents `player_0`, `player_1`, ….
+
+    Args:
+        game: OpenSpiel's.
+        name: of it, for messages.
+
+    Attributes:
+        game: OpenSpiel's, by turns.
+        name: as above.
+        possible_agents: names of the players, in their order.
+        cooperative: True if all players have the same rewards.
+        draws: True if the game itself draws what chance does, from a seed.
+        pays_at_the_end: True if there are no rewards before the end.
+
+    Raises:
+        StageError: if it is of a kind that is not played here.
+    """
+
+    def __init__(self, game: Any, name: str) -> None:
+        import pyspiel
+        from gymnasium import spaces
+
+        kind = pyspiel.GameType
+        if game.get_type().dynamics == kind.Dynamics.SIMULTANEOUS:
+            game = pyspiel.convert_to_turn_based(game)
+        of = game.get_type()
+        if of.dynamics == kind.Dynamics.MEAN_FIELD:
+            raise StageError(f"{name} is a mean field game, which has no players of its own", key=_GAME)
+        if not (of.provides_information_state_tensor or of.provides_observation_tensor):
+            raise StageError(
+                f"{name} gives its players no numbers to see: it has neither an information state tensor nor an "
+                "observation tensor",
+                key=_GAME,
+            )
+        self.game, self.name = game, name
+        self.possible_agents = [f"player_{player}" for player in range(game.num_players())]
+        self.cooperative = bool(of.utility == kind.Utility.IDENTICAL)
+        self.pays_at_the_end = bool(of.reward_model == kind.RewardModel.TERMINAL)
+        self._informed = bool(of.provides_information_state_tensor)
+        self.draws = bool(of.chance_mode == kind.ChanceMode.SAMPLED_STOCHASTIC)
+        if self.draws and _SEED not in of.parameter_specification:
+            raise StageError(f"{name} draws what chance does by itself, and takes no {_SEED} to repeat it", key=_GAME)
+        try:
+            shape = game.information_state_tensor_shape() if self._informed else game.observation_tensor_shape()
+            self._action_space = spaces.Discrete(game.num_distinct_actions())
+            game.new_initial_state().legal_actions_mask(0)
+        except pyspiel.SpielError as error:
+            raise StageError(f"{name} has no numbered actions, or nothing to see: {error}", key=_GAME) from error
+        self._observation_space = spaces.Box(-np.inf, np.inf, tuple(shape), np.float32)
+
+    def observation_space(self, agent: Any) -> spaces.Box:
+        """The space of what every player sees."""
+        return self._observation_space
+
+    def action_space(self, agent: Any) -> spaces.Discrete:
+        """The space of every player's actions, of which a mask forbids some in each state."""
+        return self._action_space
+
+    def new_state(self, seed: int) -> Any:
+        """An initial state; the seed counts in games that draw by themselves what chance does."""
+        if not self.draws:
+            return self.game.new_initial_state()
+        import pyspiel
+
+        parameters = {**self.game.get_parameters(), _SEED: seed}
+        return pyspiel.load_game(self.game.get_type().short_name, parameters).new_initial_state()
+
+    def seen(self, state: Any, player: int) -> NDArray[np.float32]:
+        """What a player sees of a state: its information state, or an observation in games without these."""
+        tensor = state.information_state_tensor(player) if self._informed else state.observation_tensor(player)
+        found = np.array(tensor, np.float32)
+        return found if len(self._observation_space.shape) == 1 else found.reshape(self._observation_space.shape)
+
+
+def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = None) -> OpenSpielGame:
+    """Make a game.
+
+    Args:
+        reference: its name in OpenSpiel (`leduc_poker`), with parameters if need be (`leduc_poker(players=3)`), and
+            behind the module that registers it if it is not one of OpenSpiel's own (`my_module:my_game`).
+        options: its parameters.
+        folder: of the YAML; modules in it are importable.
+
+    Raises:
+        LoadError: if there is no such game, or no OpenSpiel.
+        StageError: if it does not take the parameters, or is of a kind that is not played here.
+    """
+    name = f"OpenSpiel's game {reference!r}"
+    try:
+        import pyspiel
+    except ImportError as error:
+        raise LoadError(
+            f"{name} needs the package open_spiel, which is not installed; python -m pip install 'headrace[openspiel]'"
+        ) from error
+    head, bracket, rest = reference.partition("(")
+    module, _, short = head.rpartition(":")
+    with blaming(*_GAME):
+        if module or short.startswith("python_"):
+            import_module(module or "open_spiel.python.games", folder, name)
+        known = {each.short_name: each.parameter_specification for each in pyspiel.registered_games()}
+        if short not in known:
+            raise LoadError(f"{name}: there is no such game{suggest(short, known) or f'; there are: {_listed(known)}'}")
+        try:
+            written = pyspiel.game_parameters_from_string(short + bracket + rest)
+        except (RuntimeError, ValueError) as error:
+            raise LoadError(f"{name}: expected a name, or such as {short}(players=2): {error}") from error
+    del written["name"]
+    parameters = {key: _fitting(key, value, known[short], name) for key, value in options.items()}
+    try:
+        made = pyspiel.load_game(short, {**written, **parameters})
+    except Exception as error:
+        said = " ".join(str(error).split())
+        why = said.partition(" ")[2] if said.startswith("/") else said  # a line of its source
+        takes = f"; its parameters: {_listed(known[short])}" if known[short] else ""
+        raise StageError(f"{name} can't be made: {why}{takes}", key=_OPTIONS) from error
+    return OpenSpielGame(made, name)
+
+
+def _fitting(key: str, value: Any, defaults: Mapping[str, Any], name: str) -> Any:
+    """A parameter, of the type that OpenSpiel wants."""
+    where = f"environment.options: {name}"
+    if key == _SEED:
+        raise StageError(f"{where}: {_SEED} follows from the run's seed; leave it out", key=(*_OPTIONS, key))
+    if key not in defaults:
+        hint = suggest(key, defaults) or f"; it takes {_listed(defaults) or 'none'}"
+        raise StageError(f"{where} takes no {key!r}{hint}", key=(*_OPTIONS, key))
+    wanted = type(defaults[key])
+    if wanted is float and type(value) is int:
+        return float(value)
+    if wanted in _WORDS and type(value) is not wanted:
+        raise StageError(
+            f"{where}: {key}: expected {_WORDS[wanted]}, got {type_of(value)}: {value!r}", key=(*_OPTIONS, key)
+        )
+    return value
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(names))
