@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import environment_requests
 import numpy as np
@@ -112,7 +113,8 @@ def told(results, group, players):
 def test_random_games_are_those_that_are_stepped_by_hand(title):
     game = find_game(title, {})
     watched = [Watched(game), Watched(game)]
-    group = PettingZooGroup([GameInstance(each, title) for each in watched], "All", title)
+    instances = [GameInstance(cast(OpenSpielGame, each), title) for each in watched]
+    group = PettingZooGroup(instances, "All", title)
     random, results = np.random.default_rng(1), [group.reset(5)]
     while len(results) < 120:
         results.append(group.step(at_random(results[-1], random)))
