@@ -113,7 +113,7 @@ def told(results, group, players):
 def test_random_games_are_those_that_are_stepped_by_hand(title):
     game = find_game(title, {})
     watched = [Watched(game), Watched(game)]
-    instances = [GameInstance(cast(OpenSpielGame, each), title) for each in watched]
+    instances = [GameInstance(cast("OpenSpielGame", each), title) for each in watched]
     group = PettingZooGroup(instances, "All", title)
     random, results = np.random.default_rng(1), [group.reset(5)]
     while len(results) < 120:
