@@ -46,6 +46,8 @@ class TrainerKind:
     """Whose gradients autograd finds even then."""
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `network_settings` that have other defaults with it."""
+    former_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By section of the behaviour's block, defaults of older versions, with which runs that had them go on."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict it, and why."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
@@ -90,6 +92,21 @@ TRAINERS: Table[TrainerKind] = Table(
         ImpalaHyperparameters,
         without_autograd=_VECTORS,
         network_defaults={"normalize": True, "activation": "tanh"},  # docs/learning.md shows why
+        former_defaults={
+            "network_settings": {"normalize": False, "activation": "swish"},
+            "hyperparameters": {
+                "batch_size": 32,
+                "batch_size_from_replay": 0,
+                "replay_capacity": 10000,
+                "replay_sampling": "reservoir",
+                "learning_rate": 6e-4,
+                "adam_beta2": 0.999,
+                "adam_epsilon": 1e-8,
+                "policy_cloning_cost": 0.01,
+                "value_cloning_cost": 0.005,
+                "reward_normalization": False,
+            },
+        },
         without_effect={"time_horizon": "trajectories are cut at hyperparameters.unroll_length"},
     ),
 )

@@ -3,7 +3,8 @@
 Processes are worth their cost where there is a second core. Several actors are worth theirs where the instances of an
 environment are stepped one after another, that takes long, and there are cores for it; they share the instances that
 the configuration asks for, so that what is learned does not depend on the machine. How long steps take is measured
-before the run, in a process of its own. A resumed run keeps what was chosen, as its folder's configuration says it.
+before the run, in a process of its own. A resumed run keeps what was chosen, as its folder's configuration says it, and
+the defaults that its version had.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from headrace.config import RunConfig
+from headrace.config import BehaviorSettings, RunConfig
 from headrace.config.section_checks import persons_in
+from headrace.config.trainers import declared_kind
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import acts, decides_centrally, placements_after
 from headrace.pipeline.common.process import usable_cores
@@ -53,12 +55,37 @@ def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
     kept = _kept(config)
     cores = usable_cores()
     remarks: list[str] = []
-    config = _with_kinds(config, kept, cores, remarks)
+    config = _with_kinds(as_begun(config), kept, cores, remarks)
     if config.env_settings.is_auto("num_envs") or _is_auto_section(config):
         config = _with_instances(config, kept, cores, remarks)
     if hosts.actors.is_auto("replicas"):
         config = _with_actors(config, kept, cores, remarks)
     return config, f"Chosen for this machine: {'; '.join(remarks)}." if remarks else ""
+
+
+def as_begun(config: RunConfig) -> RunConfig:
+    """Return a resumed run's configuration with defaults of older versions where it began with them."""
+    kept = _kept(config)
+    if not config.checkpoint_settings.resume or not kept:
+        return config
+    before = kept.get("behaviors") or {}
+    blocks = {name: _block_as_begun(block, before.get(name)) for name, block in config.behaviors.items()}
+    changes: dict[str, Any] = {"behaviors": blocks}
+    if config.default_settings is not None:
+        changes["default_settings"] = _block_as_begun(config.default_settings, kept.get("default_settings"))
+    return config.model_copy(update=changes)
+
+
+def _block_as_begun(block: BehaviorSettings, before: object) -> BehaviorSettings:
+    former = declared_kind(block.trainer_type).former_defaults
+    if not isinstance(before, dict) or before.get("trainer_type") != block.trainer_type:
+        return block
+    for section, defaults in former.items():
+        settings, had = getattr(block, section), before.get(section) or {}
+        unwritten = defaults.keys() - settings.model_fields_set
+        same = {key: defaults[key] for key in unwritten if had.get(key, defaults[key]) == defaults[key]}
+        block = block.model_copy(update={section: settings.model_copy(update=same)})
+    return block
 
 
 def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
