@@ -62,7 +62,7 @@ def nash_conv(
         played = find_game(game, options or {}) if isinstance(game, str) else OpenSpielGame(game, f"the game {game}")
     except StageError as error:
         raise RunError(f"nash_conv: {error}") from error
-    from open_spiel.python.algorithms import exploitability, policy_aggregator
+    from open_spiel.python.algorithms import exploitability
 
     players = range(len(played.possible_agents))
     pools = [_of_player(policy, player, players, "policy") for player in players]
@@ -70,15 +70,11 @@ def nash_conv(
     distinct = {id(member): member for pool in pools for member in pool}
     loaded = {key: _loaded(member, behavior, checkpoint) for key, member in distinct.items()}
     states = _information_states(played, max_states)
-    asked = [
+    tables = [
         [_Tables({player: _probabilities(loaded[id(member)], played, player, states[player])}) for member in pool]
         for player, pool in enumerate(pools)
     ]
-    if all(len(pool) == 1 for pool in pools):
-        joint: Any = _Tables({player: own.by_player[player] for player, (own,) in enumerate(asked)})
-    else:
-        joint = policy_aggregator.PolicyAggregator(played.game).aggregate([*players], asked, shares)
-    return float(exploitability.nash_conv(played.game, joint))
+    return float(exploitability.nash_conv(played.game, _joint(played, tables, shares)))
 
 
 class _Tables:
@@ -91,6 +87,15 @@ class _Tables:
         """What a player does in a state, by default the one whose turn it is."""
         player = state.current_player() if player_id is None else player_id
         return self.by_player[player][state.information_state_string(player)]
+
+
+def _joint(played: OpenSpielGame, tables: Sequence[Sequence[_Tables]], shares: Sequence[Sequence[float]]) -> Any:
+    """The policy of all players together, of each player's pool and the shares of its members."""
+    from open_spiel.python.algorithms import policy_aggregator
+
+    if all(len(pool) == 1 for pool in tables):
+        return _Tables({player: own.by_player[player] for player, (own,) in enumerate(tables)})
+    return policy_aggregator.PolicyAggregator(played.game).aggregate([*range(len(tables))], tables, shares)
 
 
 def _of_player(given: Any, player: int, players: Sequence[int], what: str) -> Any:

@@ -60,7 +60,7 @@ class Made:
             parts=SimpleNamespace(merged=lambda take: {}),
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague()),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
-            reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None),
+            reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None, mark=lambda *of_a_curve: None),
             running=SimpleNamespace(all=lambda: self.hosts),
             flow=SimpleNamespace(resume=lambda: None),
         )
