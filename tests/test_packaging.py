@@ -231,7 +231,7 @@ def test_a_wheel_states_licences_commands_and_links_that_work_elsewhere(wheel):
     assert not [target for target in LINK.findall(texts["METADATA"]) if not target.startswith("https://")]
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_a_source_distribution_builds_the_same_wheel(checkout, wheel, tmp_path):
     archive = built(checkout, tmp_path, "sdist")
     shutil.unpack_archive(archive, tmp_path / "unpacked", filter="data")

@@ -151,6 +151,7 @@ def test_a_game_in_javascript_is_trained_under_node(catcher):
     assert model.get_inputs()[0].shape[-1] == 3
 
 
+@pytest.mark.slow
 @needs_node
 @needs_browser
 def test_the_policy_plays_in_the_page(catcher):
