@@ -28,6 +28,8 @@ class WithStatistics(build_py):
     def run(self) -> None:
         """Build."""
         super().run()
+        if self.editable_mode:  # it is read where it lies
+            return
         self.copy_file(str(ROOT / "docs/statistics.md"), f"{self.build_lib}/headrace/pipeline/monitor/page")
 
 
