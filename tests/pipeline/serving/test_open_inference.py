@@ -327,6 +327,7 @@ async def test_a_newer_policy_takes_over_while_requests_run_and_none_is_lost(tmp
     write_model(tmp_path)
     wanted = {str(version): expected([[ROW]], seed).actions.continuous for version, seed in ((1, 0), (2, 1))}
     seen: list[str] = []
+    answered = asyncio.Event()
     async with called(tmp_path) as (_, caller, channel):
 
         async def ask_http() -> None:
@@ -347,8 +348,7 @@ async def test_a_newer_policy_takes_over_while_requests_run_and_none_is_lost(tmp
             for _ in range(8):
                 group.create_task(ask_http())
                 group.create_task(ask_grpc())
-            while not seen:  # the older policy has answered before there is a newer one
-                await asyncio.sleep(0)
+            await answered.wait()  # by the older policy, before there is a newer one
             await asyncio.to_thread(write_model, tmp_path, step=600, seed=1)
     assert {*seen} == {"1", "2"}
 
