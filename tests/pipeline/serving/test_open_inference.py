@@ -336,6 +336,7 @@ async def test_a_newer_policy_takes_over_while_requests_run_and_none_is_lost(tmp
                 assert status == 200, answer
                 np.testing.assert_allclose(outputs(answer)["continuous"], wanted[answer["model_version"]], rtol=1e-5)
                 seen.append(answer["model_version"])
+                answered.set()
 
         async def ask_grpc() -> None:
             tensor = {"name": "vector", "datatype": "FP32", "shape": [1, 3], "contents": {"fp32_contents": ROW}}
