@@ -55,7 +55,7 @@ def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
     kept = _kept(config)
     cores = usable_cores()
     remarks: list[str] = []
-    config = _with_kinds(as_begun(config), kept, cores, remarks)
+    config = _with_kinds(_as_begun(config, kept), kept, cores, remarks)
     if config.env_settings.is_auto("num_envs") or _is_auto_section(config):
         config = _with_instances(config, kept, cores, remarks)
     if hosts.actors.is_auto("replicas"):
@@ -64,9 +64,12 @@ def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
 
 
 def as_begun(config: RunConfig) -> RunConfig:
-    """Return a resumed run's configuration with defaults of older versions where it began with them."""
-    kept = _kept(config)
-    if not config.checkpoint_settings.resume or not kept:
+    """Return the configuration of a run that goes on, or is played, with the defaults of the version that began it."""
+    return _as_begun(config, _kept(config))
+
+
+def _as_begun(config: RunConfig, kept: Mapping[str, Any]) -> RunConfig:
+    if not kept:
         return config
     before = kept.get("behaviors") or {}
     blocks = {name: _block_as_begun(block, before.get(name)) for name, block in config.behaviors.items()}

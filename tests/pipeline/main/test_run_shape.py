@@ -177,6 +177,8 @@ def test_a_resumed_run_has_the_defaults_that_its_version_had(machine, tmp_path):
     assert (again.network_settings.normalize, again.network_settings.activation) == (False, "swish")
     assert (found.batch_size, found.adam_epsilon, found.reward_normalization) == (24, 1e-8, False)
     assert (found.learning_rate, found.adam_beta2) == (1e-3, 0.99)  # others than defaults: they were written
+    played = settled(behaviors=written, checkpoint_settings={**where, "inference": True}).behaviors["B"]
+    assert played.network_settings == again.network_settings
     fresh = settled(behaviors=written, checkpoint_settings={**where, "force": True}).behaviors["B"]
     assert fresh.network_settings.activation == "tanh"
 
