@@ -275,7 +275,7 @@ class PipelineSettings(Settings):
     max_policy_lag: Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_lag)] = Field(
         "auto",
         description="Updates that actors may run ahead of the trainer: 0 waits, 1 collects while learning. `auto`: 0 "
-        "where collecting takes more than half as long again as learning in the first updates, else 1.",
+        "where collecting takes more than three times as long as learning in the first updates, else 1.",
         json_schema_extra={"default_text": "`auto`; 0 if `deterministic`"},
     )
     inference: Annotated[Text, one_of(("actor", "central"))] = Field(

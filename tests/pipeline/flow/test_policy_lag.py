@@ -35,7 +35,7 @@ def test_a_number_is_taken_as_it_is_and_nothing_is_measured(lag, caplog):
     ("collecting_s", "learning_s", "lag", "said"),
     [
         (0.25, 0.5, 1, "collecting 2048 steps takes 0.25 s, learning from them 0.5 s, so actors collect meanwhile."),
-        (0.7, 0.5, 1, "collecting 2048 steps takes 0.7 s, learning from them 0.5 s, so actors collect meanwhile."),
+        (1.4, 0.5, 1, "collecting 2048 steps takes 1.4 s, learning from them 0.5 s, so actors collect meanwhile."),
         (3.0, 0.5, 0, "collecting 2048 steps takes 3 s, learning from them 0.5 s, so actors wait for each policy."),
     ],
 )
@@ -48,7 +48,7 @@ def test_it_is_0_where_collecting_takes_much_longer_and_else_1(collecting_s, lea
     assert caplog.messages == [f"Walker: max_policy_lag auto is {lag}: {said}"]
 
 
-@pytest.mark.parametrize(("collecting_s", "learning_s", "lag"), [(0.25, 0.5, 1), (0.5, 0.25, 0)])
+@pytest.mark.parametrize(("collecting_s", "learning_s", "lag"), [(0.25, 0.5, 1), (1.0, 0.25, 0)])
 def test_one_update_that_was_held_up_does_not_count(collecting_s, learning_s, lag):
     """An actor is restarted within one, or a checkpoint is made; another imports what it needs."""
     made = lags()
@@ -63,7 +63,7 @@ def test_each_behaviour_is_measured_for_itself():
     for behavior in ("Hider", "Seeker"):
         made.first(behavior, 64, False, True)
     assert made.measured("Hider", (1.0,) * MEASURED_UPDATES, (2.0,) * MEASURED_UPDATES) == 1
-    assert made.measured("Seeker", (2.0,) * MEASURED_UPDATES, (1.0,) * MEASURED_UPDATES) == 0
+    assert made.measured("Seeker", (4.0,) * MEASURED_UPDATES, (1.0,) * MEASURED_UPDATES) == 0
 
 
 @pytest.mark.parametrize(
