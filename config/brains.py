@@ -153,16 +153,13 @@ def meanings(*left_out: str) -> str:
     return "; ".join(f"`{name}`: {kind.meaning}" for name, kind in BRAIN_KINDS.items() if name not in left_out)
 
 
-class BrainSettings(Settings):
-    """A brain that does not learn, and its share of the games."""
+class MemberSettings(Settings):
+    """A brain that does not learn."""
 
     use: Annotated[Text, BeforeValidator(lambda value: check_use(value) if isinstance(value, str) else value)] = Field(
         description=f"{meanings(LEARNING, PLAYER)}."
     )
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
-    weight: Float = Field(
-        1.0, gt=0, le=1, description="Its share of the games: 0.2 for a fifth of them, drawn for each game."
-    )
     name: Text = Field(
         "",
         min_length=1,
@@ -176,6 +173,14 @@ class BrainSettings(Settings):
     def _derive(self) -> None:
         if not self._is_set("name"):
             self._fill(name=self.use)
+
+
+class BrainSettings(MemberSettings):
+    """A brain that does not learn, and its share of the games."""
+
+    weight: Float = Field(
+        1.0, gt=0, le=1, description="Its share of the games: 0.2 for a fifth of them, drawn for each game."
+    )
 
 
 class OwnBrainSettings(BrainSettings):

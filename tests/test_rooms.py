@@ -34,6 +34,7 @@ ROOMS = {
         "agent",
         "actor",
         "ghost",
+        "league",
         "replay",
         "evaluation",
         "exhibition",

@@ -16,14 +16,8 @@ import numpy as np
 from headrace.queues.messages import Assignment, Matchup, PolicyUpdate
 from headrace.queues.specs import behavior_name, behavior_team
 from headrace.stages.ghost.league import Match
-from headrace.stages.ghost.policy_history import (
-    NEWEST,
-    PolicyHistory,
-    generator_state,
-    policy_from_state,
-    policy_state,
-    restore_generator,
-)
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.stages.plain_state import generator_state, policy_from_state, policy_state, restore_generator
 
 
 class Assignments:

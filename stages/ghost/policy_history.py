@@ -1,7 +1,4 @@
-"""One behaviour in self-play: its newest policy, a window of snapshots, ratings and counters.
-
-Beside it: policies and random generators as plain data, for checkpoints.
-"""
+"""One behaviour in self-play: its newest policy, a window of snapshots, ratings and counters."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from headrace.config import SelfPlaySettings
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError, describe_error
 from headrace.stages.ghost.opponents import Candidate, OpponentSampler
+from headrace.stages.plain_state import policy_from_state, policy_state
 
 NEWEST = -1
 """The snapshot number that stands for the newest policy."""
@@ -249,38 +247,3 @@ class PolicyHistory:
     def _candidate(self, number: int) -> Candidate:
         record = self.records[number]
         return Candidate(number, record.rating, record.games, record.wins, record.draws, record.losses)
-
-
-def policy_state(update: PolicyUpdate | None) -> dict[str, Any] | None:
-    """A policy as plain values and a copy of its weights."""
-    if update is None:
-        return None
-    plain = asdict(update)
-    plain["weights"] = update.weights.copy()
-    plain["layout"] = [[name, list(shape)] for name, shape in update.layout]
-    return plain
-
-
-def policy_from_state(plain: Mapping[str, Any] | None) -> PolicyUpdate | None:
-    """The inverse of `policy_state`."""
-    if plain is None:
-        return None
-    layout = tuple((str(name), tuple(int(s) for s in shape)) for name, shape in plain["layout"])
-    return PolicyUpdate(**{**plain, "layout": layout})
-
-
-def generator_state(random: np.random.Generator) -> dict[str, Any]:
-    """A generator's state; its 128-bit numbers, too wide for msgpack, become text."""
-    state = random.bit_generator.state
-    inner = {name: str(value) for name, value in state["state"].items()}
-    return {"state": inner, "has_uint32": int(state["has_uint32"]), "uinteger": int(state["uinteger"])}
-
-
-def restore_generator(random: np.random.Generator, plain: Mapping[str, Any]) -> None:
-    """Continue from `generator_state()`."""
-    random.bit_generator.state = {
-        "bit_generator": type(random.bit_generator).__name__,
-        "state": {name: int(value) for name, value in plain["state"].items()},
-        "has_uint32": plain["has_uint32"],
-        "uinteger": plain["uinteger"],
-    }

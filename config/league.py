@@ -1,0 +1,341 @@
+"""Leagues: the section `league` of a behaviour, its presets and its checks.
+
+docs/league-rules.md has the rules that the words stand for, with their sources.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from headrace.config.brains import MemberSettings, as_brains
+from headrace.config.errors import Finding, suggest
+from headrace.config.fields import Flag, Float, Int, Names, PlainMap, Settings, Text, as_tuple, report
+
+START = "start"
+"""Where a reset leads that leads to no other learner."""
+_LEARNER = re.compile(r"[A-Za-z0-9_-]+")
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "alphastar": {
+        "learners": {
+            "main": {
+                "matches": [
+                    {"match": "pfsp", "weight": 0.5, "weighting": "squared"},
+                    {"match": "verify", "weight": 0.15, "against": ["main_exploiter"]},
+                    {"match": "self", "weight": 0.35},
+                ],
+            },
+            "main_exploiter": {
+                "matches": [{"match": "newest", "against": ["main"]}],
+                "freeze": {"first": False},
+                "reset": {"probability": 1.0},
+            },
+            "league_exploiter": {
+                "matches": [{"match": "pfsp", "weighting": "linear_capped"}],
+                "freeze": {"first": False},
+                "reset": {"probability": 0.25},
+            },
+        },
+    },
+    "five": {
+        "iterations": 100,
+        "learners": {
+            "main": {
+                "matches": [
+                    {"match": "self", "weight": 0.8},
+                    {"match": "pfsp", "weight": 0.2, "weighting": "five"},
+                ],
+                "freeze": {"win_rate": None},
+            },
+        },
+    },
+    "psro": {
+        "payoff": "mean_return",
+        "meta_solver": "nash",
+        "rating": 0.1,
+        "learners": {"main": {"matches": [{"match": "meta"}], "freeze": {"win_rate": None}}},
+    },
+}
+"""By the name of the preset: keys of `league` that the file's own go over."""
+
+_KINDS = {
+    "pfsp": "members of the pool, frozen by the learners `against` or named there, by `weighting`",
+    "verify": "where one of the members frozen by the learners `against` beats it, these; else its own frozen ones, "
+    "where it has forgotten how to beat them; else itself",
+    "self": "itself, and all teams learn",
+    "newest": "the newest policies of the learners `against`; in place of one that it hardly ever beats, its members",
+    "meta": "members of the pool, as often as the mixture of `meta_solver` has them",
+}
+"""By `match`: whom a learner meets."""
+
+
+def _as_names(value: object) -> object:
+    return (value,) if isinstance(value, str) else as_tuple(value)
+
+
+class MatchSettings(Settings):
+    """A share of a learner's games: whom it plays against."""
+
+    match: Literal["pfsp", "verify", "self", "newest", "meta"] = Field(
+        description="; ".join(f"`{kind}`: {meaning}" for kind, meaning in _KINDS.items()) + "."
+    )
+    weight: Float = Field(1.0, gt=0, le=1e6, description="Its share of the games, beside the other weights.")
+    against: Annotated[Names | None, BeforeValidator(_as_names)] = Field(
+        None,
+        min_length=1,
+        description="Learners, and with `pfsp` names of `members`, whom it is about; null: all (with `verify` and "
+        "`newest` all other learners).",
+    )
+    weighting: Literal["squared", "variance", "linear", "linear_capped", "uniform", "five"] = Field(
+        "squared",
+        description="With `pfsp`, by the probability p of beating a member: `squared` (1 - p)², `variance` p (1 - p), "
+        "`linear` 1 - p, `linear_capped` min(0.5, 1 - p), `uniform` 1; or `five`, by OpenAI Five's quality scores.",
+    )
+    above: Float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="With `newest`: a learner that is beaten with a higher probability is met itself. AlphaStar has "
+        "0.1 for main exploiters, and 0.3 for main agents among themselves.",
+    )
+
+    def _mistakes(self) -> Iterator[Finding]:
+        takes = {"against": ("pfsp", "verify", "newest"), "weighting": ("pfsp",), "above": ("newest",)}
+        for key, kinds in takes.items():
+            if self.match not in kinds and getattr(self, key) != type(self).model_fields[key].default:
+                message = f"does not go with match '{self.match}', only with {', '.join(kinds)}; leave it out"
+                yield Finding((key,), message, (("match",),))
+
+
+class FreezeSettings(Settings):
+    """When a learner's newest policy becomes a member of the pool, which never changes again."""
+
+    after: Int | None = Field(
+        None,
+        gt=0,
+        description="Steps of its trainer since the last time, before which it is not frozen.",
+        json_schema_extra={"default_text": "half of `at_most`"},
+    )
+    at_most: Int | None = Field(
+        None,
+        gt=0,
+        description="Steps after which it is frozen whatever it wins.",
+        json_schema_extra={"default_text": "2 × `after`; else the behaviour's `max_steps` / `iterations`"},
+    )
+    win_rate: Float | None = Field(
+        0.7,
+        ge=0,
+        le=1,
+        description="Between the two it is frozen as soon as it beats each of its opponents with a higher probability; "
+        "null: never.",
+    )
+    first: Flag = Field(True, description="True: its first policy is frozen, too.")
+
+    def _mistakes(self) -> Iterator[Finding]:
+        if self.after is not None and self.at_most is not None and self.after > self.at_most:
+            yield Finding(("after",), f"{self.after} is more than at_most ({self.at_most})", (("at_most",),))
+
+    def for_steps(self, longest: int) -> FreezeSettings:
+        """Return a copy in which both numbers of steps are given; `longest` is what `at_most` is by default."""
+        at_most = self.at_most or (longest if self.after is None else 2 * self.after)
+        return self.model_copy(update={"at_most": at_most, "after": self.after or -(-at_most // 2)})
+
+
+class ResetSettings(Settings):
+    """What may happen to a learner after it was frozen."""
+
+    probability: Float = Field(1.0, ge=0, le=1, description="Of a reset, each time that it was frozen.")
+    to: Text = Field(START, description="`start`: its own first weights; or a learner, whose newest weights it takes.")
+
+
+class LearnerSettings(Settings):
+    """A learner of a league. Any other key of a behaviour may stand here, and goes over that of the behaviour."""
+
+    actors: Int = Field(1, gt=0, le=10_000, description="Actors that play for it; the sum of all is the run's number.")
+    matches: Annotated[tuple[MatchSettings, ...], BeforeValidator(as_tuple)] = Field(
+        default_factory=lambda: (MatchSettings(match="pfsp"),),
+        min_length=1,
+        description="Whom it plays against, in shares of its games; a share with nobody in it leaves its games to the "
+        "others.",
+        json_schema_extra={"default_text": "`pfsp` alone"},
+    )
+    freeze: FreezeSettings = Field(default_factory=FreezeSettings, description="When it is frozen into the pool.")
+    reset: ResetSettings | None = Field(None, description="What happens to it then; null: it goes on.")
+    own: PlainMap = Field(default_factory=dict, exclude=True, description="The other keys, as a map.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return {} if data is None else data
+        known = {key: data[key] for key in data if key in cls.model_fields}
+        own = {key: data[key] for key in data if key not in cls.model_fields}
+        return known | ({"own": {**known.get("own", {}), **own}} if own else {})
+
+    @model_serializer(mode="wrap")
+    def _joined(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {**self.own, **handler(self)}
+
+
+class LeagueSettings(Settings):
+    """Several learners of one behaviour, who play against each other and against frozen policies.
+
+    Also the name of a preset alone: `league: psro`.
+    """
+
+    preset: Literal["alphastar", "five", "psro"] | None = Field(
+        None,
+        description="Keys to begin with, over which the others go, key by key; null drops one of its learners. "
+        "docs/league-rules.md has them.",
+    )
+    payoff: Literal["win_rate", "mean_return"] = Field(
+        "win_rate",
+        description="What is kept of games between two players. `mean_return` is for games such as poker, in which it "
+        "counts how much is won; as a probability it is its place between the lowest and the highest return seen.",
+    )
+    decay: Float = Field(
+        0.99, gt=0, le=1, description="Factor of earlier games with each game of a pair of which one still learns."
+    )
+    meta_solver: Literal["nash", "replicator", "uniform"] | None = Field(
+        None,
+        description="How the members' mixture follows from their games with each other: as a Nash equilibrium (needs "
+        "SciPy: pip install 'headrace[league]'), by projected replicator dynamics, or uniform.",
+    )
+    rating: Float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of the games in which members play each other: those pairs first that have played least.",
+    )
+    iterations: Int = Field(
+        20, gt=0, le=10**6, description="How often each learner is frozen, where `freeze` has no steps."
+    )
+    quality_rate: Float = Field(
+        0.01, gt=0, description="With `weighting: five`: η, by which a win lowers the quality score of who lost."
+    )
+    members: Annotated[tuple[MemberSettings, ...], BeforeValidator(as_brains)] = Field(
+        (), description="Brains that are members of the pool from the start, and never learn."
+    )
+    of: Text = Field(
+        "", description="Of a learner: its behaviour in the environment. Not to be written: a run fills it in."
+    )
+    learners: dict[Text, LearnerSettings] = Field(
+        default_factory=lambda: {"main": LearnerSettings()},
+        min_length=1,
+        description="The learners by name. The first is the one whom the league is for.",
+        json_schema_extra={"default_text": "`main` alone"},
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        """Put the keys over those of the preset, which is named no more."""
+        named = isinstance(data, str)
+        data = {"preset": data} if named else data
+        preset = data.get("preset") if isinstance(data, Mapping) else None
+        if preset is None:
+            return data
+        if preset not in PRESETS:
+            message = (
+                f"'{preset}' is no preset; expected {', '.join(map(repr, PRESETS))}{suggest(str(preset), PRESETS)}"
+            )
+            report([Finding(() if named else ("preset",), message)])
+        merged = _over(PRESETS[preset], {key: data[key] for key in data if key != "preset"})
+        if isinstance(merged["learners"], Mapping):
+            left = {name: each for name, each in merged["learners"].items() if each is not None}
+            merged["learners"] = left
+        return merged
+
+    def of_learner(self, behavior: str, learner: str) -> dict[str, Any]:
+        """Return the `league` of one of its learners as a behaviour, as plain data.
+
+        Args:
+            behavior: the name of the league's behaviour in the environment.
+            learner: the learner's name.
+        """
+        assert learner in self.learners, learner
+        return {**expanded(self)["league"], "of": behavior}
+
+    def for_steps(self, max_steps: int) -> LeagueSettings:
+        """Return a copy in which each learner's `freeze` gives its steps.
+
+        Args:
+            max_steps: of the behaviour; a learner's own goes over it.
+        """
+        learners = {}
+        for name, learner in self.learners.items():
+            own = learner.own.get("max_steps", max_steps)
+            longest = max(1, int(own if isinstance(own, int | float) else max_steps) // self.iterations)
+            learners[name] = learner.model_copy(update={"freeze": learner.freeze.for_steps(longest)})
+        return self.model_copy(update={"learners": learners})
+
+    def _mistakes(self) -> Iterator[Finding]:
+        yield from self._about_names()
+        for name, learner in self.learners.items():
+            for index, share in enumerate(learner.matches):
+                for finding in self._about_match(name, share):
+                    yield Finding(("learners", name, "matches", index, *finding.path), finding.message)
+            if learner.reset is not None and learner.reset.to not in {START, *self.learners} - {name}:
+                others = ", ".join(repr(word) for word in (START, *self.learners) if word != name)
+                message = f"'{learner.reset.to}' is none of {others}"
+                yield Finding(("learners", name, "reset", "to"), message, (("learners",),))
+            if not any(self._can_begin(share) for share in learner.matches):
+                message = (
+                    "nobody is there to begin with: no member is frozen before learners have played; let a learner "
+                    "have 'freeze: {first: true}', list 'members', or add {match: self}"
+                )
+                yield Finding(("learners", name, "matches"), message, (("learners",), ("members",)))
+
+    def _about_names(self) -> Iterator[Finding]:
+        taken = [member.name for member in self.members]
+        for index, name in enumerate(taken):
+            if name in taken[:index]:
+                message = f"'{name}' is another one's, too; give each a `name` of its own"
+                key = "name" if self.members[index]._is_set("name") else "use"
+                yield Finding(("members", index, key), message)
+        for name in self.learners:
+            if name == START or name in taken or not _LEARNER.fullmatch(name):
+                why = (
+                    f"'{START}' means the first weights in `reset`"
+                    if name == START
+                    else "a member has this name"
+                    if name in taken
+                    else "a learner's name has letters, digits, '_' and '-' alone"
+                )
+                yield Finding(("learners", name), f"{why}; give the learner another name")
+
+    def _about_match(self, name: str, share: MatchSettings) -> Iterator[Finding]:
+        known = [each for each in self.learners if each != name or share.match == "pfsp"]
+        known += [member.name for member in self.members] if share.match == "pfsp" else []
+        for index, each in enumerate(share.against or ()):
+            if each not in known:
+                expected = ", ".join(map(repr, known)) or "no other learner, as there is none"
+                message = f"'{each}' is nobody to meet here; expected {expected}{suggest(each, known)}"
+                yield Finding(("against", index), message)
+        if share.match == "newest" and not known:
+            yield Finding(("match",), "needs another learner, and there is none; use 'self'")
+        if share.match == "meta" and self.meta_solver is None:
+            yield Finding(("match",), "needs meta_solver, which says how often each member is met: 'meta_solver: nash'")
+
+    def _can_begin(self, share: MatchSettings) -> bool:
+        if share.match not in ("pfsp", "meta"):
+            return True
+        there = {name for name, learner in self.learners.items() if learner.freeze.first}
+        there |= {member.name for member in self.members}
+        return bool(there if share.against is None else there.intersection(share.against))
+
+
+def _over(below: Any, above: Any) -> Any:
+    """Merge maps, key by key; what is no map replaces what was there."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    return {**below, **{key: _over(below.get(key), value) for key, value in above.items()}}
+
+
+def expanded(settings: LeagueSettings) -> dict[str, Any]:
+    """Return what a `league` stands for, presets and defaults filled in, as plain data for YAML."""
+    return {"league": settings.model_dump(mode="json", by_alias=True, exclude={"preset"})}

@@ -1,0 +1,1 @@
+"""Leagues: several learners of one behaviour, and the pool of frozen policies that they play against."""

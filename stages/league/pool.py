@@ -1,0 +1,282 @@
+"""The pool of a league: frozen policies, each a file that never changes, and brains that never learned here."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from headrace.config.brains import MemberSettings
+from headrace.queues.held_files import once_released
+from headrace.queues.messages import PolicyUpdate
+from headrace.stages.errors import StageError
+
+INDEX = "pool.json"
+_SUFFIX = ".policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a pool."""
+
+    number: int
+    """Counted from 0."""
+    learner: str
+    """Who was frozen; empty for a brain that was not trained here."""
+    parent: int
+    """The member that it descends from, -1 for none."""
+    step: int
+    """Its trainer's step at that time."""
+    version: int
+    """Its policy version."""
+    hash: str
+    """SHA-256 of its weights' bytes, in hexadecimal digits; of a brain, of the file that it is, empty if it is none."""
+    path: str
+    """Its file, relative to the pool's folder; of a brain, its `use`."""
+    use: str = ""
+    """What it is (`headrace.config.brains`) if it is a brain, empty if it is a policy of the pool."""
+    name: str = ""
+    """The name of a brain, empty for a policy."""
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or f"{self.learner} {self.number}"
+
+
+class Pool:
+    """Main's side of a pool.
+
+    A member's file is durable before the index names it. So after a kill between the two the pool is as it was before,
+    with a file more, which `add` or `restore` takes over or removes. No weights are kept in memory.
+
+    Args:
+        folder: where the files are; it is made when it is needed.
+
+    Raises:
+        StageError: if there is an index that can't be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._members: list[Member] = []
+        if (folder / INDEX).exists():
+            self._members = _read_index(folder / INDEX)
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """All members, by number."""
+        return self._members
+
+    def add(self, update: PolicyUpdate, learner: str, parent: int) -> Member:
+        """Freeze a policy.
+
+        Args:
+            update: the policy; it is not kept.
+            learner: whose it is.
+            parent: number of the member that it descends from, -1 for none.
+
+        Raises:
+            StageError: if a file of this name has other content.
+            OSError: if the disk refuses; the pool is then as before.
+        """
+        number, digest = len(self._members), hash_of(update)
+        member = Member(number, learner, parent, update.step, update.version, digest, _file_name(number, digest))
+        path = self.folder / member.path
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._remove([name for name in self._files() if name.startswith(_prefix(number)) and name != member.path])
+        if path.exists():
+            read_member(self.folder, member)  # of a run that was killed here: the same, or refused
+        else:
+            _write(path, _packed(replace(update, snapshot=number)))
+        self._append(member)
+        return member
+
+    def add_brains(self, brains: Iterable[MemberSettings]) -> None:
+        """Make those brains members that are none yet.
+
+        Raises:
+            StageError: if the file of one has changed since it became one.
+            OSError: if the disk refuses.
+        """
+        known = {(member.name, member.use): member for member in self._members if member.use}
+        for brain in brains:
+            digest, before = _hash_of_file(Path(brain.use)), known.get((brain.name, brain.use))
+            if before is None:
+                self._append(Member(len(self._members), "", -1, 0, 0, digest, brain.use, brain.use, brain.name))
+            elif before.hash != digest:
+                raise StageError(
+                    f"{brain.use}, member {before.number} ({before.name}) of the league's pool, has changed since it "
+                    f"became one: its SHA-256 was {before.hash or 'none'} and is {digest or 'none'}; put the former "
+                    "file back, or give the new one a name of its own under league.members",
+                    ("league", "members"),
+                )
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The members as plain data; their files hold the weights."""
+        return [asdict(member) for member in self._members]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Go back to the members of `state_dict()`; the files of others, frozen after it, are removed.
+
+        Raises:
+            StageError: if a member's file is missing.
+        """
+        members = [Member(**each) for each in state]
+        for member in members:
+            if not member.use and not (self.folder / member.path).exists():
+                raise _missing(self.folder / member.path, member)
+        self._members = members
+        if self.folder.exists():
+            kept = {member.path for member in members if not member.use}
+            self._write_index()
+            self._remove([name for name in self._files() if name not in kept])
+
+    def _append(self, member: Member) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._members.append(member)
+        try:
+            self._write_index()
+        except OSError:
+            self._members.pop()
+            raise
+
+    def _write_index(self) -> None:
+        _write(self.folder / INDEX, json.dumps({"members": self.state_dict()}, indent=1).encode())
+
+    def _files(self) -> list[str]:
+        endings = (_SUFFIX, ".partial")
+        return sorted(path.name for path in self.folder.iterdir() if path.name.endswith(endings))
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                once_released((self.folder / name).unlink)
+
+
+def read_member(folder: Path, member: Member) -> PolicyUpdate:
+    """Read the policy of a member of a pool.
+
+    Args:
+        folder: the pool's.
+        member: a member that is no brain.
+
+    Raises:
+        StageError: if its file is missing, can't be read, or holds other weights than those that were frozen.
+    """
+    path = folder / member.path
+    try:
+        update = _unpacked(path.read_bytes())
+    except FileNotFoundError:
+        raise _missing(path, member) from None
+    except Exception as error:
+        raise StageError(
+            f"{path}, member {member.number} ({member.label}) of the league's pool, can't be read: {error}; "
+            "put the file back as it was, or begin the run anew"
+        ) from error
+    found = hash_of(update)
+    if found != member.hash:
+        raise StageError(
+            f"{path}, member {member.number} ({member.label}) of the league's pool, has changed since it was frozen: "
+            f"the SHA-256 of its weights was {member.hash} and is {found}; put the file back as it was, or begin the "
+            "run anew"
+        )
+    return update
+
+
+class MemberCache:
+    """An actor's side of a pool: policies that were read, the last ones used.
+
+    Args:
+        folder: the pool's.
+        size: how many are kept.
+    """
+
+    def __init__(self, folder: Path, size: int = 16) -> None:
+        self._folder = folder
+        self._size = size
+        self._read: OrderedDict[str, PolicyUpdate] = OrderedDict()
+
+    def get(self, member: Member) -> PolicyUpdate:
+        """Return the policy of a member that is no brain; raises as `read_member`."""
+        update = self._read.get(member.path)
+        if update is None:
+            update = self._read[member.path] = read_member(self._folder, member)
+        self._read.move_to_end(member.path)
+        while len(self._read) > self._size:
+            self._read.popitem(last=False)
+        return update
+
+
+def hash_of(update: PolicyUpdate) -> str:
+    """The SHA-256 of a policy's weights, in hexadecimal digits."""
+    return hashlib.sha256(np.ascontiguousarray(update.weights, "<f4").data).hexdigest()
+
+
+def _hash_of_file(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _prefix(number: int) -> str:
+    return f"{number:05}-"
+
+
+def _file_name(number: int, digest: str) -> str:
+    return f"{_prefix(number)}{digest[:12]}{_SUFFIX}"
+
+
+def _packed(update: PolicyUpdate) -> bytes:
+    plain = {name: getattr(update, name) for name in ("behavior_id", "version", "step", "snapshot", "layout")}
+    packed: bytes = msgpack.packb({**plain, "weights": np.ascontiguousarray(update.weights, "<f4").tobytes()})
+    return packed
+
+
+def _unpacked(data: bytes) -> PolicyUpdate:
+    plain = msgpack.unpackb(data)
+    layout = tuple((str(name), tuple(int(size) for size in shape)) for name, shape in plain["layout"])
+    weights = np.frombuffer(plain["weights"], "<f4").astype(np.float32)
+    return PolicyUpdate(**{**plain, "layout": layout, "weights": weights})
+
+
+def _read_index(path: Path) -> list[Member]:
+    try:
+        return [Member(**plain) for plain in json.loads(path.read_text(encoding="utf-8"))["members"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StageError(
+            f"{path}, which lists the members of the league's pool, can't be read: {error}; put it back as it was, or "
+            "begin the run anew"
+        ) from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        once_released(lambda: os.replace(temporary, path))
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _missing(path: Path, member: Member) -> StageError:
+    return StageError(
+        f"{path}, member {member.number} ({member.label}) of the league's pool, is missing (SHA-256 {member.hash}); "
+        "put the file back, or begin the run anew"
+    )
