@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -19,9 +19,9 @@ from headrace.config.brains import (
     meanings,
 )
 from headrace.config.errors import Finding, suggest
-from headrace.config.fields import Float, Int, PlainMap, Settings, Text, is_reference
+from headrace.config.fields import Float, Int, PlainMap, Settings, Text, changed, is_reference
 
-# Self-play: one team learns at a time, the others play with former policies.
+# Self-play: one team learns at a time and the others play with former policies, or all learn at once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,27 @@ def _sampler(value: object) -> object:
     )
 
 
+_OF_TURNS = (
+    "team_change",
+    "swap_steps",
+    "window",
+    "play_against_latest_model_ratio",
+    "opponents",
+    "opponents_with",
+    "brains",
+)
+"""Keys of `self_play` without meaning where all teams learn at once."""
+
+
 class SelfPlaySettings(Settings):
-    """`self_play`: training one team at a time against snapshots of the others."""
+    """`self_play`: training one team at a time against snapshots of the others, or all teams against each other."""
+
+    learning_teams: Literal["turns", "all"] = Field(
+        "turns",
+        description="`turns`: one team learns, against the newest policies and snapshots of the others, until it is "
+        "the next one's turn. `all`: all teams learn at once, by their newest policies, in every game: "
+        f"{', '.join(f'`{key}`' for key in _OF_TURNS)} are refused. Not in ML-Agents.",
+    )
 
     save_steps: Int = Field(20000, gt=0, description="Trainer steps between snapshots.")
     team_change: Int = Field(
@@ -91,10 +110,13 @@ class SelfPlaySettings(Settings):
     elo_k: Float = Field(16.0, gt=0, description="Most ELO points that one match can move a rating. Not in ML-Agents.")
 
     def _mistakes(self) -> list[Finding]:
+        if self.learning_teams == "all":
+            message = "has no effect where all teams learn at once, each game by the newest policies; leave it out"
+            return [Finding((key,), message, (("learning_teams",),)) for key in changed(self) if key in _OF_TURNS]
         return [*self._about_opponents(), *check_brains(self.brains, "brains")]
 
     def _derive(self) -> None:
-        if not self._is_set("team_change"):
+        if not self._is_set("team_change") and self.learning_teams == "turns":
             self._fill(team_change=5 * self.save_steps)
 
     def _about_opponents(self) -> list[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.brains import PLAYER, BrainSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, load_entry
-from headrace.config.errors import Finding, KeyPath, suggest
+from headrace.config.errors import Finding, KeyPath, dotted, suggest
 from headrace.config.listen import LAST_PORT
 from headrace.config.sections import Sections
 
@@ -31,6 +31,7 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_names(config),
         *_about_lessons(config),
         *_about_ghosts(config),
+        *_about_learning_teams(config),
         *_about_replay(config),
         *_about_hindsight(config),
         *_about_ratings_that_stop(config),
@@ -281,6 +282,17 @@ def _about_ghosts(config: Sections) -> Iterator[Finding]:
         if stage.after == "ghost" and all(settings is None or settings.self_play is None for settings in known):
             message = "there is no ghost stage without self_play; use 'agent_processor'"
             yield Finding(("pipeline", "stages", index, "after"), message, (_BEHAVIORS, _DEFAULT))
+
+
+def _about_learning_teams(config: Sections) -> Iterator[Finding]:
+    """Find behaviours that learn by turns beside such that do not."""
+    rules = {path: block.self_play.learning_teams for path, block in _blocks(config) if block.self_play is not None}
+    by_turns = [path for path, rule in rules.items() if rule == "turns"]
+    for path, rule in rules.items():
+        if rule == "all" and by_turns:
+            at, other = "self_play", dotted((*by_turns[0], "self_play"))
+            message = f"'all' beside {other}, which learns by turns; expected the same for all behaviours"
+            yield Finding((*path, at, "learning_teams"), message, ((*by_turns[0], at),))
 
 
 # Persons in a run's own game: the behaviours with `brain: player`, and what these need of other sections.

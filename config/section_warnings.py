@@ -187,7 +187,8 @@ def _about_curricula(config: Sections) -> Iterator[Finding]:
         elif criteria.measure == "Elo" and _never_rated_up_to(config, criteria.behavior, criteria.threshold):
             message = (
                 f"'Elo' stays constant, because {criteria.behavior} plays only against its newest policy "
-                "(play_against_latest_model_ratio: 1), and games against itself are not rated; the lesson never ends"
+                "(play_against_latest_model_ratio: 1, or learning_teams: all), and games against itself are not rated; "
+                "the lesson never ends"
             )
             yield Finding((*path, "measure"), message)
 
@@ -203,7 +204,8 @@ def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> boo
     if len(all_settings) != 1 or behavior not in all_settings:
         return False
     settings = all_settings[behavior]
-    against_itself = settings.play_against_latest_model_ratio >= 1 and not settings.brains
+    newest = settings.learning_teams == "all" or settings.play_against_latest_model_ratio >= 1
+    against_itself = newest and not settings.brains
     return against_itself and settings.initial_elo <= threshold
 
 
@@ -240,7 +242,7 @@ def _about_relics(settings: BehaviorSettings) -> Iterator[Finding]:
 def _about_self_play(settings: BehaviorSettings) -> Iterator[Finding]:
     if settings.self_play is None:
         return
-    if settings.self_play.team_change > settings.max_steps:
+    if settings.self_play.learning_teams == "turns" and settings.self_play.team_change > settings.max_steps:
         yield _about(
             "self_play.team_change",
             f"{settings.self_play.team_change} steps are more than max_steps "

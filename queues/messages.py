@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.errors import ShapeError
-from headrace.queues.specs import behavior_name
+from headrace.queues.specs import behavior_name, behavior_team
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -273,12 +273,19 @@ class Assignment:
     generation: int
     """Rises with every assignment; trajectories and game results are stamped with it."""
     learning_team: int
+    """The team whose results are counted, and unless `all_learn`, the only one that learns."""
     policies: Mapping[str, tuple[int, int]]
-    """Behaviour id → (snapshot, version) that it plays with: exactly this one, or, for the learning team, -1 and this
+    """Behaviour id → (snapshot, version) that it plays with: exactly this one, or, for one that learns, -1 and this
     version or a newer one."""
     opponent: int = -1
     """The snapshot that the learning team plays against, -1 for the newest policy; of several opponents, the first
     one's: the generation identifies all of them."""
+    all_learn: bool = False
+    """Whether all teams learn at once, each by its newest policy."""
+
+    def learns(self, behavior_id: str) -> bool:
+        """Return True if a behaviour id in self-play plays by its newest policy, and its steps are learned from."""
+        return self.all_learn or behavior_team(behavior_id) == self.learning_team
 
 
 @dataclass(frozen=True, slots=True)

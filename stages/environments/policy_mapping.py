@@ -45,7 +45,7 @@ class PolicyMapping:
     generation: int
     opponent: int
     learning_team: int | None
-    """The team that learns when the game begins; None without self-play."""
+    """The team that learns when the game begins, of several the one whose result counts; None without self-play."""
     players: dict[str, MappedPlayer] = field(default_factory=dict)
     learners: set[str] = field(default_factory=set)
     """Behaviour ids whose steps are learned from."""
@@ -282,7 +282,7 @@ class PolicyMappings:
             set(self._plain),
         )
         for behavior_id in filter(self.has_self_play, self._specs):
-            learns = behavior_team(behavior_id) == pending.learning_team
+            learns = pending.learns(behavior_id)
             if learns:
                 mapping.learners.add(behavior_id)
             mapping.players[behavior_id] = self._player(behavior_id, learns, same_team)
@@ -326,7 +326,7 @@ class PolicyMappings:
         if named is None:
             return False
         snapshot, version = named
-        if behavior_team(behavior_id) == pending.learning_team:
+        if pending.learns(behavior_id):
             return update.snapshot < 0 and update.version >= version
         return (update.snapshot, update.version) == (snapshot, version)
 

@@ -16,7 +16,7 @@ import numpy as np
 from headrace.queues.messages import Assignment, Matchup, PolicyUpdate
 from headrace.queues.specs import behavior_name, behavior_team
 from headrace.stages.ghost.league import Match
-from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory, all_teams_learn
 from headrace.stages.plain_state import generator_state, policy_from_state, policy_state, restore_generator
 
 
@@ -60,7 +60,7 @@ class Assignments:
 
         Args:
             players: the behaviour ids that play, each of which has a policy.
-            learning_team: the team that learns.
+            learning_team: the team that learns, if not all do.
             changed: behaviour ids that switch to the policy chosen for them; other opponents keep theirs.
 
         Returns:
@@ -68,9 +68,10 @@ class Assignments:
         """
         self.generation += 1
         old, fresh, players = self._frozen, set(changed), list(players)
+        all_learn = all_teams_learn(self._histories)
         self._frozen = {}
         for behavior_id in players:
-            if behavior_team(behavior_id) == learning_team:
+            if all_learn or behavior_team(behavior_id) == learning_team:
                 self._chosen.pop(behavior_id, None)
             elif behavior_id in old and behavior_id not in fresh:
                 self._frozen[behavior_id] = old[behavior_id]
@@ -92,6 +93,7 @@ class Assignments:
             learning_team=learning_team,
             policies={update.behavior_id: (update.snapshot, update.version) for update in policies},
             opponent=next((update.snapshot for update in self._frozen.values()), NEWEST),
+            all_learn=all_teams_learn(self._histories),
         )
         return Matchup(assignment, tuple(policies))
 

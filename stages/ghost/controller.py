@@ -1,7 +1,7 @@
 """The ghost controller: all of a run's self-play logic, without queues, clocks or channels.
 
-It decides which team learns, which snapshots the others play with, and which trajectories are learned from, and rates
-games. The ghost stages pass it their items and carry out its decisions.
+It decides which team learns (or that all do), which snapshots the others play with, and which trajectories are learned
+from, and rates games. The ghost stages pass it their items and carry out its decisions.
 
 Teams are team ids. A team may hold several behaviours and a behaviour several teams, so games may be symmetric (one
 behaviour on all teams), asymmetric (another one on each), or something in between. `PolicyHistory` keeps a behaviour's
@@ -30,7 +30,7 @@ from headrace.queues.specs import behavior_name, behavior_team
 from headrace.stages.ghost.assignments import POLICY, REPORT, Assignments, ResumeWait
 from headrace.stages.ghost.league import League, report
 from headrace.stages.ghost.opponents import OpponentSampler, UniformOpponents
-from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory
+from headrace.stages.ghost.policy_history import NEWEST, PolicyHistory, all_teams_learn
 from headrace.stages.ghost.swap_balance import SwapBalance
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class GhostController:
 
     @property
     def opponents(self) -> Mapping[str, int]:
-        """The snapshot that each behaviour id of another team plays with, -1 for the newest policy."""
+        """The snapshot that each behaviour id that does not learn plays with, -1 for the newest policy."""
         return self._assignments.opponents
 
     def report(self, behavior: str) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class GhostController:
             update: the policy, under its behaviour name.
 
         Returns:
-            the policy, addressed to each behaviour id of the learning team, and a matchup if assignments change.
+            the policy, addressed to each of its behaviour ids that learn, and a matchup if assignments change.
         """
         name = update.behavior_id
         history = self.histories[name]
@@ -193,11 +193,11 @@ class GhostController:
         self.histories[behavior].rewind(step)
 
     def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
-        """Mask [K] of the trajectories to learn from: those of the learning team since the last rotation."""
+        """Mask [K] of the trajectories to learn from: those of teams that learn, since the last rotation."""
         columns = batch.trajectories
         if self._replayed:  # the recorded generations are numbered by assignments of that run
             return np.asarray(columns["learning"])
-        if behavior_team(batch.behavior_id) != self.learning_team:
+        if not self._learns(batch.behavior_id):
             return np.zeros(batch.num_trajectories, np.bool_)
         return np.asarray(columns["learning"] & (columns["generation"] >= self._valid_from))
 
@@ -216,7 +216,7 @@ class GhostController:
         if learned.any():
             history.counters.turn_learned += int(batch.lengths[learned].sum())
         ghost_steps = int(batch.lengths[~learned].sum())
-        if not ghost_steps or self._replayed:
+        if not ghost_steps or self._replayed or all_teams_learn(self.histories):
             return None
         played = ~learned & (columns["generation"] >= self._valid_from)
         due = history.count_ghost_steps(ghost_steps, int(batch.lengths[played].sum()))
@@ -266,6 +266,9 @@ class GhostController:
         newcomers = [behavior_id for behavior_id in players if behavior_id not in known]
         if newcomers or len(known) > len(players):
             return self._join(newcomers)
+        ghosts = {behavior_id for behavior_id in players if not self._learns(behavior_id)}
+        if ghosts != self.opponents.keys():  # `learning_teams` was another in the run until here
+            return self._assign(players)
         return self._end_turn() or self._assignments.matchup(players, self.learning_team)
 
     def _can_play(self) -> bool:
@@ -275,7 +278,9 @@ class GhostController:
         return self.generation > 0 or len(self._players()) == len(self._ids)
 
     def _turn_is_over(self) -> bool:
-        """True if the learning team has learned for `team_change` steps, or has reached max_steps."""
+        """True if the learning team has learned for `team_change` steps, or has reached max_steps, and has turns."""
+        if all_teams_learn(self.histories):
+            return False
         learners = self._learners()
         return any(learner.turn_is_over for learner in learners) or all(learner.counters.done for learner in learners)
 
@@ -323,7 +328,7 @@ class GhostController:
         return [i for i in self._ids if (name := behavior_name(i)) in histories and histories[name].newest is not None]
 
     def _learns(self, behavior_id: str) -> bool:
-        return behavior_team(behavior_id) == self.learning_team
+        return all_teams_learn(self.histories) or behavior_team(behavior_id) == self.learning_team
 
     def _learners(self) -> list[PolicyHistory]:
         return self._team(self.learning_team)

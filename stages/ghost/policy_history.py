@@ -247,3 +247,8 @@ class PolicyHistory:
     def _candidate(self, number: int) -> Candidate:
         record = self.records[number]
         return Candidate(number, record.rating, record.games, record.wins, record.draws, record.losses)
+
+
+def all_teams_learn(histories: Mapping[str, PolicyHistory]) -> bool:
+    """Return True if all teams learn at once, by their newest policies; all histories of a run say the same."""
+    return any(history.settings.learning_teams == "all" for history in histories.values())

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headrace.config import BehaviorSettings, NetworkSettings, PPOHyperparameters, RunConfig, SelfPlaySettings
+from headrace.config import (
+    BehaviorSettings,
+    ConfigError,
+    NetworkSettings,
+    PPOHyperparameters,
+    RunConfig,
+    SelfPlaySettings,
+)
 
 ML_AGENTS_DEFAULTS: dict[str, Any] = {
     "trainer_type": "ppo",
@@ -99,6 +106,7 @@ def test_impalas_network_under_default_settings_is_no_other_trainers():
 
 def test_self_play_has_the_defaults_of_ml_agents():
     assert SelfPlaySettings().model_dump() == {
+        "learning_teams": "turns",
         "save_steps": 20000,
         "team_change": 100000,
         "swap_steps": 2000,
@@ -115,6 +123,25 @@ def test_self_play_has_the_defaults_of_ml_agents():
 def test_team_change_is_five_times_save_steps_unless_given():
     assert SelfPlaySettings(save_steps=300).team_change == 1500
     assert SelfPlaySettings(save_steps=300, team_change=7).team_change == 7
+
+
+def test_where_all_teams_learn_at_once_what_is_about_turns_is_refused():
+    about_turns = {"window": 3, "play_against_latest_model_ratio": 1, "brains": "random", "team_change": 9}
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_plain({"behaviors": {"A": {"self_play": {"learning_teams": "all", **about_turns}}}})
+    for key in about_turns:
+        assert f"behaviors.A.self_play.{key}: has no effect where all teams learn at once" in str(caught.value)
+
+
+def test_all_teams_may_learn_at_once_also_as_a_run_s_folder_writes_it():
+    config = RunConfig.from_plain({"behaviors": {"Ball": {"self_play": {"learning_teams": "all", "save_steps": 9}}}})
+    assert RunConfig.from_plain(config.to_plain()) == config
+
+
+def test_one_behaviour_can_t_learn_by_turns_beside_another_that_does_not():
+    plain = {"behaviors": {"A": {"self_play": {}}, "B": {"self_play": {"learning_teams": "all"}}}}
+    with pytest.raises(ConfigError, match=r"B.self_play.learning_teams: 'all' beside behaviors.A.self_play, which"):
+        RunConfig.from_plain(plain)
 
 
 def test_schedules_follow_the_learning_rates_unless_given():

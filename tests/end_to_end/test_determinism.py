@@ -40,6 +40,7 @@ VOLLEY = volley(
     behaviors__Volley__checkpoint_interval=700,
     behaviors__Volley__network_settings__normalize=True,
 )
+ALL_TEAMS = changed(VOLLEY, {"behaviors__Volley__self_play": {"learning_teams": "all", "save_steps": 900}})
 SAC = sac(
     pipeline__deterministic=True,
     behaviors__Pendulum__checkpoint_interval=70,
@@ -75,6 +76,7 @@ COPYING = copying(
 RUNS = {
     "CartPole": CARTPOLE,
     "Volley": VOLLEY,
+    "all teams": ALL_TEAMS,
     "SAC": SAC,
     "gSDE": GSDE,
     "memory": MEMORY,

@@ -73,6 +73,21 @@ def test_both_sides_and_a_behaviour_of_no_side_train_to_their_ends(tmp_path, dec
     assert "unequal size" not in caplog.text
 
 
+@pytest.mark.lengthy
+def test_all_teams_learn_at_once_each_to_its_end(tmp_path):
+    plain = duel(0)
+    for name, steps in (("Hider", 300), ("Seeker", 900)):
+        rule = {"learning_teams": "all", "save_steps": 100}
+        plain["behaviors"][name] |= {"self_play": rule, "max_steps": steps}
+    whole = run_here(plain, tmp_path, "whole")
+    assert 300 <= whole.behaviors["Hider"].step < 400
+    assert 900 <= whole.behaviors["Seeker"].step < 1000
+    state = read_whole_checkpoint(whole.folder)["ghost@main"]
+    assert not state["frozen"]
+    assert all(lineage["counters"]["ghost_step"] == 0 for lineage in state["lineages"].values())
+    assert league(whole.folder, "Seeker")["rating"] != 1200
+
+
 @pytest.mark.slow
 def test_one_actor_and_learner_of_each_side_in_processes_of_their_own(tmp_path):
     plain = duel(referees=0, behaviors__Hider__max_steps=600, behaviors__Seeker__max_steps=900)

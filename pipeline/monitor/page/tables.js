@@ -67,5 +67,6 @@ export function playerTable(players) {
     h("span.mono", { title: each.id }, clip(each.id, 2 * NAME)),
     each.snapshot < 0 ? "the newest policy" : `snapshot ${each.snapshot}`,
   ]);
-  return h("div", {}, h("p.soft", {}, `Team ${players.learning_team} learns and plays against:`), table(["opponent", "plays with"], rows));
+  const learns = rows.length ? `Team ${players.learning_team} learns and plays against:` : "All teams learn, by their newest policies.";
+  return h("div", {}, h("p.soft", {}, learns), rows.length ? table(["opponent", "plays with"], rows) : "");
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fakes import EchoPolicy, counting_spec, policy_update
@@ -40,6 +42,21 @@ def loaded(policy_mapping, behavior_id):
 
 def ids(*numbers):
     return np.array(numbers, np.int32)
+
+
+# All teams at once. --------------------------------------------------------------------------------------------------
+
+
+def test_where_all_teams_learn_each_new_policy_acts_for_all_in_running_games():
+    made = mappings(HOME, AWAY, self_play=True)
+    for behavior_id in (HOME, AWAY):
+        made.update(policy_update(behavior_id, 1))
+    made.assign(replace(assignment(1), all_learn=True))
+    for behavior_id in (HOME, AWAY):
+        assert made.games[0].learns(behavior_id)
+        made.update(policy_update(behavior_id, 2))
+        assert loaded(made.games[0], behavior_id) == (-1, 2)
+    assert made.current is made.games[0]
 
 
 # Without self-play. --------------------------------------------------------------------------------------------------

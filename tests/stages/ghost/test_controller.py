@@ -464,6 +464,60 @@ def test_no_games_no_ratings():
     assert make().rate_games({}) == []
 
 
+# All teams at once. --------------------------------------------------------------------------------------------------
+
+
+def at_once(*behavior_ids):
+    controller = GhostController(np.random.default_rng(0))
+    for name in dict.fromkeys(i.partition("?")[0] for i in behavior_ids):
+        controller.add_history(name, SelfPlaySettings(learning_teams="all", save_steps=100), max_steps=1000)
+    for behavior_id in behavior_ids:
+        controller.add_behavior(behavior_id)
+    return controller
+
+
+def test_all_teams_learn_by_the_newest_policy_and_no_turn_ever_ends():
+    controller = at_once(HOME, AWAY)
+    _, matchup = controller.receive_policy(policy(0))
+    assert matchup.assignment.all_learn
+    assert matchup.assignment.policies == {HOME: (-1, 0), AWAY: (-1, 0)}
+    for step in (200, 5000, 1_000_000):
+        updates, matchup = controller.receive_policy(policy(step))
+        assert matchup is None
+        assert [update.behavior_id for update in updates] == [HOME, AWAY]
+    for behavior_id in (HOME, AWAY):
+        batch = trajectories([9], behavior_id, generation=1)
+        assert controller.learning_mask(batch).all()
+        assert controller.count_steps(batch, controller.learning_mask(batch)) is None
+    assert controller.rate_games(games((1, 1.0))) == [], "a policy against itself"
+    assert controller.report("Ball")["snapshots"][-1]["step"] == 1_000_000
+
+
+def test_of_two_behaviours_that_learn_at_once_both_are_rated_and_one_that_is_done_takes_nobody_s_turn():
+    controller = at_once(HIDER, SEEKER)
+    controller.receive_policy(policy(0, "Hider"))
+    controller.receive_policy(policy(0, "Seeker"))
+    controller.rate_games(games((controller.generation, 1.0)))
+    assert (controller.elo("Hider"), controller.elo("Seeker")) == (1208, 1192)
+    assert controller.receive_policy(policy(1000, "Hider")) != ([], None)
+    assert controller.receive_report("Hider", True) is None
+    assert [u.behavior_id for u in controller.receive_policy(policy(300, "Seeker"))[0]] == [SEEKER]
+
+
+@pytest.mark.parametrize("now", ["all", "turns"])
+def test_a_resumed_run_may_go_over_to_the_other_rule(now):
+    controller = make() if now == "all" else at_once(HOME, AWAY)
+    controller.receive_policy(policy(0))
+    again = GhostController(np.random.default_rng(99))
+    again.load_state_dict(controller.state_dict())
+    again.add_history("Ball", SelfPlaySettings(learning_teams=now))
+    for behavior_id in (HOME, AWAY):
+        again.add_behavior(behavior_id)
+    matchup = stand_where_they_stood(again, "Ball")
+    assert matchup.assignment.all_learn == (now == "all")
+    assert list(again.opponents) == ([] if now == "all" else [AWAY])
+
+
 # Checkpoints. --------------------------------------------------------------------------------------------------------
 
 
