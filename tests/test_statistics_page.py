@@ -17,7 +17,7 @@ from headrace.stages.trainer.factory import make_trainer
 
 ROOT = Path(__file__).parents[1]
 KINDS = (
-    "Environment|Policy|Losses|Self-play|Evaluation|Epoch|Pipeline|Queue Depth|Producer Wait|Consumer Wait|Busy|Wait|Duration|"
+    "Environment|Policy|Losses|Self-play|League|Evaluation|Epoch|Pipeline|Queue Depth|Producer Wait|Consumer Wait|Busy|Wait|Duration|"
     "Steps per Second|critic_pretrain|loss|action|Volley|Connect Four|Pursuit"
 )
 NAME = re.compile(rf"(?:{KINDS})/\S.*")

@@ -5,17 +5,27 @@ It is pure: main gives it policies and results, and sends what it says; only its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from headrace.config.league import LeagueSettings
 from headrace.queues.messages import Columns, PolicyUpdate
-from headrace.stages.league.matchmaking import OWN, weighted
+from headrace.stages.league import meta_solver
+from headrace.stages.league.freezing import LearnerProgress, is_due, is_reset
+from headrace.stages.league.matchmaking import OWN, Floats, Matchmaker
+from headrace.stages.league.payoff import PayoffTable
 from headrace.stages.league.pool import Member, Pool
-from headrace.stages.plain_state import generator_state, restore_generator
+from headrace.stages.plain_state import generator_state, policy_from_state, policy_state, restore_generator
+
+REFRESHED_AFTER = 32
+"""Games of a learner's actors after which its match table follows the payoffs; it follows changed players at once."""
+SOLVED_AGAIN = 1.5
+"""How many times as many games the members must have had with each other for their mixture to be found anew."""
+RARE = 1e-4
+"""Members of the mixture that are less likely are not played."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,68 +61,277 @@ class LeagueController:
         settings: of the league, with steps of `freeze` (`LeagueSettings.for_steps`).
         pool: the frozen members; brains of the settings become members, too.
         random: decides about resets.
+
+    Raises:
+        StageError: if the meta-solver needs what is not installed, or the file of a brain has changed.
     """
 
     def __init__(self, behavior: str, settings: LeagueSettings, pool: Pool, random: np.random.Generator) -> None:
-        assert all(each.freeze.after and each.freeze.at_most for each in settings.learners.values()), "for_steps"
+        meta_solver.require(settings.meta_solver)
         self.behavior = behavior
         self.settings = settings
         self.pool = pool
         self._random = random
-        self._frozen: dict[str, int] = {}
+        self._payoffs = PayoffTable(settings.payoff, settings.decay)
+        self._matches = Matchmaker(settings, self._payoffs)
+        self._progress: dict[str, LearnerProgress] = {}
+        self._newest: dict[str, PolicyUpdate] = {}
+        self._sources = {each.reset.to for each in settings.learners.values() if each.reset is not None}
         self._number = 0
         self._tables: dict[str, MatchTable] = {}
+        self._fresh: dict[str, int] = {}
+        """Games of each learner's actors since its table was made; none for a table that must be made anew."""
+        self._member_games, self._solved_games = 0, -1
+        """Games of members with each other since one was added, and when the mixture was found; -1: it was not yet."""
         pool.add_brains(settings.members)
+        self._follow_pool()
 
     def receive_policy(self, learner: str, update: PolicyUpdate) -> Reset | None:
-        """Take note of a learner's newest policy; freeze it if that is due, and say if the learner is to be reset."""
-        freeze = self.settings.learners[learner].freeze
-        first = learner not in self._frozen
-        if first or update.step - self._frozen[learner] >= (freeze.at_most or 0):
-            self._frozen[learner] = update.step
-            if not first or freeze.first:
-                self.pool.add(update, learner, -1)
-        return None
+        """Take note of a learner's newest policy.
+
+        Returns:
+            That the learner is to be reset, which may follow where it is frozen, or None.
+
+        Raises:
+            StageError, OSError: as `Pool.add`.
+        """
+        settings, known = self.settings.learners[learner], self._progress.get(learner)
+        if learner in self._sources:
+            self._newest[learner] = update.copy()
+        if known is None:
+            self._progress[learner] = known = LearnerProgress(update.step, update.version, update.step)
+            if settings.freeze.first:
+                known.first = known.parent = self.pool.add(update, learner, -1).number
+            self._follow_pool()
+            return None
+        known.advance(update.step, update.version)
+        chances = self._payoffs.chances(self._matches.code(learner), self._matches.targets(learner))
+        if not is_due(settings.freeze, update.step - known.frozen, chances):
+            return None
+        member = self.pool.add(update, learner, known.parent)  # before a reset, which would lose the policy
+        known.frozen, known.parent = update.step, member.number
+        self._payoffs.inherit(member.number, self._matches.code(learner))
+        reset = self._reset(learner, known) if is_reset(settings.reset, self._random) else None
+        self._follow_pool()
+        return reset
 
     def rate(self, learner: str, games: Columns) -> list[tuple[str, str, float]]:
-        """Count games that an actor of a learner has ended; returns (learner, statistic, value)."""
-        return []
+        """Count games that the actors of a learner have ended.
+
+        Args:
+            learner: whose actors.
+            games: columns [G] `game_team`, `game_outcome`, and [G, T] `game_players`, `game_returns`; of games between
+                more than two teams also `game_outcomes`.
+
+        Returns:
+            (learner, statistic, value).
+        """
+        if not games or not len(games["game_team"]):
+            return []
+        own, scores = self._matches.code(learner), []
+        for seat, opponent, outcomes, returns in self._duels(learner, games):
+            values = outcomes if self.settings.payoff == "win_rate" else returns
+            self._payoffs.count(seat, opponent, values[:, 0], values[:, 1])
+            self._member_games += len(values) if seat >= 0 and opponent >= 0 else 0
+            if seat == own != opponent:
+                scores.append(outcomes[:, 0])
+                self._matches.count_wins(learner, opponent, int((outcomes[:, 0] > outcomes[:, 1]).sum()))
+        if learner in self._fresh:
+            self._fresh[learner] += len(games["game_team"])
+        chances = self._payoffs.chances(own, self._matches.targets(learner))
+        found = [("League/Score", float(np.concatenate(scores).mean()))] if scores else []
+        found += [("League/Lowest Chance", min(chances))] if chances else []
+        return [(learner, name, value) for name, value in [*found, ("League/Members", float(len(self.pool.members)))]]
 
     def table(self, learner: str) -> MatchTable | None:
         """Who plays whom in a learner's games; None until there is someone to play."""
-        members = self.pool.members
-        if not members or learner not in self._frozen:
+        if learner not in self._progress:
             return None
-        before, numbers = self._tables.get(learner), tuple(member.number for member in members)
-        if before is None or before.opponents != numbers:
-            self._number += 1
-            weights = tuple(weighted([0.5] * len(numbers), "squared").tolist())
-            named = {member.number: member for member in members}
-            self._tables[learner] = MatchTable(self._number, (OWN,) * len(numbers), numbers, weights, named)
+        if self._fresh.get(learner, REFRESHED_AFTER) >= REFRESHED_AFTER:
+            self._solve()
+            made, before = self._make_table(learner), self._tables.get(learner)
+            if made is None:
+                return None
+            if before is None or _rows(made) != _rows(before):
+                self._number += 1
+                self._tables[learner] = made
+            self._fresh[learner] = 0
         return self._tables[learner]
 
-    def report(self) -> dict[str, Any]:
-        """The league as plain data for JSON."""
-        return {"behavior": self.behavior, "members": self.pool.state_dict(), "mixture": [*self.mixture().items()]}
-
     def mixture(self) -> dict[int, float]:
-        """The members that stand for the league, each with its probability."""
+        """The members that stand for the league, each with its probability.
+
+        The meta-solver's of the whole pool; without one all that the first learner has frozen are equally likely.
+        """
+        if self.settings.meta_solver is not None:
+            self._solve()
+            return dict(self._matches.mixture)
         first = next(iter(self.settings.learners))
         numbers = [member.number for member in self.pool.members if member.learner == first]
         return {number: 1 / len(numbers) for number in numbers}
 
-    def state_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+    def report(self) -> dict[str, Any]:
+        """The league as plain data for JSON.
+
+        Returns:
+            `learners`, each with its progress and with `opponents`, the probabilities in its next game by player;
+            `members`, by number; `players`, the names of all by which rows and columns of the matrices `games` and
+            `payoffs` (of the row's player; null where nothing is known) go; `mixture`, by member.
+        """
+        codes = {self._matches.code(name): name for name in self.settings.learners}
+        labels = codes | {member.number: member.label for member in self.pool.members}
+        learners = []
+        for name, settings in self.settings.learners.items():
+            known, table = self._progress.get(name), self.table(name)
+            rows = [] if table is None else zip(table.seats, table.opponents, table.weights, strict=True)
+            met = [[labels.get(opponent, name), weight] for seat, opponent, weight in rows if seat == OWN]
+            plain = {} if known is None else asdict(known)
+            learners.append({"learner": name, "actors": settings.actors, **plain, "opponents": met})
         return {
+            "behavior": self.behavior,
+            "payoff": self.settings.payoff,
+            "learners": learners,
+            "members": [{**asdict(member), "label": member.label} for member in self.pool.members],
+            "players": [*labels.values()],
+            "games": [[self._payoffs.games(a, b) for b in labels] for a in labels],
+            "payoffs": [[self._payoffs.value(a, b) for b in labels] for a in labels],
+            "mixture": [[number, probability] for number, probability in self.mixture().items()],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it as plain data; the pool's files hold the members' weights."""
+        tables = {
+            name: [table.number, [*table.seats], [*table.opponents], [*table.weights]]
+            for name, table in self._tables.items()
+        }
+        return {
+            "learners": [*self.settings.learners],
             "members": self.pool.state_dict(),
-            "frozen": dict(self._frozen),
+            "payoffs": self._payoffs.state_dict(),
+            "qualities": {name: scores.state_dict() for name, scores in self._matches.qualities.items()},
+            "progress": {name: asdict(each) for name, each in self._progress.items()},
+            "newest": {name: policy_state(update) for name, update in self._newest.items()},
+            "mixture": [[*entry] for entry in self._matches.mixture.items()],
+            "games": [self._member_games, self._solved_games],
+            "tables": tables,
+            "fresh": dict(self._fresh),
             "number": self._number,
             "random": generator_state(self._random),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: if the file of a member is missing, or that of a brain has changed.
+        """
         self.pool.restore(state["members"])
-        self._frozen = {str(name): int(step) for name, step in state["frozen"].items()}
+        there = list(self.settings.learners)
+        codes = {
+            -2 - index: self._matches.code(name) if name in there else None
+            for index, name in enumerate(state["learners"])
+        }
+        self._payoffs.load_state_dict(state["payoffs"], codes)
+        for name in there:
+            self._matches.qualities[name].load_state_dict(state["qualities"].get(name, ()))
+        self._progress = {name: LearnerProgress(**each) for name, each in state["progress"].items() if name in there}
+        newest = {name: policy_from_state(plain) for name, plain in state["newest"].items() if name in self._sources}
+        self._newest = {name: update for name, update in newest.items() if update is not None}
         self._number = int(state["number"])
         restore_generator(self._random, state["random"])
+        self._follow_pool()
+        self._member_games, self._solved_games = map(int, state["games"])
+        self._matches.mixture = {int(number): float(share) for number, share in state["mixture"]}
+        if there == list(state["learners"]):
+            members = {member.number: member for member in self.pool.members}
+            self._tables = {
+                name: _table(int(number), seats, opponents, weights, members)
+                for name, (number, seats, opponents, weights) in state["tables"].items()
+            }
+            self._fresh = {str(name): int(games) for name, games in state["fresh"].items()}
+        known = len(self.pool.members)
+        self.pool.add_brains(self.settings.members)
+        if len(self.pool.members) > known:
+            self._follow_pool()
+
+    def _follow_pool(self) -> None:
+        """Let matches follow the members and learners that are there now."""
+        listed = {(brain.name, brain.use) for brain in self.settings.members}
+        members = [each for each in self.pool.members if not each.use or (each.name, each.use) in listed]
+        self._matches.members = members
+        self._matches.present = self._progress.keys()
+        self._member_games, self._solved_games = 0, -1
+        self._fresh.clear()
+
+    def _reset(self, learner: str, known: LearnerProgress) -> Reset:
+        settings = self.settings.learners[learner].reset
+        assert settings is not None, "it was drawn"
+        weights = self._newest.get(settings.to)  # none: `start`, or a learner that has no policy yet
+        known.parent = known.first if weights is None else self._progress[settings.to].parent
+        self._matches.forget(learner)
+        return Reset(learner, weights)
+
+    def _duels(self, learner: str, games: Columns) -> Iterator[tuple[int, int, Floats, Floats]]:
+        """Yield, for each pair of players, their outcomes [G, 2] and returns [G, 2], the seat's first.
+
+        Games of players that are not there any more, as before a rewind, are left out.
+        """
+        players = np.where(games["game_players"] == OWN, self._matches.code(learner), games["game_players"])
+        rows, teams = np.arange(len(players))[:, None], players.shape[1]
+        seats = games["game_team"].astype(np.int64)[:, None]
+        others = (seats + np.arange(1, teams)) % teams  # [G, T - 1], so duels are in the order of their games
+        returns = games["game_returns"].astype(np.float64)
+        if "game_outcomes" in games:
+            ranks = games["game_outcomes"].astype(np.float64)
+            scores = (np.sign(ranks[rows, seats] - ranks[rows, others]) + 1) / 2
+        else:
+            scores = np.broadcast_to(games["game_outcome"].astype(np.float64)[:, None], others.shape)
+
+        def flat(mine: Any, theirs: Any) -> Any:
+            return np.stack(np.broadcast_arrays(mine, theirs), axis=-1).reshape(-1, 2)
+
+        pairs, outcomes = flat(players[rows, seats], players[rows, others]), flat(scores, 1 - scores)
+        both = flat(returns[rows, seats], returns[rows, others])
+        there = ((pairs < len(self.pool.members)) & (pairs >= -1 - len(self.settings.learners))).all(axis=1)
+        for seat, opponent in np.unique(pairs[there], axis=0).tolist():
+            chosen = (pairs == (seat, opponent)).all(axis=1)
+            yield seat, opponent, outcomes[chosen], both[chosen]
+
+    def _solve(self) -> None:
+        """Find the mixture, if the members are others or have had many games with each other since the last time."""
+        solver, members = self.settings.meta_solver, [member.number for member in self._matches.members]
+        due = max(REFRESHED_AFTER, SOLVED_AGAIN * self._solved_games)
+        if solver is None or not members or (self._solved_games >= 0 and self._member_games < due):
+            return
+        found = meta_solver.solve(self._payoffs.matrix(members), solver)
+        likely = np.where(found < RARE, 0.0, found)
+        shares = (likely / likely.sum()).tolist()
+        self._matches.mixture = {number: share for number, share in zip(members, shares, strict=True) if share}
+        self._solved_games = self._member_games
+
+    def _make_table(self, learner: str) -> MatchTable | None:
+        draw = self._matches.draw(learner)
+        if not draw:
+            return None
+        rated = self._matches.rating_pairs() if self.settings.rating else []
+        share = self.settings.rating if rated else 0.0
+        rows = [(OWN, player, weight * (1 - share)) for player, weight in sorted(draw.items())]
+        rows += [(a, b, share / len(rated)) for a, b in rated]
+        members = {member.number: member for member in self.pool.members}
+        seats, opponents, weights = zip(*rows, strict=True)
+        return _table(self._number + 1, seats, opponents, weights, members)
+
+
+def _table(
+    number: int,
+    seats: Sequence[int],
+    opponents: Sequence[int],
+    weights: Sequence[float],
+    members: Mapping[int, Member],
+) -> MatchTable:
+    named = {player: members[player] for player in sorted({*seats, *opponents}) if player >= 0}
+    return MatchTable(number, tuple(seats), tuple(opponents), tuple(weights), named)
+
+
+def _rows(table: MatchTable) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+    return table.seats, table.opponents, table.weights

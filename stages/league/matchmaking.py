@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.config.league import LeagueSettings, MatchSettings
+from headrace.stages.league.payoff import PayoffTable
+from headrace.stages.league.pool import Member
+
 Floats = NDArray[np.float64]
+Draw = dict[int, float]
+"""Player codes, and the probability of each; empty if there is nobody."""
 
 OWN = -1
 """The player code of the learner's own newest policy."""
 TINY = 1e-10
 """Weights that add up to less are none: all are equally likely then."""
+EXPLOITED, FORGOTTEN = 0.3, 0.7
+"""A learner that beats one of its exploiters, or of its own former policies, with less has to verify that it can."""
+RATED_AT_ONCE, RATED_ENOUGH = 8, 1000
+"""Pairs of members in one table at most, and the games after which a pair plays no more to be rated."""
 
 
 def learner_code(index: int) -> int:
@@ -37,3 +49,173 @@ def weighted(chances: Sequence[float], weighting: str) -> Floats:
     }[weighting]
     total = weights.sum()
     return weights / total if total >= TINY else np.full(len(p), 1 / len(p))
+
+
+def forgotten(chances: Sequence[float]) -> int:
+    """How many of a learner's former policies, the oldest first, remain without the last ones of falling chances.
+
+    A learner that improves beats its former policies the less, the younger they are. So only those up to the last one
+    that it beats more than the one before can show that it has forgotten something.
+
+    Args:
+        chances: of beating each.
+    """
+    return next((i + 1 for i in range(len(chances) - 1, 0, -1) if chances[i - 1] < chances[i]), 0)
+
+
+class QualityScores:
+    """The quality scores of a learner's past opponents (Berner et al. 2019): a win lowers that of the opponent.
+
+    Args:
+        rate: η.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._scores: dict[int, float] = {}
+
+    def probabilities(self, members: Sequence[int]) -> Floats:
+        """The probabilities [n] with which these members are drawn: exp(q), normalised."""
+        for number in members:  # a new one has the highest score
+            self._scores.setdefault(number, max(self._scores.values(), default=0.0))
+        scores = np.array([self._scores[number] for number in members])
+        weights = np.exp(scores - scores.max(initial=-np.inf))
+        return np.asarray(weights / weights.sum(), np.float64)
+
+    def won(self, member: int, members: Sequence[int]) -> None:
+        """Lower the score of a member that was beaten, by η / (N p); by 1 at most."""
+        p = self.probabilities(members)[members.index(member)]
+        self._scores[member] -= min(1.0, self._rate / (len(members) * max(p, TINY)))
+
+    def state_dict(self) -> list[list[Any]]:
+        """The scores as plain data."""
+        return [[number, score] for number, score in self._scores.items()]
+
+    def load_state_dict(self, state: Iterable[Sequence[Any]]) -> None:
+        """Continue from `state_dict()`."""
+        self._scores = {int(number): float(score) for number, score in state}
+
+
+@dataclass(slots=True)
+class Matchmaker:
+    """Finds whom learners may meet."""
+
+    settings: LeagueSettings
+    payoffs: PayoffTable
+    members: Sequence[Member] = ()
+    """The pool."""
+    present: Collection[str] = ()
+    """Learners that have a policy."""
+    mixture: Mapping[int, float] = field(default_factory=dict)
+    """The meta-solver's, by member."""
+    qualities: dict[str, QualityScores] = field(init=False)
+    """By learner."""
+
+    def __post_init__(self) -> None:
+        self.qualities = {name: QualityScores(self.settings.quality_rate) for name in self.settings.learners}
+
+    def code(self, learner: str) -> int:
+        """The player code of a learner's newest policy, from the view of the others."""
+        return learner_code(list(self.settings.learners).index(learner))
+
+    def draw(self, learner: str) -> Draw:
+        """The opponents of a learner's next game: shares with nobody leave theirs to the others."""
+        total: Draw = {}
+        for share in self.settings.learners[learner].matches:
+            for player, probability in self.opponents(learner, share).items():
+                total[player] = total.get(player, 0.0) + share.weight * probability
+        weight = sum(total.values())
+        return {player: each / weight for player, each in total.items() if each > 0}
+
+    def opponents(self, learner: str, share: MatchSettings) -> Draw:
+        """The opponents in one of a learner's shares of games."""
+        match share.match:
+            case "self":
+                return {OWN: 1.0}
+            case "meta":
+                return dict(self.mixture)
+            case "verify":
+                return self._verify(learner, share)
+            case "newest":
+                return self._newest(learner, share)
+            case _:
+                members = self.candidates(share)
+                if share.weighting != "five" or not members:
+                    return self._by(learner, members, share.weighting)
+                return dict(zip(members, self.qualities[learner].probabilities(members).tolist(), strict=True))
+
+    def candidates(self, share: MatchSettings) -> list[int]:
+        """The members that a share may be played against."""
+        return [each.number for each in self.members if share.against is None or _of(each) in share.against]
+
+    def count_wins(self, learner: str, member: int, wins: int) -> None:
+        """Lower the quality score of a member that a learner has beaten, where opponents are drawn by these."""
+        for share in self.settings.learners[learner].matches:
+            members = self.candidates(share) if share.weighting == "five" else []
+            for _ in range(wins if member in members else 0):
+                self.qualities[learner].won(member, members)
+
+    def forget(self, learner: str) -> None:
+        """Forget what is known of a learner that is reset."""
+        self.payoffs.forget(self.code(learner))
+        self.qualities[learner] = QualityScores(self.settings.quality_rate)
+
+    def targets(self, learner: str) -> list[int]:
+        """The players whom a learner has to beat to be frozen before it must be.
+
+        The newest policies of learners, if it plays against such alone; else the members in its shares of `pfsp`; all
+        of them without such shares.
+        """
+        shares = self.settings.learners[learner].matches
+        if all(share.match == "newest" for share in shares):
+            named = {name for share in shares for name in self._others(learner, share)}
+            return [self.code(name) for name in self.settings.learners if name in named]
+        members = [number for share in shares if share.match == "pfsp" for number in self.candidates(share)]
+        return sorted(set(members)) or [member.number for member in self.members]
+
+    def rating_pairs(self) -> list[tuple[int, int]]:
+        """The pairs of members that should play each other to be rated: those that have played least."""
+        numbers = [member.number for member in self.members]
+        pairs = [(a, b) for i, a in enumerate(numbers) for b in numbers[i + 1 :]]
+        played = sorted((games, a, b) for a, b in pairs if (games := self.payoffs.games(a, b)) < RATED_ENOUGH)
+        return [(a, b) for _, a, b in played[:RATED_AT_ONCE]]
+
+    def _verify(self, learner: str, share: MatchSettings) -> Draw:
+        exploiters = self._frozen_of(self._others(learner, share))
+        chances = self.payoffs.chances(self.code(learner), exploiters)
+        if chances and min(chances) < EXPLOITED:
+            return self._by(learner, exploiters, "squared")
+        former = self._frozen_of([learner])
+        chances = self.payoffs.chances(self.code(learner), former)
+        former = former[: forgotten(chances)]
+        if former and min(chances[: len(former)]) < FORGOTTEN:
+            return self._by(learner, former, "squared")
+        return {OWN: 1.0}
+
+    def _newest(self, learner: str, share: MatchSettings) -> Draw:
+        drawn: Draw = {}
+        others = [name for name in self._others(learner, share) if name in self.present]
+        for name in others:
+            code, former = self.code(name), self._frozen_of([name])
+            meets = not former or self.payoffs.chance(self.code(learner), code) > share.above
+            one = {code: 1.0} if meets else self._by(learner, former, "variance")
+            drawn |= {player: each / len(others) for player, each in one.items()}
+        return drawn
+
+    def _by(self, learner: str, members: Sequence[int], weighting: str) -> Draw:
+        if not members:
+            return {}
+        chances = self.payoffs.chances(self.code(learner), members)
+        return dict(zip(members, weighted(chances, weighting).tolist(), strict=True))
+
+    def _others(self, learner: str, share: MatchSettings) -> list[str]:
+        """The learners that a share is about, without the one that plays."""
+        return [name for name in self.settings.learners if name != learner and name in (share.against or (name,))]
+
+    def _frozen_of(self, learners: Collection[str]) -> list[int]:
+        return [member.number for member in self.members if member.learner in learners]
+
+
+def _of(member: Member) -> str:
+    """By what `against` names a member: its learner, or its own name."""
+    return member.learner or member.name

@@ -1,0 +1,151 @@
+"""The payoff table of a league: what each player has got of its games with each other one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+INHERITED = 50.0
+"""Games that what a member inherits from its learner counts for at most: as many games of its own replace it."""
+
+
+@dataclass(slots=True)
+class _Pair:
+    """One player's games with another one; earlier ones may count less."""
+
+    games: int = 0
+    """How many there were."""
+    weight: float = 0.0
+    """How many they count for."""
+    total: float = 0.0
+    """The sum of their values, each by its weight."""
+    inherited_weight: float = 0.0
+    inherited_total: float = 0.0
+    """The same of games that its learner had before it was frozen."""
+
+    @property
+    def known(self) -> tuple[float, float]:
+        """The weight and the total that count: inherited ones until there are as many games of its own."""
+        if self.weight >= self.inherited_weight:
+            return self.weight, self.total
+        return self.inherited_weight, self.inherited_total
+
+
+class PayoffTable:
+    """Payoffs of ordered pairs of players.
+
+    Players are member numbers, or codes below 0 of learners' newest policies. Between two members all games count
+    alike, as neither changes. Where one still learns, each game makes earlier ones count less.
+
+    Args:
+        kind: `win_rate` (a value is 1 for a game won, 0.5 drawn, 0 lost) or `mean_return`.
+        decay: factor of earlier games with each game of such a pair.
+    """
+
+    def __init__(self, kind: str, decay: float) -> None:
+        self._by_return = kind == "mean_return"
+        self._decay = decay
+        self._pairs: dict[tuple[int, int], _Pair] = {}
+        self._range = (np.inf, -np.inf)
+
+    def count(self, player: int, opponent: int, values: Floats, opposite: Floats) -> None:
+        """Count games of two players, in the order in which they ended.
+
+        Args:
+            player: one of them; games with itself say nothing.
+            opponent: the other one.
+            values: [G] what `player` got of each.
+            opposite: [G] what `opponent` got.
+        """
+        if player == opponent or not len(values):
+            return
+        if self._by_return:
+            both = np.concatenate([values, opposite])
+            self._range = min(self._range[0], float(both.min())), max(self._range[1], float(both.max()))
+        count = len(values)
+        decay = self._decay if min(player, opponent) < 0 else 1.0
+        weights = decay ** np.arange(count - 1, -1, -1, dtype=np.float64)
+        for key, own in (((player, opponent), values), ((opponent, player), opposite)):
+            pair = self._pairs.setdefault(key, _Pair())
+            pair.games += count
+            pair.weight = pair.weight * decay**count + float(weights.sum())
+            pair.total = pair.total * decay**count + float(weights @ own)
+
+    def games(self, player: int, opponent: int) -> int:
+        """How many games were counted, inherited ones not."""
+        pair = self._pairs.get((player, opponent))
+        return 0 if pair is None else pair.games
+
+    def value(self, player: int, opponent: int) -> float | None:
+        """The win rate or mean return of a player against an opponent; None where nothing is known."""
+        pair = self._pairs.get((player, opponent))
+        if pair is None:
+            return None
+        weight, total = pair.known
+        return total / weight if weight else None
+
+    def chance(self, player: int, opponent: int) -> float:
+        """The payoff as a probability: the win rate, or the place of the mean return in the range of all returns seen.
+
+        0.5 where nothing is known, and against itself.
+        """
+        value = self.value(player, opponent)
+        if value is None:
+            return 0.5
+        if not self._by_return:
+            return value
+        low, high = self._range
+        return (value - low) / (high - low) if high > low else 0.5
+
+    def chances(self, player: int, opponents: Iterable[int]) -> list[float]:
+        """`chance` against each of these."""
+        return [self.chance(player, opponent) for opponent in opponents]
+
+    def matrix(self, players: Sequence[int]) -> Floats:
+        """The payoffs [n, n] of these players against each other, less those of their opponents, halved.
+
+        So the matrix is antisymmetric: that of a symmetric zero-sum game. 0 where nothing is known.
+        """
+        values = np.array([[self.value(a, b) or 0.0 for b in players] for a in players], np.float64)
+        values = values.reshape(len(players), len(players))
+        return (values - values.T) / 2
+
+    def inherit(self, member: int, learner: int) -> None:
+        """Let a new member have what is known of its learner."""
+        for (a, b), pair in list(self._pairs.items()):
+            weight, total = pair.known
+            if weight and learner in (a, b):
+                share = min(1.0, INHERITED / weight)
+                key = (member, b) if a == learner else (a, member)
+                self._pairs[key] = _Pair(inherited_weight=weight * share, inherited_total=total * share)
+
+    def forget(self, player: int) -> None:
+        """Forget what is known of a player, who is another one from now on."""
+        self._pairs = {key: pair for key, pair in self._pairs.items() if player not in key}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        columns = ("games", "weight", "total", "inherited_weight", "inherited_total")
+        rows = [[*key, *(getattr(pair, name) for name in columns)] for key, pair in self._pairs.items()]
+        return {"pairs": rows, "range": [*self._range]}
+
+    def load_state_dict(self, state: Mapping[str, Any], codes: Mapping[int, int | None]) -> None:
+        """Continue from `state_dict()`.
+
+        Args:
+            state: the plain data.
+            codes: what learners' codes were then, and what they are now; None for one who is not there any more.
+        """
+        pairs = {}
+        for a, b, games, *sums in state["pairs"]:
+            now = codes.get(a, a), codes.get(b, b)
+            if now[0] is not None and now[1] is not None:
+                pairs[now[0], now[1]] = _Pair(int(games), *map(float, sums))
+        self._pairs = pairs
+        self._range = float(state["range"][0]), float(state["range"][1])

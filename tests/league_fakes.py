@@ -1,0 +1,50 @@
+"""A small league for tests: settings, policies, games."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from headrace.config.league import LeagueSettings
+from headrace.queues.messages import Columns, PolicyUpdate
+from headrace.stages.league.controller import LeagueController
+from headrace.stages.league.pool import Pool
+
+MAX_STEPS = 4000
+
+
+def policy(learner: str = "main", step: int = 0, fill: float = 0.0, version: int = 0) -> PolicyUpdate:
+    """A policy of three weights."""
+    return PolicyUpdate(f"Duel.{learner}", version, np.full(3, fill, np.float32), (("w", (3,)),), step)
+
+
+def settings(league: object) -> LeagueSettings:
+    """The settings of a league of a behaviour with `MAX_STEPS` steps."""
+    return LeagueSettings.model_validate(league).for_steps(MAX_STEPS)
+
+
+def controller(folder: Path, league: object, seed: int = 0) -> LeagueController:
+    """A controller with its pool in a folder."""
+    return LeagueController("Duel", settings(league), Pool(folder), np.random.default_rng(seed))
+
+
+def games(*played: tuple[int, int, float], returns: float = 1.0) -> Columns:
+    """Games of two teams: the code of the seat's player, the opponent's, and the seat's outcome.
+
+    The seat is team 0 and team 1 in turns; who wins gets `returns` and who loses as much below 0.
+    """
+    seats = np.arange(len(played)) % 2
+    outcomes = np.array([outcome for *_, outcome in played], np.float32)
+    players, gained = np.zeros((len(played), 2), np.int32), np.zeros((len(played), 2), np.float32)
+    for row, (seat, (player, opponent, outcome)) in enumerate(zip(seats, played, strict=True)):
+        players[row, seat], players[row, 1 - seat] = player, opponent
+        gained[row, seat], gained[row, 1 - seat] = returns * (2 * outcome - 1), returns * (1 - 2 * outcome)
+    return {
+        "game_generation": np.zeros(len(played), np.int32),
+        "game_team": seats.astype(np.int32),
+        "game_opponent": players[np.arange(len(played)), 1 - seats],
+        "game_outcome": outcomes,
+        "game_players": players,
+        "game_returns": gained,
+    }

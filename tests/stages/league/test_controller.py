@@ -1,0 +1,340 @@
+"""The controller of a league, step by step: it needs no pipeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from league_fakes import controller, games, policy
+
+from headrace.config.league import LeagueSettings
+from headrace.stages.errors import StageError
+from headrace.stages.league.controller import LeagueController
+from headrace.stages.league.matchmaking import OWN
+from headrace.stages.league.pool import Pool, read_member
+
+PFSP = {"iterations": 4, "learners": {"main": {"matches": [{"match": "pfsp", "weighting": "linear"}]}}}
+"""Frozen after 500 steps and a probability of 0.7, or after 1000."""
+ALPHASTAR = {"preset": "alphastar", "iterations": 4}
+
+
+def rows(league: LeagueController, learner: str = "main") -> dict[tuple[int, int], float]:
+    table = league.table(learner)
+    assert table is not None
+    assert sum(table.weights) == pytest.approx(1)
+    named = {player for player in (*table.seats, *table.opponents) if player >= 0}
+    assert table.members == {number: league.pool.members[number] for number in named}
+    return dict(zip(zip(table.seats, table.opponents, strict=True), table.weights, strict=True))
+
+
+def frozen(league: LeagueController) -> list[tuple[str, int, int]]:
+    return [(member.learner, member.step, member.parent) for member in league.pool.members]
+
+
+def test_the_first_policy_is_the_first_opponent(tmp_path):
+    league = controller(tmp_path, PFSP)
+    assert league.table("main") is None
+    assert league.receive_policy("main", policy()) is None
+    assert rows(league) == {(OWN, 0): 1.0}
+    assert frozen(league) == [("main", 0, -1)]
+
+
+def test_a_learner_is_frozen_after_the_most_steps_or_as_soon_as_it_beats_all(tmp_path):
+    league = controller(tmp_path, PFSP)
+    for step in (0, 999, 1000, 1499, 1500):
+        league.receive_policy("main", policy(step=step, fill=step))
+    assert frozen(league) == [("main", 0, -1), ("main", 1000, 0)]
+    league.rate("main", games(*[(OWN, member, 1.0) for member in (0, 1)] * 9))
+    league.receive_policy("main", policy(step=1499, fill=3))
+    assert len(league.pool.members) == 2
+    league.receive_policy("main", policy(step=1500, fill=4))
+    assert frozen(league)[2:] == [("main", 1500, 1)]
+    league.rate("main", games((OWN, 0, 1.0), (OWN, 1, 1.0), (OWN, 2, 0.0)))
+    league.receive_policy("main", policy(step=2400))
+    assert len(league.pool.members) == 3
+
+
+def test_opponents_follow_the_results_and_the_table_rises_with_each_change(tmp_path):
+    league = controller(tmp_path, PFSP)
+    for step in (0, 1000):
+        league.receive_policy("main", policy(step=step, fill=step))
+    assert rows(league) == {(OWN, 0): 0.5, (OWN, 1): 0.5}
+    first = league.table("main")
+    league.rate("main", games((OWN, 0, 1.0)))
+    assert league.table("main") is first
+    league.rate("main", games(*[(OWN, 0, 1.0)] * 40))
+    assert rows(league) == pytest.approx({(OWN, 1): 1.0})
+    assert league.table("main").number > first.number
+
+
+def test_an_exploiter_is_frozen_before_it_is_reset(tmp_path):
+    league = controller(tmp_path, ALPHASTAR)
+    for learner in ("main", "main_exploiter", "league_exploiter"):
+        assert league.receive_policy(learner, policy(learner)) is None
+    assert frozen(league) == [("main", 0, -1)]
+    reset = league.receive_policy("main_exploiter", policy("main_exploiter", 1000, 7.0))
+    assert (reset.learner, reset.weights) == ("main_exploiter", None)
+    assert frozen(league)[1:] == [("main_exploiter", 1000, -1)]
+    assert read_member(tmp_path, league.pool.members[1]).weights[0] == 7.0
+    assert league.receive_policy("main_exploiter", policy("main_exploiter", 1999)) is None
+    assert league.receive_policy("main_exploiter", policy("main_exploiter", 2000)) is not None
+    assert frozen(league)[2:] == [("main_exploiter", 2000, -1)], "it does not descend from the one before its reset"
+
+
+def test_a_learner_that_is_reset_to_another_descends_from_that(tmp_path):
+    league = controller(
+        tmp_path,
+        {"iterations": 4, "learners": {"main": {}, "other": {"freeze": {"first": False}, "reset": {"to": "main"}}}},
+    )
+    league.receive_policy("main", policy("main", 0))
+    league.receive_policy("other", policy("other", 0))
+    update = policy("main", 900, 3.0)
+    league.receive_policy("main", update)
+    update.weights[:] = 9  # a trainer goes on
+    reset = league.receive_policy("other", policy("other", 1000, 2.0))
+    assert (reset.weights.behavior_id, reset.weights.weights.tolist()) == ("Duel.main", [3.0] * 3)
+    league.receive_policy("other", policy("other", 2000, 4.0))
+    assert frozen(league) == [("main", 0, -1), ("other", 1000, -1), ("other", 2000, 0)]
+
+
+def test_a_league_exploiter_is_reset_in_a_quarter_of_the_cases(tmp_path):
+    league = controller(tmp_path, {**ALPHASTAR, "iterations": 1})
+    league.receive_policy("league_exploiter", policy("league_exploiter"))
+    found = [
+        league.receive_policy("league_exploiter", policy("league_exploiter", 4000 * i, i)) is not None
+        for i in range(1, 61)
+    ]
+    assert 6 <= sum(found) <= 26
+    assert len(league.pool.members) == 60
+
+
+def test_a_reset_learner_is_unknown_to_its_opponents(tmp_path):
+    league = controller(tmp_path, ALPHASTAR)
+    for learner in ("main", "main_exploiter"):
+        league.receive_policy(learner, policy(learner))
+    league.rate("main_exploiter", games(*[(OWN, -2, 1.0)] * 50))
+    assert league.report()["payoffs"][1][0] == pytest.approx(1.0)
+    league.receive_policy("main_exploiter", policy("main_exploiter", 1000))
+    report = league.report()
+    assert report["payoffs"][1][0] is None
+    assert report["payoffs"][0][4] == 0.0, "what was frozen has its learner's payoffs"
+
+
+def test_main_meets_those_that_beat_it(tmp_path):
+    league = controller(tmp_path, ALPHASTAR)
+    for learner in ("main", "main_exploiter", "league_exploiter"):
+        league.receive_policy(learner, policy(learner))
+    assert rows(league) == pytest.approx({(OWN, 0): 0.5, (OWN, OWN): 0.5})
+    assert rows(league, "main_exploiter") == {(OWN, -2): 1.0}
+    assert rows(league, "league_exploiter") == {(OWN, 0): 1.0}
+    league.receive_policy("main_exploiter", policy("main_exploiter", 1000))
+    league.rate("main", games(*[(OWN, 1, 0.0)] * 64))
+    assert rows(league) == pytest.approx({(OWN, 0): 0.1, (OWN, 1): 0.4 + 0.15, (OWN, OWN): 0.35})
+
+
+def test_opponents_of_openai_five_are_lowered_by_wins(tmp_path):
+    league = controller(tmp_path, {"preset": "five", "quality_rate": 0.5, "iterations": 4})
+    for step in (0, 1000):
+        league.receive_policy("main", policy(step=step))
+    assert rows(league) == pytest.approx({(OWN, OWN): 0.8, (OWN, 0): 0.1, (OWN, 1): 0.1})
+    league.rate("main", games(*[(OWN, OWN, 1.0)] * 31, (OWN, 0, 1.0), (OWN, 1, 0.0)))
+    share = np.exp(-0.5) / (np.exp(-0.5) + 1)
+    assert rows(league) == pytest.approx({(OWN, OWN): 0.8, (OWN, 0): 0.2 * share, (OWN, 1): 0.2 * (1 - share)})
+
+
+def psro(folder, **more):
+    league = {"preset": "psro", "meta_solver": "replicator", "iterations": 4, **more}
+    return controller(folder, league)
+
+
+def test_psro_meets_the_mixture_and_rates_members_that_have_played_little(tmp_path):
+    league = psro(tmp_path)
+    for step in (0, 1000):
+        league.receive_policy("main", policy(step=step))
+    assert rows(league) == pytest.approx({(OWN, 0): 0.45, (OWN, 1): 0.45, (0, 1): 0.1})
+    assert league.mixture() == {0: 0.5, 1: 0.5}
+    league.rate("main", games(*[(0, 1, 1.0)] * 40, returns=2.0))
+    assert league.mixture()[0] > 0.9
+    assert rows(league)[OWN, 0] > 0.8
+    assert league.report()["payoffs"][1:] == [[None, None, 2.0], [None, -2.0, None]]
+
+
+def test_a_member_that_was_not_rated_yet_has_what_its_learner_had(tmp_path):
+    league = psro(tmp_path)
+    league.receive_policy("main", policy())
+    league.rate("main", games(*[(OWN, 0, 1.0)] * 9))
+    league.receive_policy("main", policy(step=1000))
+    assert league.mixture()[1] > 0.9
+    assert league.report()["games"][2][1] == 0
+
+
+@pytest.mark.parametrize("preset", ["alphastar", "five"])
+def test_without_a_meta_solver_all_that_main_has_frozen_are_the_mixture(tmp_path, preset):
+    league = controller(tmp_path, {"preset": preset, "iterations": 4, "members": "random"})
+    assert league.mixture() == {}
+    for step in (0, 1000, 2000):
+        league.receive_policy("main", policy(step=step))
+    assert league.mixture() == pytest.approx({1: 1 / 3, 2: 1 / 3, 3: 1 / 3})
+
+
+def test_results_come_with_statistics(tmp_path):
+    league = controller(tmp_path, PFSP)
+    league.receive_policy("main", policy())
+    assert league.rate("main", {}) == []
+    found = league.rate("main", games((OWN, 0, 1.0), (OWN, 0, 0.0), (OWN, 0, 0.5), (OWN, 0, 1.0), (OWN, OWN, 0.0)))
+    assert found[0] == ("main", "League/Score", 0.625)
+    assert found[1][:2] == ("main", "League/Lowest Chance")
+    assert found[1][2] == pytest.approx((0.99**3 + 0.99 * 0.5 + 1) / (0.99**3 + 0.99**2 + 0.99 + 1))
+    assert found[2:] == [("main", "League/Members", 1.0)]
+
+
+def test_games_of_more_teams_are_duels_of_the_seat(tmp_path):
+    league = controller(tmp_path, PFSP)
+    for step in (0, 1000):
+        league.receive_policy("main", policy(step=step))
+    league.rate(
+        "main",
+        {
+            "game_team": np.array([1, 0], np.int32),
+            "game_outcome": np.array([0.5, 1.0], np.float32),
+            "game_outcomes": np.array([[5.0, 3.0, 1.0], [2.0, 2.0, 0.0]], np.float32),
+            "game_players": np.array([[0, OWN, 1], [OWN, 0, 1]], np.int32),
+            "game_returns": np.zeros((2, 3), np.float32),
+        },
+    )
+    report = league.report()
+    assert report["players"] == ["main", "main 0", "main 1"]
+    assert report["games"] == [[0, 2, 2], [2, 0, 0], [2, 0, 0]]
+    assert report["payoffs"][0][1:] == pytest.approx([0.5 / 1.99, 1.0])
+
+
+def test_results_of_players_that_are_not_there_any_more_are_left_out(tmp_path):
+    league = controller(tmp_path, PFSP)
+    league.receive_policy("main", policy())
+    league.rate("main", games((OWN, 5, 1.0), (OWN, -3, 1.0), (5, 0, 1.0)))
+    assert league.report()["games"] == [[0, 0], [0, 0]]
+
+
+def test_the_report_is_plain_data_of_all_that_a_picture_needs(tmp_path):
+    league = controller(tmp_path, {**ALPHASTAR, "members": [{"use": "random", "name": "chance"}]})
+    for learner in ("main", "main_exploiter"):
+        league.receive_policy(learner, policy(learner))
+    league.receive_policy("main", policy(step=1000))
+    league.rate("main", games((OWN, 0, 0.5), (OWN, 1, 0.0)))
+    report = json.loads(json.dumps(league.report()))
+    assert [each["learner"] for each in report["learners"]] == ["main", "main_exploiter", "league_exploiter"]
+    assert report["learners"][0]["frozen"] == 1000
+    assert {name for name, _ in report["learners"][0]["opponents"]} == {"main", "chance", "main 1", "main 2"}
+    assert report["learners"][1]["opponents"] == [["main", 1.0]]
+    assert report["learners"][2]["opponents"] == []
+    assert [(each["label"], each["parent"]) for each in report["members"]] == [
+        ("chance", -1),
+        ("main 1", -1),
+        ("main 2", 1),
+    ]
+    assert report["players"] == ["main", "main_exploiter", "league_exploiter", "chance", "main 1", "main 2"]
+    assert report["games"][0] == [0, 0, 0, 1, 1, 0]
+    assert report["payoffs"][0] == [None, None, None, 0.5, 0.0, None]
+    assert report["mixture"] == [[1, 0.5], [2, 0.5]]
+
+
+def test_a_brain_that_is_listed_no_more_is_not_met(tmp_path):
+    members = [{"use": "random", "name": "chance"}]
+    before = controller(tmp_path, {**PFSP, "members": members})
+    before.receive_policy("main", policy())
+    assert set(rows(before)) == {(OWN, 0), (OWN, 1)}
+    after = controller(tmp_path, PFSP)
+    after.load_state_dict(before.state_dict())
+    after.receive_policy("main", policy(step=1000))
+    assert set(rows(after)) == {(OWN, 1), (OWN, 2)}
+
+
+def test_without_scipy_a_league_that_needs_it_does_not_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(StageError, match="needs SciPy"):
+        controller(tmp_path, "psro")
+
+
+def test_steps_of_freezing_must_be_filled_in(tmp_path):
+    league = LeagueController("Duel", LeagueSettings.model_validate(PFSP), Pool(tmp_path), np.random.default_rng(0))
+    league.receive_policy("main", policy())
+    with pytest.raises(ValueError, match="for_steps"):
+        league.receive_policy("main", policy(step=1))
+
+
+def test_a_learner_that_is_new_in_a_resumed_run_begins(tmp_path):
+    before = controller(tmp_path, {"iterations": 4, "learners": {"main": {}, "second": {}}})
+    for learner in ("main", "second"):
+        before.receive_policy(learner, policy(learner))
+    before.rate("second", games((OWN, 0, 0.5)))
+    after = controller(tmp_path, {"iterations": 4, "learners": {"main": {}, "third": {}, "second": {}}})
+    after.load_state_dict(before.state_dict())
+    assert after.table("third") is None
+    assert set(rows(after, "second")) == {(OWN, 0), (OWN, 1)}
+    assert after.report()["payoffs"][2][3] == 0.5
+
+
+STEPS = st.tuples(
+    st.sampled_from(["policy", "games"]),
+    st.integers(0, 2),
+    st.integers(1, 900),
+    st.lists(st.tuples(st.integers(-4, 3), st.sampled_from([0.0, 0.5, 1.0])), max_size=30),
+)
+
+
+def drive(league: LeagueController, steps: Iterable[tuple], at: list[int]) -> list[object]:
+    """Give a league policies and games; returns all that it says."""
+    said: list[object] = []
+    names = list(league.settings.learners)
+    for kind, index, more, played in steps:
+        learner = names[index % len(names)]
+        if kind == "policy":
+            at[index] += more
+            reset = league.receive_policy(learner, policy(learner, at[index], at[index] % 7))
+            said.append(None if reset is None else (reset.learner, reset.weights and reset.weights.weights.tolist()))
+        else:
+            said.append(league.rate(learner, games(*((OWN, player, outcome) for player, outcome in played))))
+        said += [league.table(learner), list(league.mixture().items())]
+    return said
+
+
+@pytest.mark.lengthy
+@given(
+    st.lists(STEPS, max_size=15),
+    st.lists(STEPS, max_size=10),
+    st.sampled_from(
+        [
+            ALPHASTAR,
+            {"preset": "five", "iterations": 4},
+            {"preset": "psro", "meta_solver": "uniform", "iterations": 4},
+            {
+                "iterations": 8,
+                "payoff": "mean_return",
+                "rating": 0.2,
+                "members": "random",
+                "learners": {"main": {}, "other": {"reset": {"probability": 0.5, "to": "main"}}},
+            },
+        ]
+    ),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_league_goes_on_from_its_state_bit_for_bit(tmp_path_factory, before, after, league):
+    folder = tmp_path_factory.mktemp("league")
+    ran, at = controller(folder, league, seed=5), [0, 0, 0]
+    drive(ran, before, at)
+    state = ran.state_dict()
+    saved = state.pop("newest")  # weights, which checkpoints hold as arrays
+    resumed = controller(folder, league, seed=6)
+    resumed.load_state_dict({**msgpack.unpackb(msgpack.packb(state)), "newest": saved})
+    again = resumed.state_dict()
+    again.pop("newest")
+    assert again == state
+    then = list(at)
+    said = drive(ran, after, at)
+    resumed.load_state_dict({**state, "newest": saved})
+    assert drive(resumed, after, then) == said

@@ -1,0 +1,168 @@
+"""The pool: files that never change, an index that follows them, what is left of a run that was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from league_fakes import policy
+
+from headrace.config.brains import MemberSettings
+from headrace.stages.errors import StageError
+from headrace.stages.league.pool import INDEX, MemberCache, Pool, read_member
+
+
+def brain(use: object, name: str) -> MemberSettings:
+    return MemberSettings.model_validate({"use": str(use), "name": name})
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_member_is_read_as_it_was_frozen(tmp_path):
+    folder = tmp_path / "run" / "league"
+    pool = Pool(folder)
+    assert not folder.exists()
+    update = policy("main", 40, 0.1, 7)
+    member = pool.add(update, "main", -1)
+    update.weights[:] = 5  # a trainer goes on
+    found = read_member(folder, member)
+    assert (member.number, member.learner, member.parent, member.step, member.version) == (0, "main", -1, 40, 7)
+    assert (found.behavior_id, found.version, found.step, found.snapshot) == ("Duel.main", 7, 40, 0)
+    assert found.layout == update.layout
+    assert found.weights.tobytes() == np.full(3, 0.1, np.float32).tobytes()
+    assert found.weights.flags.writeable
+    assert pool.add(policy("exploiter", 50), "exploiter", 0).number == 1
+    assert Pool(folder).members == pool.members
+
+
+def test_weights_that_have_changed_are_refused_with_both_hashes(tmp_path):
+    pool = Pool(tmp_path)
+    member, other = pool.add(policy(fill=1.0), "main", -1), pool.add(policy(fill=2.0), "main", 0)
+    os.replace(tmp_path / other.path, tmp_path / member.path)
+    with pytest.raises(StageError, match=rf"{member.path}, member 0 \(main 0\).*{member.hash} and is {other.hash}"):
+        read_member(tmp_path, member)
+    with pytest.raises(StageError, match=rf"{other.path}, member 1 \(main 1\).* is missing"):
+        read_member(tmp_path, other)
+    (tmp_path / other.path).write_bytes(b"\x81")
+    with pytest.raises(StageError, match=rf"{other.path}, member 1 \(main 1\).*can't be read"):
+        read_member(tmp_path, other)
+
+
+def test_a_kill_before_the_index_leaves_a_file_that_is_taken_over(tmp_path):
+    Pool(tmp_path).add(policy(), "main", -1)
+    before = (tmp_path / INDEX).read_bytes()
+    orphan = Pool(tmp_path).add(policy(fill=1.0), "main", 0)
+    (tmp_path / INDEX).write_bytes(before)
+    pool = Pool(tmp_path)
+    assert [member.number for member in pool.members] == [0]
+    times = os.stat(tmp_path / orphan.path)
+    assert pool.add(policy(fill=1.0), "main", 0) == orphan
+    assert os.stat(tmp_path / orphan.path) == times
+
+
+def test_a_kill_before_the_index_leaves_a_file_that_another_member_replaces(tmp_path):
+    Pool(tmp_path).add(policy(), "main", -1)
+    before = (tmp_path / INDEX).read_bytes()
+    orphan = Pool(tmp_path).add(policy(fill=1.0), "main", 0)
+    (tmp_path / INDEX).write_bytes(before)
+    (tmp_path / f".{orphan.path}.77.partial").write_bytes(b"half")
+    pool = Pool(tmp_path)
+    member = pool.add(policy(fill=2.0), "main", 0)
+    assert read_member(tmp_path, member).weights[0] == 2.0
+    assert orphan.path not in files(tmp_path)
+    pool.restore(pool.state_dict())
+    assert files(tmp_path) == sorted([INDEX, *(each.path for each in pool.members)])
+
+
+def test_an_orphan_of_the_same_name_with_other_content_is_never_overwritten(tmp_path):
+    pool = Pool(tmp_path)
+    member = pool.add(policy(fill=1.0), "main", -1)
+    (tmp_path / INDEX).unlink()
+    (tmp_path / member.path).write_bytes(b"\x81")
+    with pytest.raises(StageError, match="can't be read"):
+        Pool(tmp_path).add(policy(fill=1.0), "main", -1)
+    assert (tmp_path / member.path).read_bytes() == b"\x81"
+
+
+def test_a_disk_that_refuses_leaves_the_pool_as_it_was(tmp_path, monkeypatch):
+    pool = Pool(tmp_path)
+    pool.add(policy(), "main", -1)
+    before = files(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="No space"):
+        pool.add(policy(fill=1.0), "main", 0)
+    monkeypatch.undo()
+    assert len(pool.members) == 1
+    assert files(tmp_path) == before
+    assert pool.add(policy(fill=1.0), "main", 0).number == 1
+
+
+def test_a_run_that_goes_back_to_a_checkpoint_has_the_pool_of_that_time(tmp_path):
+    pool = Pool(tmp_path)
+    first = pool.add(policy(), "main", -1)
+    state = pool.state_dict()
+    later = pool.add(policy(fill=1.0), "main", 0)
+    resumed = Pool(tmp_path)
+    resumed.restore(json.loads(json.dumps(state)))
+    assert list(resumed.members) == [first]
+    assert later.path not in files(tmp_path)
+    assert Pool(tmp_path).members == resumed.members
+
+
+def test_a_checkpoint_whose_members_are_gone_is_refused(tmp_path):
+    pool = Pool(tmp_path)
+    member = pool.add(policy(), "main", -1)
+    (tmp_path / member.path).unlink()
+    with pytest.raises(StageError, match=rf"{member.path}, member 0 \(main 0\) of the league's pool, is missing"):
+        Pool(tmp_path).restore(pool.state_dict())
+
+
+def test_an_index_that_can_not_be_read_is_refused(tmp_path):
+    (tmp_path / INDEX).write_text("{", encoding="utf-8")
+    with pytest.raises(StageError, match=f"{INDEX}, which lists the members"):
+        Pool(tmp_path)
+
+
+def test_brains_are_members_whose_files_may_not_change(tmp_path):
+    model = tmp_path / "old.onnx"
+    model.write_bytes(b"a model")
+    brains = [brain(model, "old"), brain("random", "chance")]
+    pool = Pool(tmp_path / "league")
+    pool.add_brains(brains)
+    assert [(each.number, each.learner, each.use, each.name, each.label) for each in pool.members] == [
+        (0, "", str(model), "old", "old"),
+        (1, "", "random", "chance", "chance"),
+    ]
+    assert (len(pool.members[0].hash), pool.members[1].hash) == (64, "")
+    again = Pool(tmp_path / "league")
+    again.add_brains([*brains, brain("scripted", "rule")])
+    assert [each.name for each in again.members] == ["old", "chance", "rule"]
+    model.write_bytes(b"another model")
+    with pytest.raises(StageError, match=r"old\.onnx, member 0 \(old\).*has changed") as error:
+        Pool(tmp_path / "league").add_brains(brains)
+    assert error.value.key == ("league", "members")
+
+
+def test_an_actor_keeps_the_members_that_it_used_last(tmp_path):
+    pool = Pool(tmp_path)
+    members = [pool.add(policy(fill=float(i)), "main", -1) for i in range(3)]
+    cache = MemberCache(tmp_path, size=2)
+    first = cache.get(members[0])
+    cache.get(members[1])
+    assert cache.get(members[0]) is first
+    cache.get(members[2])
+    for member in members:
+        (tmp_path / member.path).unlink()
+    assert cache.get(members[0]) is first
+    assert cache.get(members[2]).weights[0] == 2.0
+    with pytest.raises(StageError, match="is missing"):
+        cache.get(members[1])
