@@ -19,6 +19,7 @@ from headrace.config.brains import OwnBrainSettings, as_brains, check_brains, le
 from headrace.config.errors import Finding, FindingsError, suggest
 from headrace.config.fields import Flag, Float, Int, PathText, PlainMap, Settings, Text, is_reference, report
 from headrace.config.hyperparameters import Hyperparameters
+from headrace.config.league import LeagueSettings
 from headrace.config.network_settings import LOG_STD_OF_SAC, NetworkSettings
 from headrace.config.opponents import SelfPlaySettings
 from headrace.config.reward_signals import (
@@ -159,6 +160,11 @@ class BehaviorSettings(Settings):
         "`<results_dir>/<initialize_from>/<behaviour>/`. With `inference`, an `.onnx` model that plays.",
     )
     self_play: SelfPlaySettings | None = Field(None, description="Presence turns self-play on.")
+    league: LeagueSettings | None = Field(
+        None,
+        description="Presence gives it several learners, which play each other and a pool of frozen players. The name "
+        "of a preset, or a map. Not in ML-Agents.",
+    )
     behavioral_cloning: BehavioralCloningSettings | None = Field(
         None, description="Presence turns imitation of demonstrations on, beside the trainer's own learning."
     )
@@ -240,7 +246,12 @@ class BehaviorSettings(Settings):
 
     def _mistakes(self) -> list[Finding]:
         """Find the first kind of contradiction: those that follow may be its consequences."""
-        return self._about_brains() or self._about_hyperparameters() or self._about_even_checkpoints()
+        return (
+            self._about_brains()
+            or self._about_league()
+            or self._about_hyperparameters()
+            or self._about_even_checkpoints()
+        )
 
     def _derive(self) -> None:
         network = self.network_settings
@@ -270,6 +281,16 @@ class BehaviorSettings(Settings):
             message = "has nothing to send: it is about a 'brain' that does not learn, and there is none"
             found.append(Finding(("broadcast",), message, (("brain",),)))
         return found
+
+    def _about_league(self) -> list[Finding]:
+        if self.league is None:
+            return []
+        if not self.league.of:
+            message = "belongs to a behaviour that is listed, whose learners it names; move it there"
+            return [Finding(("league",), message)]
+        others = [key for key in ("self_play", "brain") if getattr(self, key)]
+        message = "does not go with 'league', whose opponents are its pool's (league.members); leave it out"
+        return [Finding((key,), message, (("league",),)) for key in others]
 
     def _about_hyperparameters(self) -> list[Finding]:
         """Find what contradicts the trainer, whose default hyperparameters are filled in where there are none."""

@@ -230,6 +230,8 @@ class LeagueSettings(Settings):
         json_schema_extra={"default_text": "`main` alone"},
     )
 
+    learner: Text = Field("", description="Of a learner: its name in the league. Not to be written, either.")
+
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, data: Any) -> Any:
@@ -251,14 +253,15 @@ class LeagueSettings(Settings):
         return merged
 
     def of_learner(self, behavior: str, learner: str) -> dict[str, Any]:
-        """Return the `league` of one of its learners as a behaviour, as plain data.
+        """Return what stands in the place of `league` in the settings of one learner, as plain data."""
+        learners = {name: each.model_copy(update={"own": {}}) for name, each in self.learners.items()}
+        copied = self.model_copy(update={"learners": learners, "of": behavior, "learner": learner})
+        return copied.model_dump(mode="json", by_alias=True)
 
-        Args:
-            behavior: the name of the league's behaviour in the environment.
-            learner: the learner's name.
-        """
-        assert learner in self.learners, learner
-        return {**expanded(self)["league"], "of": behavior}
+    @property
+    def names(self) -> list[str]:
+        """The behaviour names of all learners."""
+        return [f"{self.of}.{learner}" for learner in self.learners]
 
     def for_steps(self, max_steps: int) -> LeagueSettings:
         """Return a copy in which each learner's `freeze` gives its steps.

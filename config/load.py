@@ -226,9 +226,19 @@ class _Places:
 
     def _source(self, path: KeyPath) -> KeyPath:
         """Return the key that gave a value: what a behaviour inherits stands in `default_settings`."""
-        inherited: KeyPath = ("default_settings", *path[2:])
-        own = path[:1] != ("behaviors",) or len(path) < 3 or self._is_written(path) or not self._is_written(inherited)
-        return path if own else inherited
+        if path[:1] != ("behaviors",) or len(path) < 2 or self._is_written(path):
+            return path
+        behavior, _, learner = str(path[1]).rpartition(".")
+        places: list[KeyPath] = [("default_settings", *path[2:])] if len(path) > 2 else []
+        if behavior and self._is_written(("behaviors", behavior, "league")):
+            of_league: KeyPath = ("behaviors", behavior, *path[2:])
+            places = [
+                ("behaviors", behavior, "league", "learners", learner, *path[2:]),
+                of_league,
+                *places,
+                of_league[:2],
+            ]
+        return next((place for place in places if self._is_written(place)), path)
 
     def _is_written(self, path: KeyPath) -> bool:
         return self.modern.has(path) or any(self._sets(override, path) for override in self.overrides)

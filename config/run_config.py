@@ -1,17 +1,18 @@
-"""Merging of `default_settings` under every behaviour, in the plain data, before it is checked."""
+"""The configuration of a run. What is merged in its plain data, before that is checked, stands at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import PrivateAttr, ValidationInfo, model_validator
+from pydantic import PrivateAttr, ValidationError, ValidationInfo, model_validator
 
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
+from headrace.config.league import LeagueSettings
 from headrace.config.section_checks import check_run, check_sections
 from headrace.config.section_warnings import section_warnings
 from headrace.config.sections import Sections
@@ -54,12 +55,13 @@ class RunConfig(Sections):
         return self.place(path).startswith(SET)
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
-        """Return the settings of a behaviour of the environment: its own, or `default_settings`.
+        """Return the settings of a behaviour: its own, those of its league's first learner, or `default_settings`.
 
         Raises:
             ConfigError: if it is not listed and there is no default.
         """
-        settings = self.behaviors.get(name, self.default_settings)
+        listed = name if name in self.behaviors else next(iter(self.league_learners(name)), "")
+        settings = self.behaviors.get(listed, self.default_settings)
         if settings is not None:
             return settings
         origin = "environment" if self.replay is None else "recording"
@@ -68,6 +70,10 @@ class RunConfig(Sections):
             f"{', '.join(self.behaviors)}); add it, or give default_settings{suggest(name, self.behaviors)}"
         )
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
+
+    def league_learners(self, name: str) -> list[str]:
+        """Return the names under which the learners of a behaviour of the environment learn; none without a league."""
+        return [key for key, each in self.behaviors.items() if each.league is not None and each.league.of == name]
 
     def to_plain(self) -> dict[str, Any]:
         """Return the configuration, defaults filled in, as plain data for YAML, JSON or msgpack.
@@ -170,9 +176,9 @@ class RunConfig(Sections):
                 environment = environment.with_auto("num_envs")
             else:
                 update["num_envs"] = self.env_settings.num_envs
-        has_one = len(self.behaviors) == 1 and "behavior" in self.environment_kind.keys
+        has_one = len(self.met_behaviors) == 1 and "behavior" in self.environment_kind.keys
         if has_one and environment.behavior is None:
-            (update["behavior"],) = self.behaviors
+            (update["behavior"],) = self.met_behaviors
         return environment.model_copy(update=update)
 
 
@@ -181,6 +187,8 @@ class RunConfig(Sections):
 
 def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     """Merge `default_settings` under every behaviour; to be done once, as null has a meaning here that is lost.
+
+    Each learner of a league becomes a behaviour `<behaviour>.<learner>`, whose own keys go over those of its behaviour.
 
     A reward signal of `default_settings` is dropped where a behaviour has null for it. A hyperparameter that the
     behaviour's trainer lacks is dropped with a warning, and without one where the behaviour has null for it.
@@ -195,11 +203,31 @@ def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tu
     warnings: list[Finding] = []
     default, behaviors = data.get("default_settings"), data.get("behaviors")
     if isinstance(default, Mapping) and isinstance(behaviors, Mapping):
-        data["behaviors"] = {
+        data["behaviors"] = behaviors = {
             name: _inherit(str(name), default, own, warnings) if isinstance(own, Mapping) else own
             for name, own in behaviors.items()
         }
+    if isinstance(behaviors, Mapping):
+        data["behaviors"] = {key: each for name, own in behaviors.items() for key, each in _learners(str(name), own)}
     return data, tuple(warnings)
+
+
+def _learners(name: str, own: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a behaviour, or, if it has a league, each of its learners as a behaviour of its own."""
+    league = own.get("league") if isinstance(own, Mapping) else None
+    try:
+        settings = LeagueSettings.model_validate(league) if league is not None else None
+    except ValidationError:
+        settings = None  # the check of all says what is wrong with it
+    if settings is None or settings.of:
+        yield name, own
+        return
+    shared = {key: value for key, value in own.items() if key != "league"}
+    for learner, each in settings.learners.items():
+        below = dict(shared)
+        if each.own.get("trainer_type", below.get("trainer_type")) != below.get("trainer_type"):
+            below.pop("hyperparameters", None)  # of another trainer
+        yield f"{name}.{learner}", {**_merge(below, each.own), "league": settings.of_learner(name, learner)}
 
 
 def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[Finding]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_hindsight(config),
         *_about_ratings_that_stop(config),
         *_about_persons(config),
+        *_about_leagues(config),
     ]
 
 
@@ -45,6 +46,34 @@ def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
         ((*_BEHAVIORS, name), each) for name, each in config.behaviors.items()
     ]
     return blocks if config.default_settings is None else [*blocks, (_DEFAULT, config.default_settings)]
+
+
+def _about_leagues(config: Sections) -> Iterator[Finding]:
+    """Find what contradicts that each actor plays for one learner of the only league."""
+    learners = {name: each.league for name, each in config.behaviors.items() if each.league is not None}
+    if not learners or config.checkpoint_settings.inference:
+        return
+    pipeline, hosts = config.pipeline, config.pipeline.hosts
+    first, found = next(iter(learners.items()))
+    where: KeyPath = (*_BEHAVIORS, first, "league")
+    others = [name for name in config.met_behaviors if name != found.of]
+    if others:
+        yield Finding(
+            where, f"is for games in which all teams have one behaviour; this run has {', '.join(others)}, too"
+        )
+    wanted = sum(each.learners[each.learner].actors for each in learners.values())
+    path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
+    if not hosts.actors.is_auto("replicas") and hosts.actors.replicas not in (1, wanted):
+        message = f"{hosts.actors.replicas}, and the learners of {found.of} have {wanted} actors; leave it out"
+        yield Finding(path, message, (path, where))
+    if pipeline.inference == "central":
+        message = "'central' does not go with a league, whose actors decide for themselves; leave it out"
+        yield Finding(("pipeline", "inference"), message, (where,))
+    resets = any(each.learners[each.learner].reset for each in learners.values())
+    for key, several in (("learners", hosts.learners.replicas > 1), ("replay", hosts.replay.kind is not None)):
+        if resets and several:
+            message = "does not go with learners of a league that are reset; leave it out"
+            yield Finding(("pipeline", "hosts", key), message, (where,))
 
 
 def _about_replay(config: Sections) -> Iterator[Finding]:
@@ -170,7 +199,7 @@ def check_behavior(config: Sections) -> Iterator[Finding]:
 
 def without_behavior(config: Sections, likely: str = "Agent") -> str:
     """Say that an environment's agents have no behaviour; of those that are listed, `likely` is proposed first."""
-    listed = config.behaviors
+    listed = config.met_behaviors
     return (
         f"needs 'behavior', the name of its agents, since {len(listed)} behaviours are listed; such as "
         f"environment.behavior: {likely if likely in listed else next(iter(listed), likely)}"
@@ -186,7 +215,7 @@ def check_roles(config: Sections) -> Iterator[Finding]:
         of_players = environment.kind == "open_spiel"
         such = "player_0: First, player_*: Others" if of_players else "adversary_*: Predator, agent_*: Prey"
         message = (
-            f"needs 'behaviors', the roles of its agents, since {len(config.behaviors)} behaviours are listed; "
+            f"needs 'behaviors', the roles of its agents, since {len(config.met_behaviors)} behaviours are listed; "
             f"such as {{{such}}}"
         )
         involved = (("environment", "behaviors"), _BEHAVIORS, _DEFAULT)
@@ -268,7 +297,7 @@ def _about_lessons(config: Sections) -> Iterator[Finding]:
 
 def _listed(config: Sections, path: KeyPath, name: str, mend: str = "") -> Iterator[Finding]:
     """Find a behaviour that is not listed, unless there are defaults for such."""
-    if name in config.behaviors or config.default_settings is not None:
+    if name in (*config.behaviors, *config.met_behaviors) or config.default_settings is not None:
         return
     hint = suggest(name, config.behaviors) or f"; listed: {', '.join(config.behaviors) or 'none'}"
     message = f"'{name}' is not listed under behaviors{hint}{f' ({mend})' if mend else ''}"

@@ -328,6 +328,12 @@ class Sections(Settings):
         environment = self.environment
         return environment.id if environment is not None and environment.kind == "builtin" else None
 
+    @property
+    def met_behaviors(self) -> list[str]:
+        """The listed behaviours as environments name them: all learners of a league are one."""
+        named = (name if each.league is None else each.league.of for name, each in self.behaviors.items())
+        return [*dict.fromkeys(named)]
+
     def blocks(self) -> Iterator[tuple[KeyPath, BehaviorSettings]]:
         """Yield each behaviour's block with its key; `default_settings` is one if no behaviour is listed."""
         for name, settings in self.behaviors.items():

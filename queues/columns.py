@@ -85,6 +85,10 @@ GAME_DRAWS = "game_draws"
 """Column float32 [G, teams]: the number in [0, 1) that says which brain each team had; -1 where none was drawn."""
 
 
+GAME_PLAYERS, GAME_RETURNS = "game_players", "game_returns"
+"""Columns of games in a league [G, teams]: int32 the code of each team's player; float32 its undiscounted return."""
+
+
 def observation_columns(spec: BehaviorSpec, prefix: str = "obs_") -> tuple[Column, ...]:
     """`obs_0`, `obs_1`, … (or `next_obs_0`, …) of the behaviour's observation specs."""
     return tuple(Column(f"{prefix}{i}", o.dtype, o.shape) for i, o in enumerate(spec.observations))

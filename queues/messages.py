@@ -289,6 +289,25 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class Matches:
+    """Who plays whom in the games of a league's learner from now on: rows, each with its probability.
+
+    Players are codes: a member of the pool by its number, -1 for the learner's own newest policy, -2 - k for that of
+    the league's k-th learner.
+    """
+
+    number: int
+    """Rises with each change; trajectories and game results are stamped with it."""
+    seats: tuple[int, ...]
+    """The player of the seat, which is the learner's place; nothing is learned from games of a member there."""
+    opponents: tuple[int, ...]
+    weights: tuple[float, ...]
+    """They add up to 1."""
+    members: Mapping[int, Mapping[str, Any]]
+    """What an actor needs to know of each member that a row names."""
+
+
+@dataclass(frozen=True, slots=True)
 class Matchup:
     """An assignment together with the weights that it names: passed from the ghost stage to the publisher."""
 

@@ -18,6 +18,8 @@ ACTOR = "actor"
 """Name of the actor's stage."""
 GHOST = "ghost"
 """Name of self-play's stage; all behaviours share one part of a checkpoint."""
+LEAGUE = "league"
+"""Name of the stage of a league; all learners share one part of a checkpoint."""
 TRAINER = "trainer"
 """Name of the trainer stage of each learner."""
 REPLAY_SHARD = "replay_shard"
@@ -40,6 +42,13 @@ class Route:
     """True if main stands between actors and learner, as hosts of their kinds can't be joined directly."""
     through_main: bool
     """True if trajectories pass through main; otherwise they go straight from actor to learner."""
+    league: bool = False
+    """True for a learner of a league."""
+
+    @property
+    def shared(self) -> str:
+        """The name of the stage that other behaviours' routes have, too; empty if there is none."""
+        return GHOST if self.self_play else LEAGUE if self.league else ""
 
     def straight(self, copied: bool = False) -> Route:
         """Return the route of a recording taken at the trainer's inlet, which skips the stages before the trainer.
@@ -47,7 +56,9 @@ class Route:
         Args:
             copied: True if main copies it to other trainers.
         """
-        return replace(self, self_play=False, before_ghost=(), after_ghost=(), through_main=self.joined or copied)
+        return replace(
+            self, self_play=False, league=False, before_ghost=(), after_ghost=(), through_main=self.joined or copied
+        )
 
 
 def placements_after(config: RunConfig, after: str, in_main: bool) -> list[StagePlacement]:
@@ -67,13 +78,14 @@ def route(config: RunConfig, behavior: str) -> Route:
 
     settings = config.behavior_settings(behavior)
     self_play = settings.self_play is not None and not config.checkpoint_settings.inference
+    league = settings.league is not None and not config.checkpoint_settings.inference
     hosts = config.pipeline.hosts
     before, after = names("agent_processor"), names("ghost")
     if not settings.learns:  # its steps end in main, where they are counted
         return Route(behavior, False, before if settings.broadcast else (), (), False, True)
     joined = not joined_directly(hosts.actors.kind, hosts.learners.kind)
-    through_main = self_play or bool(before or after) or joined or bool(students_of(config, behavior))
-    return Route(behavior, self_play, before, after, joined, through_main)
+    through_main = self_play or league or bool(before or after) or joined or bool(students_of(config, behavior))
+    return Route(behavior, self_play, before, after, joined, through_main, league)
 
 
 def teacher_of(config: RunConfig, behavior: str) -> str | None:
@@ -113,6 +125,14 @@ def actor_names(config: RunConfig) -> list[str]:
     if not acts(config):
         return ["actor-0"]
     return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]
+
+
+def league_seats(config: RunConfig) -> list[str]:
+    """Return for each actor the learner of a league that it plays for; empty without a league, or in inference."""
+    if config.checkpoint_settings.inference:
+        return []
+    leagues = ((name, settings.league) for name, settings in config.behaviors.items())
+    return [name for name, found in leagues if found for _ in range(found.learners[found.learner].actors)]
 
 
 def learner_name(behavior: str) -> str:
@@ -176,6 +196,6 @@ def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: b
         parts |= {
             part_name(main_stage_name(stage, behavior), MAIN) for stage in (*found.before_ghost, *found.after_ghost)
         }
-        if found.self_play:
-            parts.add(part_name(GHOST, MAIN))
+        if found.shared:
+            parts.add(part_name(found.shared, MAIN))
     return parts

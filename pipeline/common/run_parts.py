@@ -18,7 +18,7 @@ from typing import Any, Literal
 from headrace.config import RunConfig
 from headrace.config.section_checks import persons_in
 from headrace.config.tables import Table
-from headrace.pipeline.common.graph import INFERENCE, TRAINER, decides_centrally
+from headrace.pipeline.common.graph import INFERENCE, TRAINER, acts, decides_centrally, league_seats
 from headrace.stages.loading import load_attribute
 
 
@@ -78,6 +78,11 @@ RUN_PARTS: Table[RunPartKind] = Table(
         main=f"{_PARTS}.followers.main:FollowersPart",
         learner=f"{_PARTS}.followers.learner:Followers",
         roles={"follower": HostRole(f"{_PARTS}.followers.host:FollowerHost", "learners", ("replica",))},
+    ),
+    league=RunPartKind(
+        lambda config: acts(config) and bool(league_seats(config)),
+        main=f"{_PARTS}.league.main:LeaguePart",
+        actor=f"{_PARTS}.league.actor:LeagueActor",
     ),
     own_game=RunPartKind(
         lambda config: bool(persons_in(config)),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.queues.messages import Assignment
+from headrace.queues.messages import Assignment, Matches
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.trainer.report import TrainerReport
 
@@ -325,6 +325,16 @@ class SetHyperparameter:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginAnew:
+    """Learn from the first weights on again, with a fresh optimiser and fresh schedules; to a learner."""
+
+    version: int
+    """Of the policy at which this was decided."""
+    weights: bytes | None = None
+    """A policy to begin with in place of the first weights: float32, in the order of its own; None: the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class LearnNoMore:
     """Be done, as if `max_steps` were reached; to a learner."""
 
@@ -379,6 +389,7 @@ ControlMessage = (
     | OpenEdge
     | DecideFor
     | Assignment
+    | Matches
     | EnvironmentParameters
     | Grant
     | LearnerReplaced
@@ -389,6 +400,7 @@ ControlMessage = (
     | Hold
     | SetHyperparameter
     | LearnNoMore
+    | BeginAnew
     | ShowAnnounced
     | PictureTaken
     | DirectShow

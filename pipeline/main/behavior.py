@@ -11,7 +11,7 @@ from typing import Any
 from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.common.graph import Route, main_stage_name, placements_after
 from headrace.pipeline.hosts.protocol import HostHandle
-from headrace.pipeline.main.self_play import SelfPlay
+from headrace.pipeline.main.shared_stage import SharedPlay
 from headrace.pipeline.roles.stages import PlacedStage, Runner, StageHost, build_stage, chain
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.ends import Inlet, ItemSource, Outlet
@@ -20,7 +20,6 @@ from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import PUBLISHING, Timings
 from headrace.stages.errors import describe_error, is_failure
-from headrace.stages.ghost.stage import GhostStage
 from headrace.stages.loop import SAVING, StageFailure, StageRunner, describe_item
 from headrace.stages.publisher import PolicyPublisher
 from headrace.stages.trainer.report import TrainerReport
@@ -36,7 +35,7 @@ class TrajectoryPath:
         config: the run's configuration.
         stages: contexts, hooks and saved states of stages in main.
         publisher: where policies go.
-        self_play: the run's self-play, if this behaviour takes part in it.
+        shared: the run's self-play, or its leagues, if this behaviour takes part in it.
         on_policy: called with each policy of the trainer, and with None behind the last one.
     """
 
@@ -46,17 +45,17 @@ class TrajectoryPath:
         config: RunConfig,
         stages: StageHost,
         publisher: PolicyPublisher,
-        self_play: SelfPlay | None = None,
+        shared: SharedPlay | None = None,
         on_policy: Callable[[PolicyUpdate | None], None] = lambda policy: None,
     ) -> None:
         self._route = route
         self._config = config
         self._main = stages
         self._publisher = publisher
-        self._self_play = self_play
+        self._shared = shared
         self._on_policy = on_policy
-        if self_play is not None:
-            self_play.add(route.behavior)
+        if shared is not None:
+            shared.add(route.behavior)
         self.students: dict[str, Outlet[Any]] = {}
         """Inlets of trainers that imitate this behaviour, by their own: what goes to its trainer goes to them too."""
         self._stages = self._build()
@@ -66,17 +65,17 @@ class TrajectoryPath:
     @property
     def elo(self) -> float | None:
         """Rating of the newest policy, with self-play."""
-        return self._self_play.controller.elo(self._route.behavior) if self._self_play is not None else None
+        return self._shared.elo(self._route.behavior) if self._shared is not None else None
 
     def add_behavior(self, behavior_id: str) -> None:
         """A team has appeared."""
-        if self._self_play is not None:
-            self._self_play.add_behavior(behavior_id)
+        if self._shared is not None:
+            self._shared.add_behavior(behavior_id)
 
     def on_report(self, report: TrainerReport) -> None:
         """The trainer has reported."""
-        if self._self_play is not None:
-            self._self_play.on_report(report)
+        if self._shared is not None:
+            self._shared.on_report(report)
 
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
         """Make what carries trajectories from the actors' queue to the learner's."""
@@ -89,10 +88,10 @@ class TrajectoryPath:
         """Make what carries policies from the trainer to the publisher."""
         behavior = self._route.behavior
         seen, publish = _Seen(updates, self._on_policy), _Into(self._publisher, self._main.timings)
-        if self._self_play is None:
+        if self._shared is None:
             return [carry(seen, publish)]
-        name = main_stage_name("ghost-policies", behavior)
-        return [StageRunner(self._self_play.policy_stage(), seen, publish, self._main.context(name)).run()]
+        name = main_stage_name(f"{self._shared.shared.name}-policies", behavior)
+        return [StageRunner(self._shared.policy_stage(behavior), seen, publish, self._main.context(name)).run()]
 
     def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
         """Hand each stage's state to `save`, without waiting for a barrier.
@@ -106,8 +105,8 @@ class TrajectoryPath:
                 save(name, None)
                 continue
             try:
-                if self._self_play is not None and isinstance(placed.stage, GhostStage):
-                    self._self_play.save_now(self._route.behavior, save)
+                if placed.hooks is not None and self._shared is not None:
+                    self._shared.shared.save_now(self._route.behavior, save)
                 else:
                     save(name, placed.stage.state_dict())
             except BaseException as error:
@@ -133,9 +132,10 @@ class TrajectoryPath:
         behavior = self._route.behavior
         stages = []
         for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
-            if after == "ghost" and self._self_play is not None:
-                name, stage = main_stage_name("ghost", behavior), self._self_play.trajectory_stage()
-                stages.append(PlacedStage(name, stage, hooks=self._self_play.hooks(name, behavior)))
+            if after == "ghost" and self._shared is not None:
+                name = main_stage_name(self._shared.shared.name, behavior)
+                hooks = self._shared.shared.hooks(name, behavior)
+                stages.append(PlacedStage(name, self._shared.trajectory_stage(behavior), hooks=hooks))
             for placement in placements_after(self._config, after, in_main=True):
                 if placement.name in names:
                     name = main_stage_name(placement.name, behavior)

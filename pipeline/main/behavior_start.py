@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.config import BehaviorSettings
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.graph import GHOST
+from headrace.pipeline.common.graph import GHOST, LEAGUE
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.hosts.child_process import dismiss_early
 from headrace.pipeline.hosts.protocol import HostHandle
@@ -23,6 +23,7 @@ from headrace.pipeline.main.fixed_settings import check_fixed_spec
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.main.self_play import SelfPlay
+from headrace.pipeline.main.shared_stage import SharedPlay
 from headrace.pipeline.policies.inference import CountingStage, policy_file
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.roles.stages import LOCAL_BOUND, Runner
@@ -102,7 +103,7 @@ class BehaviorStarter:
         if spec.name not in self.behaviors and (self._plan.playing or not learns):
             self._run.flow.ledger.open_unbounded(spec.name)  # nobody learns from its steps
         self._broadcaster.publisher.add_behavior(spec.behavior_id)
-        if learns and not self._plan.route(spec.name).self_play:
+        if learns and not self._plan.route(spec.name).shared:
             self._bystanders.add(spec.behavior_id)
         if spec.name not in self.behaviors:
             await self._open(spec)
@@ -118,7 +119,7 @@ class BehaviorStarter:
             self.brain_league.add_behavior(spec.behavior_id, state.settings.brain)
         elif not self._plan.playing:
             for part in self._run.parts:
-                await part.learns(spec.name)
+                await part.learns(spec.name, slot)
         self._announced.add(slot.source)
 
     def league_reports(self) -> dict[str, dict[str, Any]]:
@@ -198,10 +199,10 @@ class BehaviorStarter:
             seed = derive_seed(plan.seed, GHOST)
             ratings = plan.ratings_left()
             self.self_play = SelfPlay(plan.config, self._stages, publisher, seed, self._bystanders, ratings)
-        self_play = self.self_play if way.self_play else None
-        return TrajectoryPath(
-            way, plan.config, self._stages, publisher, self_play, partial(self._policy_came, behavior)
-        )
+        shared: SharedPlay | None = self.self_play if way.self_play else None
+        if way.league:
+            shared = self._run.parts.get(LEAGUE)
+        return TrajectoryPath(way, plan.config, self._stages, publisher, shared, partial(self._policy_came, behavior))
 
     def _policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
         if policy is not None:

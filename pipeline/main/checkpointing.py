@@ -138,7 +138,8 @@ class Checkpointing:
         if self._plan.deterministic:
             self._run.flow.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
         if self._run.starter.self_play is not None:
-            self._run.starter.self_play.begin_checkpoint()
+            self._run.starter.self_play.shared.begin_checkpoint()
+        self._run.parts.tell(lambda part: part.checkpoint_begins())
         number = self._announce(self._expected())
         for state in self._behaviors.values():
             state.checkpoint_begun()

@@ -104,8 +104,8 @@ class RunPart:
         """A learner was started; returns what main has to run for it."""
         return []
 
-    async def learns(self, behavior: str) -> None:
-        """An actor has agents of a behaviour that learns; again for one that is known."""
+    async def learns(self, behavior: str, slot: ActorSlot) -> None:
+        """An actor has agents of a behaviour that learns; again for one that is known, and for each of its teams."""
 
     def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
         """A trainer has sent a policy; None behind its last one."""
@@ -121,6 +121,9 @@ class RunPart:
 
     def at_rest(self) -> None:
         """All actors of a deterministic run stand still."""
+
+    def checkpoint_begins(self) -> None:
+        """A checkpoint begins: barriers are about to be put into the streams."""
 
     def host_failed(self, why: str) -> None:
         """A host of the part's role is about to end."""

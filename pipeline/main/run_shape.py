@@ -19,7 +19,7 @@ from headrace.config import BehaviorSettings, RunConfig
 from headrace.config.section_checks import persons_in
 from headrace.config.trainers import declared_kind
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.graph import acts, decides_centrally, placements_after
+from headrace.pipeline.common.graph import acts, decides_centrally, league_seats, placements_after
 from headrace.pipeline.common.process import usable_cores
 from headrace.pipeline.main.subprocess_call import NoAnswer, call_in_subprocess
 from headrace.pipeline.roles.sizes import kind_of_trainer
@@ -58,7 +58,10 @@ def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
     config = _with_kinds(_as_begun(config, kept), kept, cores, remarks)
     if config.env_settings.is_auto("num_envs") or _is_auto_section(config):
         config = _with_instances(config, kept, cores, remarks)
-    if hosts.actors.is_auto("replicas"):
+    if seats := league_seats(config):
+        config = with_hosts(config, "actors", replicas=len(seats))
+        remarks.append(f"{len(seats)} actors, each for one learner of a league")
+    elif hosts.actors.is_auto("replicas"):
         config = _with_actors(config, kept, cores, remarks)
     return config, f"Chosen for this machine: {'; '.join(remarks)}." if remarks else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from headrace.config.errors import KeyPath, dotted
 from headrace.config.opponents import OPPONENT_SAMPLERS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST, MAIN, part_name
+from headrace.pipeline.main.shared_stage import SharedState
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
@@ -24,7 +25,6 @@ from headrace.queues.specs import behavior_name
 from headrace.stages.errors import LoadError, blaming
 from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage, OpponentSampler
 from headrace.stages.loading import check_arguments, construct, find_class
-from headrace.stages.loop import StageHooks
 from headrace.stages.publisher import PolicyPublisher
 from headrace.stages.trainer.report import TrainerReport
 
@@ -35,9 +35,6 @@ _OPPONENTS = ("self_play", "opponents")
 
 class SelfPlay:
     """Self-play of a run: makes the ghost stages on each behaviour's route, and publishes their matchups.
-
-    The state of self-play is one part of a checkpoint, written when the barrier has passed the routes of all behaviours
-    that take part: the part holds the effects of all items before the barrier, on each route.
 
     Args:
         config: the run's configuration.
@@ -58,15 +55,13 @@ class SelfPlay:
         ratings: Mapping[str, float] | None = None,
     ) -> None:
         self._config = config
-        self._main = stages
         self._ratings = ratings or {}
         self._publisher = publisher
         self.controller = GhostController(np.random.default_rng(seed), bystanders, config.replay is not None)
         state = stages.saved_state(GHOST)
         if state is not None:
             self.controller.load_state_dict(state)
-        self._players: frozenset[str] = frozenset()
-        self._missing: dict[int, set[str]] = {}
+        self.shared = SharedState(GHOST, stages, self.controller.state_dict)
 
     def add(self, behavior: str) -> None:
         """Add a behaviour with self-play, which is trained from now on.
@@ -76,6 +71,7 @@ class SelfPlay:
         """
         settings = self._config.behavior_settings(behavior)
         assert settings.self_play is not None, "its route says so"
+        self.shared.add(behavior)
         sampler = make_sampler(self._config, behavior)
         rating = self._ratings.get(behavior, settings.self_play.initial_elo)
         self_play = settings.self_play.model_copy(update={"initial_elo": rating})
@@ -98,11 +94,15 @@ class SelfPlay:
         if behavior in self.controller.histories:
             self.controller.rewind(behavior, step)
 
-    def trajectory_stage(self) -> GhostStage:
+    def elo(self, behavior: str) -> float:
+        """Return the rating of a behaviour's newest policy."""
+        return self.controller.elo(behavior)
+
+    def trajectory_stage(self, behavior: str) -> GhostStage:
         """Make the stage between actors and trainer."""
         return GhostStage(self.controller, self.publish)
 
-    def policy_stage(self) -> GhostPolicies:
+    def policy_stage(self, behavior: str) -> GhostPolicies:
         """Make the stage between trainer and publisher."""
         return GhostPolicies(self.controller, self.publish)
 
@@ -110,27 +110,6 @@ class SelfPlay:
         """Send the actors a matchup, if there is a new one."""
         if matchup is not None:
             self._publisher.publish_matchup(matchup)
-
-    def begin_checkpoint(self) -> None:
-        """Await a barrier on the routes of all behaviours that are known now."""
-        self._players = frozenset(self.controller.histories)
-
-    def hooks(self, stage: str, behavior: str) -> StageHooks:
-        """Make the hooks of the loop that runs a behaviour's ghost stage."""
-
-        def reach(name: str, number: int, state: Mapping[str, Any]) -> None:
-            missing = self._missing.setdefault(number, set(self._players))
-            missing.discard(behavior)
-            if not missing:
-                self._missing = {other: names for other, names in self._missing.items() if other > number}
-                self._main.save_part(GHOST, number, self.controller.state_dict())
-
-        return StageHooks(self._main.hooks(stage).return_credits, reach)
-
-    def save_now(self, behavior: str, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
-        """Pass the state to `save` without waiting for a barrier; once, for the first of all behaviours."""
-        if behavior == next(iter(self.controller.histories)):
-            save(GHOST, self.controller.state_dict())
 
     def reports(self) -> dict[str, dict[str, Any]]:
         """The league's report of each behaviour that has had a policy."""

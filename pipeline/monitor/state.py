@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.graph import (
-    GHOST,
     INFERENCE,
     MAIN,
     TRAINER,
@@ -184,7 +183,7 @@ def _entry(config: RunConfig, behavior: str) -> StagePlace:
 def _of_main(config: RunConfig, behavior: str) -> tuple[str, ...]:
     """The stages of main on the way of a behaviour's trajectories."""
     found = route(config, behavior)
-    return (*found.before_ghost, *((GHOST,) if found.self_play else ()), *found.after_ghost)
+    return (*found.before_ghost, *((found.shared,) if found.shared else ()), *found.after_ghost)
 
 
 def _stages(role: str, config: RunConfig) -> tuple[str, ...]:

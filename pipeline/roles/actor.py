@@ -42,7 +42,7 @@ from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, rows_per_b
 from headrace.pipeline.roles.stages import LOCAL_BOUND, build_stages, chain
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import Inlet, Outlet
-from headrace.queues.messages import Assignment, PolicyUpdate
+from headrace.queues.messages import Assignment, Matches, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.actor.actor import Actor, ActorPort
 from headrace.stages.actor.credits import CreditGate
@@ -77,6 +77,7 @@ class ActorPart:
         audience: sees all that is played.
         make_group: makes the environments.
         make_policy: makes the acting policies.
+        make_mappings: makes what knows who plays each game, as `PolicyMappings` is made.
         person: makes the brain of a person who plays.
     """
 
@@ -88,6 +89,7 @@ class ActorPart:
     audience: Audience | None = None
     make_group: Callable[[], EnvironmentGroup] | None = None
     make_policy: Callable[[BehaviorSpec], ActingPolicy] | None = None
+    make_mappings: Callable[..., PolicyMappings] | None = None
     person: Any = None
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
@@ -136,7 +138,8 @@ class ActorHost(Host):
         self._parts: list[ActorPart] = [part(self, request) for part in wanted_sides(config, "actor").values()]
         make_brains = brain_maker(config, derive_seed(plan.seed, BRAINS, plan.replica), self._of_parts("person"))
         make_policy = make_policy or self._of_parts("make_policy") or policy_maker(config, plan.folder)
-        mappings = PolicyMappings(make_policy, self_play_of(config), make_brains)
+        make_mappings = self._of_parts("make_mappings") or PolicyMappings
+        mappings = make_mappings(make_policy, self_play_of(config), make_brains)
         environment = EnvironmentStage(
             self._maker(request),
             mappings,
@@ -209,7 +212,7 @@ class ActorHost(Host):
             match message:
                 case Grant() if message.source == self._actor.source:
                     self._actor.receive_grant(message.number, message.caps, message.versions)
-                case Assignment():
+                case Assignment() | Matches():
                     self._actor.receive_assignment(message)
                 case EnvironmentParameters():
                     self._actor.receive_parameters(message)

@@ -15,6 +15,7 @@ from headrace.pipeline.common.graph import TRAINER
 from headrace.pipeline.common.run_parts import learner_side
 from headrace.pipeline.control.channel import ControlEnd
 from headrace.pipeline.control.messages import (
+    BeginAnew,
     EpochEnded,
     Exported,
     ExportFailed,
@@ -131,7 +132,7 @@ class LearnerHost(TrainerHost):
                 stage.held_rows,
                 any_age=trainer.off_policy,
                 corrects_age=trainer.corrects_age,
-                step=trainer.step,
+                step=stage.step,
                 hyperparameters=dict(stage.changed),
             )
         )
@@ -157,7 +158,7 @@ class LearnerHost(TrainerHost):
                 tap.finish()
         if self.config.replay is not None and stage.late_rows:
             words = "%s was done at step %d: %d recorded steps came later, and were not learned from."
-            context.log.info(words, plan.behavior, trainer.step, stage.late_rows)
+            context.log.info(words, plan.behavior, stage.step, stage.late_rows)
         await self._stopped.wait()  # the stream may have broken off before the last barrier: main then asks for a save
 
     async def _listen(self) -> None:
@@ -180,6 +181,9 @@ class LearnerHost(TrainerHost):
                     self._asked_to_save = message.number
                 case SetHyperparameter() if self._stage is not None:
                     self._set(self._stage, message)
+                case BeginAnew() if self._stage is not None:
+                    weights = None if message.weights is None else np.frombuffer(message.weights, "<f4").copy()
+                    self._stage.begin_anew(weights)
                 case LearnNoMore() if self._stage is not None:
                     self._stage.end_learning(message.why)
                     self._stage.report_now()
@@ -193,7 +197,7 @@ class LearnerHost(TrainerHost):
         except (StageError, ValueError) as error:
             log.warning("%s: %s stays as it is: %s", behavior, message.name, error)
             return
-        log.info("%s: %s is %g from step %d on.", behavior, message.name, message.value, stage.trainer.step)
+        log.info("%s: %s is %g from step %d on.", behavior, message.name, message.value, stage.step)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
         assert self._stage is not None, "it is the stage that saves"
@@ -219,10 +223,11 @@ class LearnerHost(TrainerHost):
     def _export(self) -> None:
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self.plan, self._stage.trainer
-        newest = trainer.step, trainer.version
+        newest = self._stage.step, self._stage.version
         if newest == self._exported:  # at an earlier checkpoint; its turn to learn has not come since, or the run ends
             return
-        learner, policy = trainer.warm_state(), trainer.policy()
+        learner = trainer.warm_state()
+        policy = replace(trainer.policy(), step=newest[0], version=newest[1])
         path = None
         run_folder = self.stages.folder.path
         folder = behavior_folder(run_folder, plan.behavior)
@@ -242,7 +247,7 @@ class LearnerHost(TrainerHost):
         onnx = self._onnx.write(path, self._design(), policy)
         self.control.send(
             Exported(
-                plan.behavior, trainer.step, str(path), self._stage.recent_return, None if onnx is None else str(onnx)
+                plan.behavior, newest[0], str(path), self._stage.recent_return, None if onnx is None else str(onnx)
             )
         )
         if self._onnx.refused:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.config import BehaviorSettings, RunConfig
@@ -102,6 +103,7 @@ class TrainerHost(Host):
             # Recordings of several runs may be replayed together: each has a source 0.
             deliveries=Deliveries.asked_for() if self.config.replay is None else None,
             stop_when=settings.stop_when,
+            make_trainer=partial(self._make_trainer, replicas, device, statistics),
             threads=thread_choice(self.config, behavior, device, self.stages.context(TRAINER).log, trainer),
         )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from headrace.queues.messages import Assignment, Barrier, PolicyUpdate, TrajectoryBatch
+from headrace.queues.messages import Assignment, Barrier, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
 from headrace.stages.activity import ACTING, ASKING, RESTING, STEPPING, WAITING
 from headrace.stages.actor.credits import CreditAccount, CreditGate
@@ -122,14 +122,14 @@ class Actor(Source[Item]):
             self._deferred.append(partial(self.receive_policy, update))
             return
         self._environment.update(update)
-        if update.snapshot < 0:
+        if update.snapshot < 0 and update.behavior_id in self._environment.specs:
             self._adopted[update.behavior_id] = update.version
             if len(self._lacking) > 1:  # it is the others that are waited for
                 self._lacking.pop(behavior_name(update.behavior_id), None)
         self._changed = True
         self._wake.set()
 
-    def receive_assignment(self, assignment: Assignment) -> None:
+    def receive_assignment(self, assignment: Assignment | Matches) -> None:
         """Play the next games under this assignment."""
         if self._consulting:
             self._deferred.append(partial(self.receive_assignment, assignment))

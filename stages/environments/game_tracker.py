@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.columns import GAME_COLUMNS, GAME_DRAWS
+from headrace.queues.columns import GAME_COLUMNS, GAME_DRAWS, GAME_PLAYERS, GAME_RETURNS
 from headrace.queues.messages import Columns
 from headrace.queues.specs import behavior_team
 from headrace.stages.environments.policy_mapping import PolicyMapping, PolicyMappings
@@ -38,6 +38,8 @@ class _EndedGame:
     """The team that the outcome is for: the learning one, or the lowest."""
     outcome: float
     outcomes: Any = None
+    returns: Any = None
+    """[T] of each team, in a league."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,13 @@ class GameTracker:
         self._playing: dict[str, dict[int, set[int]]] = {}
         """Agents by behaviour id and instance: those that have decided, and whose episodes have not ended."""
         self._unreported: list[_EndedGame] = []
+        self._returns: _TeamReturns | None = None
 
     def begin(self, result: StepResult) -> None:
         """Begin with what a reset of all instances returned."""
         self._declares |= result.games is not None
         self._playing = {}
+        self._returns = _TeamReturns(len(self._mappings.games)) if self._mappings.names_players else None
         self._remember(result)
 
     def forget(self, env_ids: NDArray[np.int32]) -> None:
@@ -75,6 +79,8 @@ class GameTracker:
         for decided in self._playing.values():
             for env_id in env_ids.tolist():
                 decided.pop(env_id, None)
+        for env_id in env_ids.tolist():
+            self._take_returns(env_id)
 
     def finish(self, result: StepResult, environment: str) -> dict[str, Columns]:
         """Return columns [G] of the games that a tick ended, by the behaviour id whose batch is to carry them.
@@ -87,6 +93,8 @@ class GameTracker:
             StageError: if the environment declares results that are not valid, or of fewer teams than there are.
         """
         self._declares |= result.games is not None
+        if self._returns is not None:
+            self._returns.add(result)
         if result.games is not None:
             games = check_game_results(result.games, len(self._mappings.games), environment, self._teams)
             self._unreported += self._declared(games, environment)
@@ -99,7 +107,7 @@ class GameTracker:
     def _declared(self, games: GameResults, environment: str) -> Iterator[_EndedGame]:
         teams = games.outcomes.shape[1]
         for env_id, outcomes in zip(games.env_ids, games.outcomes, strict=True):
-            mapping = self._mappings.games[env_id]
+            mapping, returns = self._mappings.games[env_id], self._take_returns(env_id)
             playing = set(map(behavior_team, self._players(mapping)))
             team = self._rated_team(mapping, playing)
             if team is None:
@@ -111,9 +119,9 @@ class GameTracker:
                     f"but team {highest} plays; give a column for each team id from 0 to {highest}"
                 )
             if teams > 2:  # any ranking in numbers, from which wins and losses are made
-                yield _EndedGame(mapping, team, _beaten(outcomes, team, playing), outcomes.copy())
+                yield _EndedGame(mapping, team, _beaten(outcomes, team, playing), outcomes.copy(), returns)
             else:
-                yield _EndedGame(mapping, team, float(outcomes[team]))
+                yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
         """Infer games: one is over when no agent of the learning team goes on, or one of them begins a new episode."""
@@ -137,13 +145,17 @@ class GameTracker:
             if others_play_on and not new_episodes:
                 continue
             over.append(env_id)
+            returns = self._take_returns(env_id)
             team = self._rated_team(mapping, set(map(behavior_team, self._players(mapping))))
             rated = [ending for ending in mine if behavior_team(ending.behavior_id) == team]
             first = min(rated, key=lambda ending: ending.agent_id, default=None)
             if team is not None and first is not None and first.terminated:
-                found.append(_EndedGame(mapping, team, float(np.sign(first.reward) + 1) / 2))
+                found.append(_EndedGame(mapping, team, float(np.sign(first.reward) + 1) / 2, returns=returns))
         self._mappings.restart_games(np.array(over, np.int32))
         return found
+
+    def _take_returns(self, env_id: int) -> NDArray[np.float32] | None:
+        return None if self._returns is None else self._returns.take(env_id)
 
     def _learners_of(self, mapping: PolicyMapping, env_id: int, result: StepResult) -> tuple[set[int], set[int]]:
         """Return the learning team's agents that played in an instance before the tick, and those that play on."""
@@ -198,6 +210,38 @@ class GameTracker:
         return (behavior_id for behavior_id in mapping.players if self._mappings.counts_games(behavior_id))
 
 
+class _TeamReturns:
+    """The returns of the teams in running games, undiscounted: the mean over the agents that have ended theirs.
+
+    Args:
+        num_envs: instances.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._sums = np.zeros((0, num_envs))
+        self._ended = np.zeros((0, num_envs))
+
+    def add(self, result: StepResult) -> None:
+        """Add the rewards of a tick."""
+        for behavior_id, steps in result.steps.items():
+            team, (teams, instances) = behavior_team(behavior_id), self._sums.shape
+            if team >= teams:
+                more = ((0, team + 1 - teams), (0, 0))
+                self._sums, self._ended = np.pad(self._sums, more), np.pad(self._ended, more)
+            rewards = steps.rewards if steps.undiscounted is None else steps.undiscounted.sum(axis=1)
+            if steps.undiscounted is None and steps.group_rewards is not None:
+                rewards = rewards + steps.group_rewards
+            self._sums[team] += np.bincount(steps.env_ids, rewards, instances)
+            if steps.ended:
+                self._ended[team] += np.bincount(steps.env_ids[: steps.ended], minlength=instances)
+
+    def take(self, env_id: int) -> NDArray[np.float32]:
+        """Return the teams' returns [T] in an instance's game, and begin another one."""
+        returns = self._sums[:, env_id] / np.maximum(1, self._ended[:, env_id])
+        self._sums[:, env_id] = self._ended[:, env_id] = 0
+        return returns.astype(np.float32)
+
+
 def _beaten(outcomes: NDArray[np.float32], team: int, playing: set[int]) -> float:
     """Return the share of the other teams over which a team won; a draw counts half."""
     others = outcomes[sorted(playing - {team})]
@@ -216,6 +260,9 @@ def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:
     columns = {column.name: np.array([row[i] for row in rows], column.dtype) for i, column in enumerate(GAME_COLUMNS)}
     if games[0].outcomes is not None:
         columns[_MANY_TEAMS] = np.array([game.outcomes for game in games], np.float32)
+    if games[0].mapping.codes:
+        columns[GAME_PLAYERS] = np.array([game.mapping.codes for game in games], np.int32)
+        columns[GAME_RETURNS] = np.array([game.returns[: len(game.mapping.codes)] for game in games], np.float32)
     if drawn_teams:
         draws = [[game.mapping.draws.get(team, -1.0) for team in range(drawn_teams)] for game in games]
         columns[GAME_DRAWS] = np.array(draws, np.float32)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config.brains import drawn, fills
-from headrace.queues.messages import Assignment, PolicyUpdate
+from headrace.queues.messages import Assignment, Matches, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_team
 from headrace.stages.brains.protocol import BrainShare
 from headrace.stages.policy.protocol import ActingPolicy
@@ -51,6 +51,8 @@ class PolicyMapping:
     """Behaviour ids whose steps are learned from."""
     draws: dict[int, float] = field(default_factory=dict)
     """By team: the number that was drawn for its brains, where such decide; see `BrainDraws`."""
+    codes: tuple[int, ...] = ()
+    """In a league, by team: the code of the player; see `headrace.pipeline.parts.league.mappings`."""
 
     def learns(self, behavior_id: str) -> bool:
         """Return True if the steps of this behaviour id are learned from."""
@@ -115,6 +117,11 @@ class PolicyMappings:
         return bool(self._draws)
 
     @property
+    def names_players(self) -> bool:
+        """True if results say who has played, and the return of each team."""
+        return False
+
+    @property
     def rates_brains(self) -> bool:
         """True if brains alone play, those that do not learn, so that results say how strong these are."""
         return bool(self._fixed) and len(self._fixed) == len(self._specs)
@@ -172,8 +179,9 @@ class PolicyMappings:
             player.version = update.version
         self._adopt()
 
-    def assign(self, assignment: Assignment) -> None:
+    def assign(self, assignment: Assignment | Matches) -> None:
         """Use an assignment for new games, as soon as the policies that it names have arrived."""
+        assert isinstance(assignment, Assignment), "matches are for learners of a league"
         self._pending = assignment
         self._adopt()
 

@@ -6,6 +6,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -268,3 +269,27 @@ class Deliveries:
                 f"{int(numbers[-1])}; {VARIABLE} asks for this check"
             )
         self._next[key] = int(numbers[-1]) + 1
+
+
+@dataclass(slots=True)
+class Waiting:
+    """The rows of a batch that were added and not learned from yet."""
+
+    source: int
+    rows: int
+    credits: int
+    version: float | None = None
+    """Mean over the batch's rows of the version that began their trajectory; None for rows from before a resume."""
+
+    @classmethod
+    def of(cls, batch: TrajectoryBatch) -> Waiting:
+        """Make those of a batch."""
+        begun_by = float(batch.trajectories["first_version"] @ batch.lengths.astype(np.int64))
+        return cls(batch.source, batch.num_rows, batch.credits, begun_by / batch.num_rows)
+
+    def use(self, rows: int) -> int:
+        """Take away the first of its rows; returns their share of the credits."""
+        share = self.credits * rows // self.rows
+        self.rows -= rows
+        self.credits -= share
+        return share

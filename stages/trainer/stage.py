@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.config.behaviors import StopWhenSettings
 from headrace.queues.columns import Column
@@ -21,36 +22,14 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.activity import LEARNING
 from headrace.stages.policy.design import NORMALIZER_REST, require_columns
 from headrace.stages.stage import Stage, StageContext
-from headrace.stages.trainer.inlet import ActionHistograms, Deliveries, FinishedEpisodes, StopCriterion
+from headrace.stages.trainer.inlet import ActionHistograms, Deliveries, FinishedEpisodes, StopCriterion, Waiting
 from headrace.stages.trainer.protocol import Trainer
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
+from headrace.stages.trainer.takeover import Takeover
 from headrace.stages.trainer.thread_choice import ThreadChoice
 
 RESTORED_SOURCE = -1
 """Source of the rows that a resumed trainer brings along."""
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """The rows of a batch that were added and not learned from yet."""
-
-    source: int
-    rows: int
-    credits: int
-    version: float | None = None
-    """Mean over the batch's rows of the version that began their trajectory; None for rows from before a resume."""
-
-    @classmethod
-    def of(cls, batch: TrajectoryBatch) -> _Waiting:
-        begun_by = float(batch.trajectories["first_version"] @ batch.lengths.astype(np.int64))
-        return cls(batch.source, batch.num_rows, batch.credits, begun_by / batch.num_rows)
-
-    def use(self, rows: int) -> int:
-        """Take away the first of its rows; returns their share of the credits."""
-        share = self.credits * rows // self.rows
-        self.rows -= rows
-        self.credits -= share
-        return share
 
 
 class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
@@ -73,6 +52,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         deliveries: checks in tests that no trajectory comes twice; None: it is not checked.
         stop_when: when it learns no more before `max_steps`; None: it goes on until then.
         threads: those that updates compute with; None: as the process is set.
+        make_trainer: makes another one like `trainer`, to begin anew with; None: it never does.
 
     Attributes:
         ended_by: why it has stopped before `max_steps`, for people; empty if it has not.
@@ -96,6 +76,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         deliveries: Deliveries | None = None,
         stop_when: StopWhenSettings | None = None,
         threads: ThreadChoice | None = None,
+        make_trainer: Callable[[], Trainer] | None = None,
     ) -> None:
         self.trainer = trainer
         self._behavior = behavior
@@ -110,7 +91,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._collecting_s: list[float] = []
         self._learning_s: list[float] = []
         self._context = StageContext("trainer")
-        self._unlearned: deque[_Waiting] = deque()
+        self._unlearned: deque[Waiting] = deque()
         self._returned: dict[int, int] = {}
         self._arrived: dict[int, int] = {}
         self._unreported_age = False
@@ -123,7 +104,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._policy: PolicyUpdate | None = None
         self._frames = 0
         self._repeats = False
-        self._lost_updates = 0
+        self._takeover = Takeover(make_trainer)
         self.changed: dict[str, float] = {}
         """Hyperparameters that were set while the run went on."""
         self._actions: ActionHistograms | None = None
@@ -132,13 +113,18 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     @property
     def version(self) -> int:
-        """The version of the trainer's policy: its updates, with those that were lost with an earlier trainer."""
-        return self.trainer.version + self._lost_updates
+        """The version of the trainer's policy: its updates, with those of earlier trainers."""
+        return self.trainer.version + self._takeover.versions
+
+    @property
+    def step(self) -> int:
+        """The trainer's steps, with those of earlier ones."""
+        return self.trainer.step + self._takeover.steps
 
     @property
     def done(self) -> bool:
         """True once it has reached max_steps, or a criterion that it has."""
-        return bool(self.ended_by) or self.trainer.step >= self._max_steps
+        return bool(self.ended_by) or self.step >= self._max_steps
 
     @property
     def held_rows(self) -> int:
@@ -161,6 +147,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             StageError: if the rows lack a column that the trainer asks for.
             DeliveryError: if the deliveries are checked, and a trajectory comes twice.
         """
+        if self._takeover:
+            yield self._change_trainer()
         if self._take(item):
             while self.trainer.ready():
                 yield self._learn()
@@ -178,38 +166,43 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if self.done:
             self.late_rows += item.num_rows
             self._give_back(item.source, credits)
-        elif item.num_trajectories:  # a batch may hold nothing but episodes or games that ended
+            return False
+        item, others = self._takeover.own(item)
+        self._give_back(item.source, others)
+        if item.num_trajectories:  # a batch may hold nothing but episodes or games that ended
             if self._columns:
                 require_columns(item, self._columns)
             self.trainer.add(item)
             self._count_frames(item)
-            waiting = _Waiting.of(item)
-            self._unlearned.append(waiting)
+            self._unlearned.append(waiting := Waiting.of(item))
             self._unreported_age |= waiting.version is not None and waiting.version < self.version
             return True
         return False
 
     def _judge(self) -> None:
         if self._criterion.episodes and not self.done:
-            self._criterion.look(self.trainer.step, self._episodes.recent)
+            self._criterion.look(self.step, self._episodes.recent)
             self.end_learning(self._criterion.met)
 
     def end_learning(self, why: str) -> None:
         """Learn no more, as if `max_steps` were reached, for this reason; nothing if that is empty."""
         if why and not self.ended_by and not self.done:
             self.ended_by = why
-            self._context.log.info("%s stops at step %d: %s.", self._behavior, self.trainer.step, why)
+            self._context.log.info("%s stops at step %d: %s.", self._behavior, self.step, why)
 
     def _end_item(self, item: TrajectoryBatch) -> None:
         if self.done:
-            while self._unlearned:
-                waiting = self._unlearned.popleft()
-                self._give_back(waiting.source, waiting.credits)
+            self._release()
         self._unreported_rows += item.num_rows
         if self._reports_each or self.done or self._report_due():
             self._report()
         elif self._unreported_age and len(self._arrived) > 1:
             self._port.soon(self._report_arrivals)
+
+    def _release(self) -> None:
+        while self._unlearned:
+            waiting = self._unlearned.popleft()
+            self._give_back(waiting.source, waiting.credits)
 
     def policy(self) -> PolicyUpdate:
         """The policy last emitted, which is what actors act by; before the first update, the untrained one.
@@ -218,17 +211,27 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         and a resumed run would act otherwise than one that was never interrupted.
         """
         if self._policy is None:
-            self._policy = self.trainer.policy()
+            self._policy = self._takeover.numbered(self.trainer.policy())
         return self._policy
+
+    def begin_anew(self, weights: NDArray[np.float32] | None = None) -> None:
+        """Learn from the next batch on by another trainer, with these weights or its first ones, by its own steps."""
+        self._takeover.want(weights)
+
+    def _change_trainer(self) -> PolicyUpdate:
+        self._release()
+        self.trainer = self._takeover.next(self.trainer)
+        for name, value in self.changed.items():
+            self.trainer.set_hyperparameter(name, value)
+        self._policy = None
+        return self.policy()
 
     def number_above(self, version: int) -> None:
         """Give policies higher versions than this, which another trainer has given: actors take the highest for newest.
 
         Updates are counted on from there, as if none of that trainer's had been lost.
         """
-        lost = version + 1 - self.version
-        if version >= 0 and lost > 0:
-            self._lost_updates += lost
+        if self._takeover.number_above(version, self.trainer.version):
             self._policy = replace(self.policy(), version=self.version)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
@@ -248,12 +251,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     def state_dict(self) -> Mapping[str, Any]:
         """The trainer's whole state, the policy that it last emitted, and the number of rows not learned from."""
         policy = self.policy()
-        lost = {"lost_updates": self._lost_updates} if self._lost_updates else {}
         changed = {"hyperparameters": dict(self.changed)} if self.changed else {}
         threads = None if self._threads is None else self._threads.state
         chosen = {} if threads is None else {"threads": threads}
         return {
-            **lost,
+            **self._takeover.state_dict(),
             **changed,
             **chosen,
             "trainer": self.trainer.state_dict(),
@@ -270,7 +272,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self.trainer.load_state_dict(state["trainer"])
         for name, value in state.get("hyperparameters", {}).items():
             self.set_hyperparameter(name, float(value))
-        self._lost_updates = int(state.get("lost_updates", 0))
+        self._takeover.load_state_dict(state)
         if self._threads is not None and "threads" in state:
             self._threads.keep(int(state["threads"]))
         policy, current = state["policy"], self.trainer.policy()
@@ -286,10 +288,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         )
         self._unlearned.clear()
         if state["held_rows"]:
-            self._unlearned.append(_Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
+            self._unlearned.append(Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
         self._episodes.recent.extend(float(value) for value in state["recent_returns"])
         self._episodes.count = int(state["episodes"])
-        self._frames = int(state.get("frames", self.trainer.step))  # before there was action repeat
+        self._frames = int(state.get("frames", self.step))  # before there was action repeat
         if "stop_when" in state:  # older checkpoints have none
             self._criterion.load_state_dict(state["stop_when"])
             self._judge()
@@ -311,12 +313,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         known, age = self._use_up(used, version)
         if known and not self.trainer.imitates:  # versions are of its own policy
             add(self._behavior, "Policy/Lag", age / known)
-        self._policy = self._numbered(self.trainer.policy())
+        self._policy = self._takeover.numbered(self.trainer.policy())
         self._time_update(began)
         return self._policy
-
-    def _numbered(self, policy: PolicyUpdate) -> PolicyUpdate:
-        return replace(policy, version=self.version) if self._lost_updates else policy
 
     def _time_update(self, began: float) -> None:
         before, self._learned_at = self._learned_at, self._clock()
@@ -347,7 +346,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return known, age
 
     def _give_back(self, source: int, amount: int) -> None:
-        self._returned[source] = self._returned.get(source, 0) + amount
+        if amount:
+            self._returned[source] = self._returned.get(source, 0) + amount
 
     def _count_frames(self, batch: TrajectoryBatch) -> None:
         """Count the environment steps that a batch's actions lasted, and take some of its actions for histograms."""
@@ -383,7 +383,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._port.report(
             TrainerReport(
                 behavior=self._behavior,
-                step=self.trainer.step,
+                step=self.step,
                 version=self.version,
                 done=self.done,
                 ended_by=self.ended_by,

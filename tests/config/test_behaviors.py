@@ -78,7 +78,14 @@ OURS: dict[str, Any] = {
 
 
 def test_the_defaults_are_those_of_ml_agents_and_ours_beside_them():
-    expected = {**ML_AGENTS_DEFAULTS, "framework": None, "brain": (), "broadcast": False, "stop_when": None}
+    expected = {
+        **ML_AGENTS_DEFAULTS,
+        "framework": None,
+        "league": None,
+        "brain": (),
+        "broadcast": False,
+        "stop_when": None,
+    }
     for section in ("hyperparameters", "network_settings"):
         expected[section] = {**ML_AGENTS_DEFAULTS[section], **OURS[section]}
     assert BehaviorSettings().model_dump() == expected

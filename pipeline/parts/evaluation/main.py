@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.pipeline.control.messages import Evaluated, Stop
 from headrace.pipeline.hosts.protocol import HostHandle
+from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.queues.ends import Outlet
@@ -57,7 +58,7 @@ class Evaluation(RunPart):
         """Return the best score of a behaviour."""
         return {"best_evaluation": self._best.get(behavior)}
 
-    async def learns(self, behavior: str) -> None:
+    async def learns(self, behavior: str, slot: ActorSlot | None) -> None:
         """Evaluate a behaviour from now on; again for one that is already."""
         async with self._joining:
             if self._ended or self._lost or behavior in self._outlets:

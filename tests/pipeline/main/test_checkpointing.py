@@ -57,7 +57,7 @@ class Made:
             behaviors=behaviors,
             timers=Timers(),
             stages=stages,
-            parts=SimpleNamespace(merged=lambda take: {}),
+            parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: None),
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague()),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
             reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None, mark=lambda *of_a_curve: None),

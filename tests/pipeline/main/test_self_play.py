@@ -56,12 +56,12 @@ def self_play(plan, parts, assigned):
         made.add(name)
         made.add_behavior(f"{name}?team={team}")
     for name in ("Hider", "Seeker"):
-        list(made.policy_stage().process(policy_update(name, 0)))
+        list(made.policy_stage("Striker").process(policy_update(name, 0)))
     return made
 
 
 def reach(self_play, behavior, number):
-    self_play.hooks(f"ghost-{behavior}", behavior).save_part(f"ghost-{behavior}", number, {})
+    self_play.shared.hooks(f"ghost-{behavior}", behavior).save_part(f"ghost-{behavior}", number, {})
 
 
 def report(behavior, done):
@@ -80,21 +80,21 @@ def test_what_the_controller_decides_is_published(self_play, assigned):
 
 
 def test_the_part_is_written_once_when_the_barrier_has_come_through_all_ways(self_play, parts):
-    self_play.begin_checkpoint()
+    self_play.shared.begin_checkpoint()
     reach(self_play, "Seeker", 4)
     assert not parts
     reach(self_play, "Hider", 4)
     assert saved(parts) == [("ghost@main", 4)]
-    self_play.begin_checkpoint()
+    self_play.shared.begin_checkpoint()
     for name in ("Hider", "Seeker"):
         reach(self_play, name, 5)
     assert saved(parts)[1:] == [("ghost@main", 5)]
 
 
 def test_a_barrier_of_a_checkpoint_that_was_given_up_leaves_the_next_one_whole(self_play, parts):
-    self_play.begin_checkpoint()
+    self_play.shared.begin_checkpoint()
     reach(self_play, "Seeker", 4)
-    self_play.begin_checkpoint()
+    self_play.shared.begin_checkpoint()
     reach(self_play, "Seeker", 5)
     reach(self_play, "Hider", 4)
     assert saved(parts) == [("ghost@main", 4)]
@@ -103,7 +103,7 @@ def test_a_barrier_of_a_checkpoint_that_was_given_up_leaves_the_next_one_whole(s
 
 
 def test_a_behaviour_that_appears_after_the_barrier_was_sent_is_not_waited_for(self_play, parts):
-    self_play.begin_checkpoint()
+    self_play.shared.begin_checkpoint()
     self_play.controller.add_history("Third", self_play.controller.histories["Hider"].settings)
     for name in ("Hider", "Seeker"):
         reach(self_play, name, 0)
@@ -113,7 +113,7 @@ def test_a_behaviour_that_appears_after_the_barrier_was_sent_is_not_waited_for(s
 def test_without_a_barrier_the_state_is_handed_over_once(self_play):
     handed = []
     for name in ("Hider", "Seeker"):
-        self_play.save_now(name, lambda part, state: handed.append((part, state["generation"])))
+        self_play.shared.save_now(name, lambda part, state: handed.append((part, state["generation"])))
     assert handed == [("ghost", 1)]
 
 
@@ -150,7 +150,7 @@ def test_a_player_that_is_gone_when_all_have_been_announced_is_played_without(se
     again = SelfPlay(plan.config, stages, PolicyPublisher(PublisherPort(assign=assigned.append)), seed=2)
     again.add("Hider")
     again.add_behavior("Hider?team=0")
-    list(again.policy_stage().process(policy_update("Hider", 0)))
+    list(again.policy_stage("Striker").process(policy_update("Hider", 0)))
     again.on_report(report("Hider", False))
     assert len(assigned) == 1, "the seekers are waited for"
     again.all_announced()

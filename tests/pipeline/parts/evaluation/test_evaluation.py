@@ -96,7 +96,7 @@ async def sent(index: int) -> list[Any]:
 
 async def test_one_host_evaluates_all_behaviours_whoever_announces_them(tmp_path):
     async with evaluation_of(tmp_path) as evaluation:
-        await asyncio.gather(*(evaluation.learns(name) for name in ("Ball", "Ball", "Goalie", "Ball")))
+        await asyncio.gather(*(evaluation.learns(name, None) for name in ("Ball", "Ball", "Goalie", "Ball")))
         assert len(Waiting.started) == 1
         assert Waiting.started[0][2].ends.keys() == {"policies/Ball", "policies/Goalie"}
 
@@ -113,7 +113,7 @@ def test_without_evaluation_a_run_does_not_have_the_part(changes):
 async def test_the_newest_policy_waits_also_if_it_came_before_the_host(tmp_path):
     async with evaluation_of(tmp_path) as evaluation:
         evaluation.policy_came("Ball", policy_update("Ball", 3))
-        await evaluation.learns("Ball")
+        await evaluation.learns("Ball", None)
         assert waiting_policy(0, "Ball") == 3
         evaluation.policy_came("Ball", policy_update("Ball", 4))
         evaluation.policy_came("Ball", policy_update("Ball", 5))
@@ -122,7 +122,7 @@ async def test_the_newest_policy_waits_also_if_it_came_before_the_host(tmp_path)
 
 async def test_a_host_that_ends_is_started_again_with_the_best_scores_and_newest_policies(tmp_path, caplog):
     async with evaluation_of(tmp_path) as evaluation:
-        await evaluation.learns("Ball")
+        await evaluation.learns("Ball", None)
         evaluation.policy_came("Ball", policy_update("Ball", 7))
         evaluation.receive(HOST, Evaluated("Ball", 90, 2.5, 0.0, 2.5, 2.5, 9.0, 4, True))
         evaluation.receive(HOST, Evaluated("Ball", 95, 1.5, 0.0, 1.5, 1.5, 9.0, 4, False))
@@ -137,12 +137,12 @@ async def test_a_host_that_ends_is_started_again_with_the_best_scores_and_newest
 
 async def test_beyond_the_restart_limits_training_goes_on_without_it_and_the_end_says_so(tmp_path, caplog):
     async with evaluation_of(tmp_path, env_settings={"max_lifetime_restarts": 0}) as evaluation:
-        await evaluation.learns("Ball")
+        await evaluation.learns("Ball", None)
         evaluation.host_failed("stage evaluation failed on item 3: the motor is on fire")
         assert not await evaluation.host_ended(Waiting.started[0][0], 1, "ended with status 1")
         assert "the motor is on fire\nIt is not started again: " in caplog.text
         evaluation.policy_came("Ball", policy_update("Ball", 8))
-        await evaluation.learns("Goalie")
+        await evaluation.learns("Goalie", None)
         assert len(Waiting.started) == 1
         evaluation.fewer_hosts(at_once=False)
         evaluation.close()
@@ -152,7 +152,7 @@ async def test_beyond_the_restart_limits_training_goes_on_without_it_and_the_end
 async def test_a_host_that_can_t_be_started_costs_the_evaluation_alone(tmp_path, caplog):
     Waiting.refuses = True
     async with evaluation_of(tmp_path) as evaluation:
-        await evaluation.learns("Ball")
+        await evaluation.learns("Ball", None)
         evaluation.policy_came("Ball", policy_update("Ball", 8))
         assert "Evaluation has failed: OSError: too many open files" in caplog.text
 
@@ -160,7 +160,7 @@ async def test_a_host_that_can_t_be_started_costs_the_evaluation_alone(tmp_path,
 @pytest.mark.parametrize(("at_once", "stopped"), [(False, []), (True, [Stop()])])
 async def test_at_an_interruption_it_ends_at_once(tmp_path, at_once, stopped):
     async with evaluation_of(tmp_path) as evaluation:
-        await evaluation.learns("Ball")
+        await evaluation.learns("Ball", None)
         evaluation.fewer_hosts(at_once)
         Waiting.started[0][0].close()
         assert await sent(0) == stopped
@@ -168,11 +168,11 @@ async def test_at_an_interruption_it_ends_at_once(tmp_path, at_once, stopped):
 
 async def test_a_queue_ends_behind_its_last_policy_also_one_that_is_opened_later(tmp_path):
     async with evaluation_of(tmp_path) as evaluation:
-        await evaluation.learns("Ball")
+        await evaluation.learns("Ball", None)
         for name in ("Ball", "Goalie"):
             evaluation.policy_came(name, policy_update(name, 9))
             evaluation.policy_came(name, None)
-        await evaluation.learns("Goalie")
+        await evaluation.learns("Goalie", None)
         for name in ("Ball", "Goalie"):
             assert Waiting.started[0][2].ends[f"policies/{name}"].closed
             assert waiting_policy(0, name) == 9
@@ -180,7 +180,7 @@ async def test_a_queue_ends_behind_its_last_policy_also_one_that_is_opened_later
 
 async def test_what_is_lost_at_the_end_is_said_unless_it_was_asked_for(tmp_path, caplog):
     async with evaluation_of(tmp_path) as evaluation:
-        await evaluation.learns("Ball")
+        await evaluation.learns("Ball", None)
         evaluation.fewer_hosts(at_once=True)
         evaluation.run.shutdown.begun = True
         assert not await evaluation.host_ended(Waiting.started[0][0], 1, "ended with status 1")

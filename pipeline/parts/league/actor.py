@@ -1,0 +1,81 @@
+"""A league on the actor's side: its agents have the name of one learner, and games have the players that are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from headrace.config.league import LeagueSettings
+from headrace.pipeline.common.graph import league_seats
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.parts.league.group import LearnersGroup
+from headrace.pipeline.parts.league.mappings import LeagueMappings
+from headrace.pipeline.roles.actor import ActorPart
+from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains import StandIn, make_brain
+from headrace.stages.brains.protocol import BrainRequest
+from headrace.stages.environments.factory import EnvironmentRequest, make_group
+from headrace.stages.environments.policy_mapping import MappedPlayer
+from headrace.stages.environments.protocol import EnvironmentGroup
+from headrace.stages.league.pool import Member, read_member
+from headrace.stages.policy.design import design_of
+
+FOLDER = "league"
+"""Of the pool, in the behaviour's folder."""
+MEMBERS = "members"
+"""Of the seed of their random numbers."""
+IN_MEMORY = 64
+"""Members whose policies an actor keeps, beside those that play."""
+
+
+class LeagueActor(ActorPart):
+    """Makes the environments and the mappings of an actor that plays for one learner."""
+
+    def __init__(self, host: Host, request: EnvironmentRequest) -> None:
+        super().__init__(host, request)
+        self._learner = league_seats(host.config)[host.plan.replica]
+        league = host.config.behavior_settings(self._learner).league
+        assert league is not None, "the actor has a seat in it"
+        self._league: LeagueSettings = league
+        self._make_policy: Any = None
+        self.make_group = self._group
+
+    def _group(self) -> EnvironmentGroup:
+        return LearnersGroup(make_group(self.request), self._league.of, self._learner)
+
+    def make_mappings(self, make_policy: Any, *_: Any) -> LeagueMappings:
+        """Make what knows who plays each game."""
+        self._make_policy = make_policy
+        return LeagueMappings(make_policy, self._learner, self._league.names, self._member, IN_MEMORY)
+
+    def _member(self, spec: BehaviorSpec, number: int, known: Mapping[str, Any]) -> MappedPlayer:
+        """Make what decides for a member of the pool."""
+        member = Member(**known)
+        if member.use:
+            return self._brain(spec, member)
+        named = spec.behavior_id.removeprefix(self._learner)
+        update = read_member(behavior_folder(self.host.stages.folder.path, self._league.of) / FOLDER, member)
+        policy = self._make_policy(replace(spec, behavior_id=f"{self._league.of}.{member.learner}{named}"))
+        policy.load(update)
+        return MappedPlayer(policy, member.version, number)
+
+    def _brain(self, spec: BehaviorSpec, member: Member) -> MappedPlayer:
+        config = self.host.config
+        index, settings = next((i, each) for i, each in enumerate(self._league.members) if each.name == member.name)
+        key = ("behaviors", self._league.of, "league", "members", index)
+        seed = derive_seed(self.host.plan.seed, MEMBERS, self.host.plan.replica)
+        request = BrainRequest(
+            settings.use,
+            settings.with_,
+            (*key, "use"),
+            (*key, "with"),
+            config.source_folder,
+            config.builtin_game,
+            seed,
+            replace(spec, behavior_id=spec.behavior_id.replace(self._learner, self._league.of, 1)),
+        )
+        design = design_of(spec, config.behavior_settings(self._learner), config.source_folder)
+        return MappedPlayer(StandIn(make_brain(request), design), 0, member.number, brain=settings.name)

@@ -1,0 +1,238 @@
+"""A league in main: its controllers, the stages on its learners' ways, and what actors and learners are told.
+
+Everything that follows from a policy or a result is told at once; in a deterministic run when all stand still, learner
+by learner, so that it does not depend on who was faster.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from headrace.config.league import LeagueSettings
+from headrace.pipeline.common.graph import LEAGUE, league_seats
+from headrace.pipeline.common.seeds import derive_seed
+from headrace.pipeline.control.messages import BeginAnew
+from headrace.pipeline.main.launcher import ActorSlot
+from headrace.pipeline.main.run_part import Run, RunPart
+from headrace.pipeline.main.shared_stage import SharedState
+from headrace.pipeline.parts.league.actor import FOLDER
+from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.queues.messages import Columns, Matches, PolicyUpdate, TrajectoryBatch
+from headrace.stages.league.controller import LeagueController, MatchTable
+from headrace.stages.league.pool import Pool
+from headrace.stages.stage import Stage, StageContext
+from headrace.stages.trainer.report import TrainerReport
+
+log = logging.getLogger(__name__)
+
+FILE = "league.json"
+"""In the behaviour's folder."""
+
+
+class LeaguePart(RunPart):
+    """The leagues of a run."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        plan = run.plan
+        self._config = plan.config
+        self._seats = league_seats(plan.config)
+        self._deterministic = plan.config.pipeline.deterministic
+        self._shared: SharedState | None = None
+        self.leagues: dict[str, LeagueController] = {}
+        """By the behaviour's name in the environment."""
+        self._learners: dict[str, LeagueSettings] = {}
+        self._newest: dict[str, PolicyUpdate] = {}
+        self._sent: dict[tuple[str, int], int] = {}
+        """By learner and actor: the number of the table that it has."""
+        self._waiting: dict[str, tuple[list[Columns], list[PolicyUpdate]]] = {}
+        """By learner: what a deterministic run looks at when all stand still."""
+
+    # What a learner's way through main asks of self-play. -------------------------------------------------------------
+
+    def add(self, behavior: str) -> None:
+        """A learner is opened."""
+        league = self._config.behavior_settings(behavior).league
+        assert league is not None, "its route says so"
+        self._learners[behavior] = league
+        self.shared.add(behavior)
+        if league.of not in self.leagues:
+            plan = self.run.plan
+            pool = Pool(behavior_folder(plan.folder.path, league.of) / FOLDER)
+            random = np.random.default_rng(derive_seed(plan.seed, LEAGUE, league.of))
+            steps = max(self._config.behavior_settings(name).max_steps for name in league.names)
+            self.leagues[league.of] = controller = LeagueController(league.of, league.for_steps(steps), pool, random)
+            saved = self.run.stages.saved_state(LEAGUE) or {}
+            if league.of in saved:
+                controller.load_state_dict(saved[league.of])
+
+    def add_behavior(self, behavior_id: str) -> None:
+        """A team has appeared: nothing follows."""
+
+    def on_report(self, report: TrainerReport) -> None:
+        """A learner has reported: nothing follows."""
+
+    def elo(self, behavior: str) -> float | None:
+        """Return no rating: payoffs say more."""
+        return None
+
+    def trajectory_stage(self, behavior: str) -> Stage[Any, Any]:
+        """Make the stage between actors and trainer."""
+        return LeagueStage(self, behavior)
+
+    def policy_stage(self, behavior: str) -> Stage[Any, Any]:
+        """Make the stage between trainer and publisher."""
+        return LeaguePolicies(self, behavior)
+
+    @property
+    def shared(self) -> SharedState:
+        """The state of all leagues."""
+        if self._shared is None:
+            self._shared = SharedState(LEAGUE, self.run.stages, self._state)
+        return self._shared
+
+    def checkpoint_begins(self) -> None:
+        """Await a barrier on the ways of all learners."""
+        self.shared.begin_checkpoint()
+
+    # What the stages report. -----------------------------------------------------------------------------------------
+
+    def games_ended(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
+        """Count games; returns statistics (behaviour, name, value)."""
+        if self._deterministic:
+            kept = {name: column.copy() for name, column in games.items()}
+            self._waiting.setdefault(behavior, ([], []))[0].append(kept)
+            return []
+        return self._rate(behavior, games)
+
+    def policy_made(self, behavior: str, update: PolicyUpdate) -> None:
+        """A learner has a new policy."""
+        if self._deterministic and self._newest.keys() >= self._learners.keys():
+            self._waiting.setdefault(behavior, ([], []))[1].append(update.copy())
+        else:
+            self._take(behavior, update)
+            self._tell_all()
+
+    def at_rest(self) -> None:
+        """Look at what has come, in the order of the learners."""
+        waiting, self._waiting = self._waiting, {}
+        for behavior in filter(waiting.__contains__, self._learners):
+            games, updates = waiting[behavior]
+            for each in games:
+                for category, name, value in self._rate(behavior, each):
+                    self.run.statistics.add(category, name, value)
+            for update in updates:
+                self._take(behavior, update)
+        if waiting:
+            self._tell_all()
+
+    # Actors and learners. --------------------------------------------------------------------------------------------
+
+    async def learns(self, behavior: str, slot: ActorSlot) -> None:
+        """An actor has agents of a learner: it also needs the newest policies of the others, and the table."""
+        league = self._learners.get(behavior)
+        if league is None:
+            return
+        for name in league.names:
+            if name != behavior and name not in slot.policies:
+                await self.run.launcher.open_policies(slot, name)
+                if name in self._newest:
+                    slot.policies[name].put_nowait(self._newest[name])
+        self._sent.pop((behavior, slot.replica), None)
+        self._tell(behavior)
+
+    def _rate(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
+        league = self._learners[behavior]
+        found = self.leagues[league.of].rate(league.learner, games)
+        return [(f"{league.of}.{learner}", name, value) for learner, name, value in found]
+
+    def _take(self, behavior: str, update: PolicyUpdate) -> None:
+        league = self._learners[behavior]
+        self._newest[behavior] = kept = update.copy()
+        for slot in self.run.launcher.actors.values():
+            if self._seats[slot.replica] != behavior and behavior in slot.policies:
+                slot.policies[behavior].put_nowait(kept)
+        reset = self.leagues[league.of].receive_policy(league.learner, kept)
+        state = self.run.behaviors.get(behavior)
+        if reset is None or state is None or state.learner is None:
+            return
+        weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
+        whose = "its first" if weights is None else "another learner's"
+        log.info("%s begins anew at step %d, by %s weights.", behavior, update.step, whose)
+        state.learner.control.send(BeginAnew(update.version, weights))
+
+    def _tell_all(self) -> None:
+        for behavior in self._learners:
+            self._tell(behavior)
+
+    def _tell(self, behavior: str) -> None:
+        """Send a learner's actors its table, if they have another one."""
+        league = self._learners[behavior]
+        table = self.leagues[league.of].table(league.learner)
+        if table is None:
+            return
+        for slot in self.run.launcher.actors.values():
+            if self._seats[slot.replica] == behavior and self._sent.get((behavior, slot.replica)) != table.number:
+                self._sent[behavior, slot.replica] = table.number
+                slot.handle.control.send(_matches(table))
+
+    # Checkpoints and the end. -----------------------------------------------------------------------------------------
+
+    def _state(self) -> dict[str, Any]:
+        return {name: league.state_dict() for name, league in self.leagues.items()}
+
+    def report(self) -> Mapping[str, Any]:
+        """Write `league.json` of each league."""
+        for name, league in self.leagues.items():
+            folder = behavior_folder(self.run.plan.folder.path, name)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_atomic(folder / FILE, json.dumps(league.report(), indent=1).encode())
+            except OSError as error:  # a run is no worse for a report that could not be written
+                log.warning("the league of %s could not be written: %s", name, error)
+        return {}
+
+
+def _matches(table: MatchTable) -> Matches:
+    members = {number: asdict(member) for number, member in table.members.items()}
+    return Matches(table.number, table.seats, table.opponents, table.weights, members)
+
+
+class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):
+    """Counts the results of a learner's games; what is not learned from, its actors have kept back."""
+
+    def __init__(self, part: LeaguePart, behavior: str) -> None:
+        self._part = part
+        self._behavior = behavior
+        self._context = StageContext(LEAGUE)
+
+    def start(self, context: StageContext) -> None:
+        """Keep the context, for its statistics."""
+        self._context = context
+
+    def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
+        """Yield the batch."""
+        if item.games:
+            for behavior, statistic, value in self._part.games_ended(self._behavior, item.games):
+                self._context.statistics.add(behavior, statistic, value)
+        yield item
+
+
+class LeaguePolicies(Stage[PolicyUpdate, PolicyUpdate]):
+    """Shows the league each policy of a learner."""
+
+    def __init__(self, part: LeaguePart, behavior: str) -> None:
+        self._part = part
+        self._behavior = behavior
+
+    def process(self, item: PolicyUpdate) -> Iterator[PolicyUpdate]:
+        """Yield the policy for the learner's own actors."""
+        yield item
+        self._part.policy_made(self._behavior, item)

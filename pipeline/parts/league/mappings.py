@@ -1,0 +1,220 @@
+"""Who plays each game of an actor that plays for one learner of a league, as main's match table has it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import Assignment, Matches, PolicyUpdate
+from headrace.queues.specs import BehaviorSpec, behavior_name
+from headrace.stages.environments.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings
+from headrace.stages.policy.protocol import ActingPolicy
+
+OWN = -1
+"""The player code of the learner's own newest policy; -2 - k is that of the league's k-th learner."""
+
+
+class LeagueMappings(PolicyMappings):
+    """The mappings of the running games.
+
+    In each game one team, the seat, is the learner's. The others have members of the pool, or newest policies.
+
+    Args:
+        make_policy: makes an acting policy for a behaviour spec.
+        learner: the behaviour name of the learner.
+        learners: those of all learners of the league, in their order.
+        make_member: makes what decides for a member of the pool, from a spec, its number and what is known of it.
+        memory: members that are kept in memory beside those that play.
+    """
+
+    def __init__(
+        self,
+        make_policy: Callable[[BehaviorSpec], ActingPolicy],
+        learner: str,
+        learners: Iterable[str],
+        make_member: Callable[[BehaviorSpec, int, Mapping[str, Any]], MappedPlayer],
+        memory: int,
+    ) -> None:
+        super().__init__(make_policy, learner.__eq__)
+        self._learner = learner
+        self._codes = {name: -2 - k for k, name in enumerate(learners)} | {learner: OWN}
+        self._make_member = make_member
+        self._memory = memory
+        self._matches: Matches | None = None
+        self._limits: NDArray[np.float64] = np.ones(1)
+        self._teams: dict[int, list[str]] = {}
+        """The learner's behaviour ids by team."""
+        self._newest: dict[int, MappedPlayer] = {}
+        """The newest policies by player code, the learner's own included."""
+        self._members: OrderedDict[int, MappedPlayer] = OrderedDict()
+        """Those that were drawn last, the newest at the end."""
+        self._drawn_games: dict[tuple[int, ...], PolicyMapping] = {}
+        self._numbers: dict[int, int] = {}
+        """By the identity of a mapping: its slot."""
+        self._begun = False
+
+    @property
+    def names_players(self) -> bool:
+        """True: results say who has played, and the return of each team."""
+        return True
+
+    def add_behavior(self, spec: BehaviorSpec) -> None:
+        """Add a behaviour id."""
+        super().add_behavior(spec)
+        self._drawn_games.clear()
+        if spec.name != self._learner:
+            return
+        self._teams = dict(
+            sorted({**self._teams, spec.team: [*self._teams.get(spec.team, []), spec.behavior_id]}.items())
+        )
+        self._newest.setdefault(OWN, MappedPlayer(self._make_policy(spec)))
+        self._renew()
+        self._begun = False  # games in which nobody would decide for it have not begun
+
+    def update(self, update: PolicyUpdate) -> None:
+        """Use a policy that was published for a behaviour id; one of another learner goes by its name alone."""
+        code = self._codes.get(behavior_name(update.behavior_id))
+        if code is None:
+            super().update(update)
+            return
+        if code not in self._newest:
+            any_spec = self._specs[next(iter(self._teams.values()))[0]]
+            self._newest[code] = MappedPlayer(self._make_policy(replace(any_spec, behavior_id=update.behavior_id)))
+        player = self._newest[code]
+        if player.version != update.version:
+            player.policy.load(update)
+            player.version = update.version
+        self._start()
+
+    def assign(self, assignment: Assignment | Matches) -> None:
+        """Draw the games that begin from now on from these matches."""
+        assert isinstance(assignment, Matches), "assignments are for self-play"
+        matches = assignment
+        self._matches = matches
+        self._limits = np.cumsum(matches.weights)
+        self._limits[-1] = np.inf
+        self._drawn_games.clear()
+        self._renew()
+        self._start()
+
+    def ready(self, behavior_ids: Iterable[str]) -> bool:
+        """Return True if all that may be drawn is there."""
+        matches, found = self._matches, self._newest
+        known = matches is not None and all(
+            code >= 0 or (code in found and found[code].version >= 0)
+            for codes in (matches.seats, matches.opponents, (OWN,))
+            for code in codes
+        )
+        return known and super().ready(behavior_ids)
+
+    def begin_games(self, num_envs: int, random: np.random.Generator | None = None) -> None:
+        """Begin a game in every instance."""
+        if random is not None:
+            self._draws.random = random
+        self.games = [self.current] * num_envs
+        self._slots = np.zeros(num_envs, np.intp)
+        self._begun = False
+        self._start()
+
+    def restart_games(self, env_ids: NDArray[np.int32]) -> None:
+        """Begin the next games of instances whose games have ended."""
+        if not self._begun:
+            return
+        assert self._slots is not None, "games have begun"
+        for env_id, mapping in zip(env_ids.tolist(), self._draw_games(len(env_ids)), strict=True):
+            self.games[env_id] = mapping
+            self._slots[env_id] = self._slot_of(mapping)
+        if len(self._distinct) > 2 * len(self.games) + _SPARE:
+            self._number_mappings()
+
+    def rows_by_mapping(self, env_ids: NDArray[np.int32]) -> list[tuple[PolicyMapping, NDArray[np.intp] | None]]:
+        """Split the rows of a tick by mapping."""
+        if self._slots is None or not self._begun:
+            return [(self.current, None)]
+        slots = self._slots[env_ids]
+        order = np.argsort(slots, kind="stable")
+        ordered = slots[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        if len(starts) == 1:
+            return [(self._distinct[ordered[0]], None)]
+        return [
+            (self._distinct[slot], rows)
+            for slot, rows in zip(ordered[starts].tolist(), np.split(order, starts[1:]), strict=True)
+        ]
+
+    def _renew(self) -> None:
+        """Make the mapping that stands for all: the learner's newest policy for each of its behaviour ids."""
+        ids = [behavior_id for ids in self._teams.values() for behavior_id in ids]
+        own = dict.fromkeys(ids, self._newest[OWN]) if ids else {}
+        plain = {**self._plain, **self._fixed}
+        number = self._matches.number if self._matches is not None else 0
+        self.current = PolicyMapping(number, OWN, None, {**plain, **own}, {*self._plain, *ids})
+
+    def _start(self) -> None:
+        """Begin a game in every instance once all that may be drawn is there."""
+        if self._begun or not self.games or not self._teams or not self.ready(self._specs):
+            return
+        self._begun = True
+        self.games = self._draw_games(len(self.games))
+        self._number_mappings()
+
+    def _draw_games(self, count: int) -> list[PolicyMapping]:
+        random, teams = self._draws.random, [*self._teams]
+        seats = random.integers(len(teams), size=count)
+        rows = np.searchsorted(self._limits, random.random((count, max(1, len(teams) - 1))), side="right")
+        return [self._game(teams[seat], *each) for seat, each in zip(seats.tolist(), rows.tolist(), strict=True)]
+
+    def _game(self, seat: int, *rows: int) -> PolicyMapping:
+        """Return the mapping of a game: for each other team a row of the matches, of which the first has the seat."""
+        key = (seat, *rows)
+        if key not in self._drawn_games:
+            self._drawn_games[key] = self._mapped(seat, rows)
+        return self._drawn_games[key]
+
+    def _mapped(self, seat: int, rows: tuple[int, ...]) -> PolicyMapping:
+        matches = self._matches
+        assert matches is not None, "there is somebody to play"
+        others = iter(rows)
+        codes = {
+            team: matches.seats[rows[0]] if team == seat else matches.opponents[next(others)] for team in self._teams
+        }
+        players, learners = {**self._plain, **self._fixed}, {*self._plain}
+        for team, ids in self._teams.items():
+            players |= dict.fromkeys(ids, self._player_of(codes[team]))
+            if codes[team] == OWN == codes[seat]:
+                learners.update(ids)
+        opponent = next((code for team, code in codes.items() if team != seat), OWN)
+        by_team = tuple(codes.get(team, OWN) for team in range(1 + max(codes)))
+        return PolicyMapping(matches.number, opponent, seat, players, learners, codes=by_team)
+
+    def _player_of(self, code: int) -> MappedPlayer:
+        if code < 0:
+            return self._newest[code]
+        if code not in self._members:
+            spec = self._specs[next(iter(self._teams.values()))[0]]
+            assert self._matches is not None, "it was drawn from them"
+            self._members[code] = self._make_member(spec, code, self._matches.members[code])
+        self._members.move_to_end(code)
+        while len(self._members) > self._memory:
+            self._members.popitem(last=False)
+        return self._members[code]
+
+    def _slot_of(self, mapping: PolicyMapping) -> int:
+        slot = self._numbers.setdefault(id(mapping), len(self._distinct))
+        if slot == len(self._distinct):
+            self._distinct.append(mapping)
+        return slot
+
+    def _number_mappings(self) -> None:
+        """Number the mappings of the running games, and note each instance's."""
+        self._distinct, self._numbers = [], {}
+        self._slots = np.array([self._slot_of(mapping) for mapping in self.games], np.intp)
+
+
+_SPARE = 64
+"""Mappings of games that have ended which are kept before they are numbered anew."""

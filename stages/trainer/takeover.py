@@ -1,0 +1,89 @@
+"""Steps and versions that are counted on when another trainer takes the place of one: it was lost, or begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.stages.trainer.protocol import Trainer
+
+
+class Takeover:
+    """What the trainers before the present one have left, and the wish for another one.
+
+    Args:
+        make: makes a trainer with its first weights; None: there is only one.
+
+    Attributes:
+        steps: that they have learned from.
+        versions: of policies that they have made.
+    """
+
+    def __init__(self, make: Callable[[], Trainer] | None) -> None:
+        self._make = make
+        self._wanted = False
+        self._weights: NDArray[np.float32] | None = None
+        self._oldest = -1
+        """Version of the policy that the present trainer has begun with: steps by older ones are another's."""
+        self.steps = 0
+        self.versions = 0
+
+    def __bool__(self) -> bool:
+        """True if another trainer is to take over."""
+        return self._wanted
+
+    def want(self, weights: NDArray[np.float32] | None) -> None:
+        """Let another trainer take over: fresh optimiser, normaliser and schedules.
+
+        Args:
+            weights: of a policy that it begins with; None: the first ones.
+        """
+        self._wanted, self._weights = True, weights
+
+    def next(self, before: Trainer) -> Trainer:
+        """Return the trainer that takes over."""
+        assert self._make is not None, "somebody wants another one"
+        version, trainer = before.version + self.versions + 1, self._make()
+        if self._weights is not None:
+            trainer.take_weights(replace(trainer.policy(), weights=self._weights).tensors())
+        self._wanted, self._weights = False, None
+        self.steps += before.step
+        self.versions, self._oldest = version - trainer.version, version
+        return trainer
+
+    def number_above(self, version: int, present: int) -> bool:
+        """Give policies higher versions than this, which a lost trainer has given; returns False if they have such."""
+        lost = version + 1 - present - self.versions
+        if version < 0 or lost <= 0:
+            return False
+        self.versions += lost
+        return True
+
+    def numbered(self, policy: PolicyUpdate) -> PolicyUpdate:
+        """Return a policy of the present trainer with versions and steps that are counted on."""
+        if not (self.versions or self.steps):
+            return policy
+        return replace(policy, version=policy.version + self.versions, step=policy.step + self.steps)
+
+    def own(self, batch: TrajectoryBatch) -> tuple[TrajectoryBatch, int]:
+        """Return the trajectories by policies of the present trainer, and the credits of the others."""
+        if self._oldest < 0 or not batch.num_trajectories:
+            return batch, 0
+        keep = batch.trajectories["first_version"] >= self._oldest
+        others = 0 if keep.all() else int(batch.trajectories["credits"][~keep].sum())
+        return batch if keep.all() else batch.select(keep), others
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its part of the stage's state; nothing if there was no other trainer."""
+        lost = {"lost_updates": self.versions} if self.versions else {}
+        return lost | ({"former_steps": self.steps, "oldest_version": self._oldest} if self.steps else {})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the stage's state."""
+        self.versions = int(state.get("lost_updates", 0))
+        self.steps, self._oldest = int(state.get("former_steps", 0)), int(state.get("oldest_version", -1))
