@@ -263,17 +263,17 @@ class LeagueSettings(Settings):
         """The behaviour names of all learners."""
         return [f"{self.of}.{learner}" for learner in self.learners]
 
-    def for_steps(self, max_steps: int) -> LeagueSettings:
+    def for_steps(self, max_steps: int | Mapping[str, int]) -> LeagueSettings:
         """Return a copy in which each learner's `freeze` gives its steps.
 
         Args:
-            max_steps: of the behaviour; a learner's own goes over it.
+            max_steps: of all learners, or by learner.
         """
         learners = {}
         for name, learner in self.learners.items():
-            own = learner.own.get("max_steps", max_steps)
-            longest = max(1, int(own if isinstance(own, int | float) else max_steps) // self.iterations)
-            learners[name] = learner.model_copy(update={"freeze": learner.freeze.for_steps(longest)})
+            steps = max_steps if isinstance(max_steps, int) else max_steps[name]
+            freeze = learner.freeze.for_steps(max(1, steps // self.iterations))
+            learners[name] = learner.model_copy(update={"freeze": freeze})
         return self.model_copy(update={"learners": learners})
 
     def _mistakes(self) -> Iterator[Finding]:

@@ -34,16 +34,16 @@ def games(*played: tuple[int, int, float], returns: float = 1.0) -> Columns:
 
     The seat is team 0 and team 1 in turns; who wins gets `returns` and who loses as much below 0.
     """
-    seats = np.arange(len(played)) % 2
-    outcomes = np.array([outcome for *_, outcome in played], np.float32)
+    rows, seats = np.arange(len(played)), np.arange(len(played)) % 2
+    own, others, outcomes = np.array(played, np.float32).reshape(-1, 3).T
     players, gained = np.zeros((len(played), 2), np.int32), np.zeros((len(played), 2), np.float32)
-    for row, (seat, (player, opponent, outcome)) in enumerate(zip(seats, played, strict=True)):
-        players[row, seat], players[row, 1 - seat] = player, opponent
-        gained[row, seat], gained[row, 1 - seat] = returns * (2 * outcome - 1), returns * (1 - 2 * outcome)
+    players[rows, seats], players[rows, 1 - seats] = own, others
+    gained[rows, seats] = returns * (2 * outcomes - 1)
+    gained[rows, 1 - seats] = -gained[rows, seats]
     return {
         "game_generation": np.zeros(len(played), np.int32),
         "game_team": seats.astype(np.int32),
-        "game_opponent": players[np.arange(len(played)), 1 - seats],
+        "game_opponent": others.astype(np.int32),
         "game_outcome": outcomes,
         "game_players": players,
         "game_returns": gained,

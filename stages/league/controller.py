@@ -13,15 +13,16 @@ import numpy as np
 
 from headrace.config.league import LeagueSettings
 from headrace.queues.messages import Columns, PolicyUpdate
+from headrace.stages.errors import blaming
 from headrace.stages.league import meta_solver
 from headrace.stages.league.freezing import LearnerProgress, is_due, is_reset
 from headrace.stages.league.matchmaking import OWN, Floats, Matchmaker
 from headrace.stages.league.payoff import PayoffTable
-from headrace.stages.league.pool import Member, Pool
-from headrace.stages.plain_state import generator_state, policy_from_state, policy_state, restore_generator
+from headrace.stages.league.pool import Member, Pool, packed, unpacked
+from headrace.stages.plain_state import generator_state, restore_generator
 
-REFRESHED_AFTER = 32
-"""Games of a learner's actors after which its match table follows the payoffs; it follows changed players at once."""
+REFRESHED_AFTER, GAMES_A_MEMBER = 32, 8
+"""Games of a learner's actors, at least and for each member, after which its match table follows the payoffs."""
 SOLVED_AGAIN = 1.5
 """How many times as many games the members must have had with each other for their mixture to be found anew."""
 RARE = 1e-4
@@ -67,7 +68,8 @@ class LeagueController:
     """
 
     def __init__(self, behavior: str, settings: LeagueSettings, pool: Pool, random: np.random.Generator) -> None:
-        meta_solver.require(settings.meta_solver)
+        with blaming("behaviors", behavior, "league", "meta_solver"):
+            meta_solver.require(settings.meta_solver)
         self.behavior = behavior
         self.settings = settings
         self.pool = pool
@@ -83,7 +85,7 @@ class LeagueController:
         """Games of each learner's actors since its table was made; none for a table that must be made anew."""
         self._member_games, self._solved_games = 0, -1
         """Games of members with each other since one was added, and when the mixture was found; -1: it was not yet."""
-        pool.add_brains(settings.members)
+        self._add_brains()
         self._follow_pool()
 
     def receive_policy(self, learner: str, update: PolicyUpdate) -> Reset | None:
@@ -109,7 +111,7 @@ class LeagueController:
         if not is_due(settings.freeze, update.step - known.frozen, chances):
             return None
         member = self.pool.add(update, learner, known.parent)  # before a reset, which would lose the policy
-        known.frozen, known.parent = update.step, member.number
+        known.freeze(settings.freeze, member.number)
         self._payoffs.inherit(member.number, self._matches.code(learner))
         reset = self._reset(learner, known) if is_reset(settings.reset, self._random) else None
         self._follow_pool()
@@ -147,7 +149,8 @@ class LeagueController:
         """Who plays whom in a learner's games; None until there is someone to play."""
         if learner not in self._progress:
             return None
-        if self._fresh.get(learner, REFRESHED_AFTER) >= REFRESHED_AFTER:
+        games = self._fresh.get(learner)
+        if games is None or games >= max(REFRESHED_AFTER, GAMES_A_MEMBER * len(self.pool.members)):
             self._solve()
             made, before = self._make_table(learner), self._tables.get(learner)
             if made is None:
@@ -210,7 +213,7 @@ class LeagueController:
             "payoffs": self._payoffs.state_dict(),
             "qualities": {name: scores.state_dict() for name, scores in self._matches.qualities.items()},
             "progress": {name: asdict(each) for name, each in self._progress.items()},
-            "newest": {name: policy_state(update) for name, update in self._newest.items()},
+            "newest": {name: packed(update) for name, update in self._newest.items()},
             "mixture": [[*entry] for entry in self._matches.mixture.items()],
             "games": [self._member_games, self._solved_games],
             "tables": tables,
@@ -235,8 +238,7 @@ class LeagueController:
         for name in there:
             self._matches.qualities[name].load_state_dict(state["qualities"].get(name, ()))
         self._progress = {name: LearnerProgress(**each) for name, each in state["progress"].items() if name in there}
-        newest = {name: policy_from_state(plain) for name, plain in state["newest"].items() if name in self._sources}
-        self._newest = {name: update for name, update in newest.items() if update is not None}
+        self._newest = {name: unpacked(data) for name, data in state["newest"].items() if name in self._sources}
         self._number = int(state["number"])
         restore_generator(self._random, state["random"])
         self._follow_pool()
@@ -250,9 +252,13 @@ class LeagueController:
             }
             self._fresh = {str(name): int(games) for name, games in state["fresh"].items()}
         known = len(self.pool.members)
-        self.pool.add_brains(self.settings.members)
+        self._add_brains()
         if len(self.pool.members) > known:
             self._follow_pool()
+
+    def _add_brains(self) -> None:
+        with blaming("behaviors", self.behavior, "league", "members"):
+            self.pool.add_brains(self.settings.members)
 
     def _follow_pool(self) -> None:
         """Let matches follow the members and learners that are there now."""

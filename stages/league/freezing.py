@@ -19,7 +19,7 @@ class LearnerProgress:
     version: int
     """Its newest policy's version."""
     frozen: int
-    """Its trainer's step when it was frozen, or began."""
+    """Its trainer's step when it was frozen (or was to be, if that was earlier), or began."""
     parent: int = -1
     """The member that it descends from, -1 for none."""
     first: int = -1
@@ -29,6 +29,16 @@ class LearnerProgress:
         """Take note of its newest policy; a trainer that was restarted may be some steps behind."""
         self.step, self.version = step, version
         self.frozen = min(self.frozen, step)
+
+    def freeze(self, freeze: FreezeSettings, member: int) -> None:
+        """Take note of having become a member.
+
+        What is overdue counts from the step at which it was due: however large the trainer's updates are, there are
+        `max_steps` / `at_most` of them, and the last one is the trained policy.
+        """
+        late = self.step - self.frozen - (freeze.at_most or 0)
+        self.frozen = self.step - (late if 0 <= late < (freeze.at_most or 0) else 0)
+        self.parent = member
 
 
 def is_due(freeze: FreezeSettings, steps: int, chances: Sequence[float]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ class _Pair:
     """How many they count for."""
     total: float = 0.0
     """The sum of their values, each by its weight."""
+    recent_weight: float = 0.0
+    recent_total: float = 0.0
+    """The same of games since a learner was frozen."""
     inherited_weight: float = 0.0
     inherited_total: float = 0.0
     """The same of games that its learner had before it was frozen."""
@@ -73,9 +76,13 @@ class PayoffTable:
         weights = decay ** np.arange(count - 1, -1, -1, dtype=np.float64)
         for key, own in (((player, opponent), values), ((opponent, player), opposite)):
             pair = self._pairs.setdefault(key, _Pair())
+            more, left = (float(weights.sum()), float(weights @ own)), decay**count
             pair.games += count
-            pair.weight = pair.weight * decay**count + float(weights.sum())
-            pair.total = pair.total * decay**count + float(weights @ own)
+            pair.weight, pair.total = pair.weight * left + more[0], pair.total * left + more[1]
+            pair.recent_weight, pair.recent_total = (
+                pair.recent_weight * left + more[0],
+                pair.recent_total * left + more[1],
+            )
 
     def games(self, player: int, opponent: int) -> int:
         """How many games were counted, inherited ones not."""
@@ -117,13 +124,19 @@ class PayoffTable:
         return (values - values.T) / 2
 
     def inherit(self, member: int, learner: int) -> None:
-        """Let a new member have what is known of its learner."""
+        """Let a new member have what is known of its learner by games since the last time: before, it was another one.
+
+        Args:
+            member: the new member.
+            learner: the code of its learner.
+        """
         for (a, b), pair in list(self._pairs.items()):
-            weight, total = pair.known
-            if weight and learner in (a, b):
-                share = min(1.0, INHERITED / weight)
+            if learner in (a, b) and pair.recent_weight:
+                weight = min(pair.recent_weight, INHERITED)
+                total = pair.recent_total * weight / pair.recent_weight
                 key = (member, b) if a == learner else (a, member)
-                self._pairs[key] = _Pair(inherited_weight=weight * share, inherited_total=total * share)
+                self._pairs[key] = _Pair(inherited_weight=weight, inherited_total=total)
+                pair.recent_weight = pair.recent_total = 0.0
 
     def forget(self, player: int) -> None:
         """Forget what is known of a player, who is another one from now on."""
@@ -131,7 +144,7 @@ class PayoffTable:
 
     def state_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
-        columns = ("games", "weight", "total", "inherited_weight", "inherited_total")
+        columns = [field.name for field in fields(_Pair)]
         rows = [[*key, *(getattr(pair, name) for name in columns)] for key, pair in self._pairs.items()]
         return {"pairs": rows, "range": [*self._range]}
 

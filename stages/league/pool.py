@@ -97,7 +97,7 @@ class Pool:
         if path.exists():
             read_member(self.folder, member)  # of a run that was killed here: the same, or refused
         else:
-            _write(path, _packed(replace(update, snapshot=number)))
+            _write(path, packed(replace(update, snapshot=number)))
         self._append(member)
         return member
 
@@ -117,8 +117,7 @@ class Pool:
                 raise StageError(
                     f"{brain.use}, member {before.number} ({before.name}) of the league's pool, has changed since it "
                     f"became one: its SHA-256 was {before.hash or 'none'} and is {digest or 'none'}; put the former "
-                    "file back, or give the new one a name of its own under league.members",
-                    ("league", "members"),
+                    "file back, or give the new one a name of its own under league.members"
                 )
 
     def state_dict(self) -> list[dict[str, Any]]:
@@ -175,7 +174,7 @@ def read_member(folder: Path, member: Member) -> PolicyUpdate:
     """
     path = folder / member.path
     try:
-        update = _unpacked(path.read_bytes())
+        update = unpacked(path.read_bytes())
     except FileNotFoundError:
         raise _missing(path, member) from None
     except Exception as error:
@@ -237,13 +236,15 @@ def _file_name(number: int, digest: str) -> str:
     return f"{_prefix(number)}{digest[:12]}{_SUFFIX}"
 
 
-def _packed(update: PolicyUpdate) -> bytes:
+def packed(update: PolicyUpdate) -> bytes:
+    """A policy as bytes."""
     plain = {name: getattr(update, name) for name in ("behavior_id", "version", "step", "snapshot", "layout")}
-    packed: bytes = msgpack.packb({**plain, "weights": np.ascontiguousarray(update.weights, "<f4").tobytes()})
-    return packed
+    data: bytes = msgpack.packb({**plain, "weights": np.ascontiguousarray(update.weights, "<f4").tobytes()})
+    return data
 
 
-def _unpacked(data: bytes) -> PolicyUpdate:
+def unpacked(data: bytes) -> PolicyUpdate:
+    """The inverse of `packed`."""
     plain = msgpack.unpackb(data)
     layout = tuple((str(name), tuple(int(size) for size in shape)) for name, shape in plain["layout"])
     weights = np.frombuffer(plain["weights"], "<f4").astype(np.float32)

@@ -81,8 +81,8 @@ def test_steps_of_freezing_follow_from_those_of_the_behaviour_where_they_are_not
 
 
 def test_a_learners_own_steps_go_over_those_of_the_behaviour():
-    league = LeagueSettings.model_validate({"iterations": 4, "learners": {"main": {}, "second": {"max_steps": 2}}})
-    found = league.for_steps(100).learners
+    league = LeagueSettings.model_validate({"iterations": 4, "learners": {"main": {}, "second": {}}})
+    found = league.for_steps({"main": 100, "second": 2}).learners
     assert (found["main"].freeze.at_most, found["second"].freeze.at_most) == (25, 1)
 
 

@@ -67,7 +67,8 @@ class LeaguePart(RunPart):
             plan = self.run.plan
             pool = Pool(behavior_folder(plan.folder.path, league.of) / FOLDER)
             random = np.random.default_rng(derive_seed(plan.seed, LEAGUE, league.of))
-            steps = max(self._config.behavior_settings(name).max_steps for name in league.names)
+            of_learners = zip(league.learners, league.names, strict=True)
+            steps = {learner: self._config.behavior_settings(name).max_steps for learner, name in of_learners}
             self.leagues[league.of] = controller = LeagueController(league.of, league.for_steps(steps), pool, random)
             saved = self.run.stages.saved_state(LEAGUE) or {}
             if league.of in saved:

@@ -99,6 +99,15 @@ def test_a_member_has_its_learners_payoffs_until_it_has_as_many_games_of_its_own
     assert (table.value(1, 0), table.value(0, 1), table.games(1, 0)) == (0.25, 0.75, 4)
 
 
+def test_what_its_learner_was_before_the_last_freeze_is_not_inherited():
+    table = counted(counted(PayoffTable("win_rate", 1.0), LEARNER, 0, 1.0), LEARNER, 1, 1.0)
+    table.inherit(2, LEARNER)
+    counted(table, LEARNER, 1, 0.0)
+    table.inherit(3, LEARNER)
+    assert (table.value(2, 0), table.value(2, 1)) == (1.0, 1.0)
+    assert (table.value(3, 0), table.value(3, 1)) == (None, 0.0)
+
+
 def test_what_is_inherited_counts_for_few_games():
     table = counted(PayoffTable("win_rate", 1.0), LEARNER, 0, *[1.0] * 1000)
     table.inherit(1, LEARNER)

@@ -147,9 +147,8 @@ def test_brains_are_members_whose_files_may_not_change(tmp_path):
     again.add_brains([*brains, brain("scripted", "rule")])
     assert [each.name for each in again.members] == ["old", "chance", "rule"]
     model.write_bytes(b"another model")
-    with pytest.raises(StageError, match=r"old\.onnx, member 0 \(old\).*has changed") as error:
+    with pytest.raises(StageError, match=r"old\.onnx, member 0 \(old\).*has changed"):
         Pool(tmp_path / "league").add_brains(brains)
-    assert error.value.key == ("league", "members")
 
 
 def test_an_actor_keeps_the_members_that_it_used_last(tmp_path):
