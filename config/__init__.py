@@ -24,6 +24,7 @@ from headrace.config.hyperparameters import (
     OnPolicyHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
+    RegularizationSettings,
 )
 from headrace.config.impala_hyperparameters import ImpalaHyperparameters
 from headrace.config.load import EACH, Override, load_config
@@ -78,6 +79,7 @@ __all__ = [
     "POCAHyperparameters",
     "PPOHyperparameters",
     "RNDSettings",
+    "RegularizationSettings",
     "RewardSignalSettings",
     "RewardSignals",
     "RoleSettings",

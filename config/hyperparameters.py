@@ -192,10 +192,26 @@ class OnPolicyHyperparameters(Hyperparameters):
                 self._fill(**{name: self.learning_rate_schedule})
 
 
+class RegularizationSettings(Settings):
+    """`hyperparameters.regularization` of `ppo`: magnetic mirror descent, for games whose players oppose each other."""
+
+    coefficient: Float = Field(
+        1.0, gt=0, description="Weight of the divergence KL(policy, anchor) in the policy's loss."
+    )
+    anchor_steps: Int = Field(
+        500_000, gt=0, description="Agent steps in which the anchor goes 63 % of the way to where the policy is."
+    )
+
+
 class PPOHyperparameters(OnPolicyHyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `ppo`."""
 
     shared_critic: Flag = Field(False, description="Actor and critic share the network's body.")
+    regularization: RegularizationSettings | None = Field(
+        None,
+        description="Presence holds the policy near an anchor, which follows it slowly: so that self-play converges. "
+        "Not in ML-Agents.",
+    )
 
 
 class POCAHyperparameters(OnPolicyHyperparameters):

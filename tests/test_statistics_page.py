@@ -96,7 +96,7 @@ def reported(tmp_path_factory) -> set[str]:
     spec = BehaviorSpec("Test", (VECTOR,), CONTINUOUS)
     demo = {"demo_path": str(demonstrations(tmp_path_factory.mktemp("expert") / "expert.stream", spec))}
     signals = {"reward_signals": {"extrinsic": {}, "curiosity": {}, "rnd": {}, "gail": {**demo, "use_vail": True}}}
-    limited = {"hyperparameters": {"max_grad_norm": 0.5, "target_kl": 1.0}}
+    limited = {"hyperparameters": {"max_grad_norm": 0.5, "target_kl": 1.0, "regularization": {}}}
     pretrained = {"hyperparameters": {"batch_size_from_replay": 2, "critic_pretrain_steps": 30}}
     return set().union(
         learned("ppo", CONTINUOUS, {**signals, **limited, "behavioral_cloning": demo}),

@@ -64,6 +64,7 @@ OURS: dict[str, Any] = {
         "reward_normalization": False,
         "shared_grad_norm": False,
         "advantage_normalization": "buffer",
+        "regularization": None,
         "summed_entropy": False,
     },
     "network_settings": {

@@ -40,7 +40,13 @@ VOLLEY = volley(
     behaviors__Volley__checkpoint_interval=700,
     behaviors__Volley__network_settings__normalize=True,
 )
-ALL_TEAMS = changed(VOLLEY, {"behaviors__Volley__self_play": {"learning_teams": "all", "save_steps": 900}})
+ALL_TEAMS = changed(
+    VOLLEY,
+    {
+        "behaviors__Volley__self_play": {"learning_teams": "all", "save_steps": 900},
+        "behaviors__Volley__hyperparameters__regularization": {"anchor_steps": 3_000},
+    },
+)
 SAC = sac(
     pipeline__deterministic=True,
     behaviors__Pendulum__checkpoint_interval=70,

@@ -111,13 +111,15 @@ class MinibatchArrays(NamedTuple):
     """[1, R] or [P, R]."""
     returns: Array
     """[S, R]"""
+    anchor: Array | None = None
+    """[D, R]"""
 
 
 class PackedColumns(NamedTuple):
     """The columns of a minibatch side by side, as one matrix for each dtype."""
 
     floats: Tensor
-    """[R, …] normalised vectors, and `Minibatch`'s columns from `continuous` to `returns`."""
+    """[R, …] normalised vectors, and `Minibatch`'s columns from `continuous` to `returns`, and the anchor's."""
     choices: Tensor
     """[R, branches] int64."""
     widths: tuple[int, ...]
@@ -160,14 +162,16 @@ class Minibatch:
     """[…] numbers of the rows of all replicas, on the host; None where they are `rows`."""
     block: PackedColumns | None = None
     """What the columns are views into; None for sequences."""
+    anchor: Tensor | None = None
+    """[R, D] the `anchor.described` actions of a regularised policy's anchor."""
 
     @classmethod
     def of_block(cls, block: PackedColumns, rows: Tensor, others: tuple[Tensor, ...] = ()) -> Minibatch:
         """Rows without memory, given their numbers, and their images and sets."""
         parts = torch.split(block.floats, list(block.widths), dim=1)
-        vectors, continuous, penalties, log_probs, advantages, returns = parts
-        columns = continuous, penalties, log_probs, advantages, returns
-        return cls(_per_branch(block.choices), Inputs(vectors, others), *columns, rows, block=block)
+        vectors, continuous, penalties, log_probs, advantages, returns, *anchor = parts
+        columns, inputs = (continuous, penalties, log_probs, advantages, returns), Inputs(vectors, others)
+        return cls(_per_branch(block.choices), inputs, *columns, rows, block=block, anchor=next(iter(anchor), None))
 
     @classmethod
     def of_actions(cls, continuous: Array, penalties: Array, choices: Array, device: torch.device) -> Minibatch:
@@ -182,7 +186,8 @@ class Minibatch:
     def arrays(self) -> MinibatchArrays:
         """The columns as arrays; made once, as a rollout refills its minibatches in each epoch."""
         columns = self.continuous, self.penalties, self.old_log_probs, self.advantages, self.returns
-        return MinibatchArrays([chosen.numpy()[:, 0] for chosen in self.choices], *(one.numpy().T for one in columns))
+        made = MinibatchArrays([chosen.numpy()[:, 0] for chosen in self.choices], *(one.numpy().T for one in columns))
+        return made if self.anchor is None else made._replace(anchor=self.anchor.numpy().T)
 
 
 class RolloutRows(Protocol):
@@ -223,7 +228,7 @@ class Rollout:
 
     Args:
         inputs: the rows; images and sets stay on the host until a minibatch needs them.
-        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`.
+        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor` if there is one.
         choices: [N, branches] discrete actions.
         advantages: [N] that are normalised over each minibatch, and multiplied with the column of advantages; None if
             that has them already.
@@ -271,9 +276,8 @@ class Rollout:
             torch.index_select(self._choices, 0, order, out=choices)
             if self._advantages is not None:
                 of_all = self._advantages[to_device(together, order.device)]
-                width = sum(self._widths[-2:])
-                column = floats[:, -width : -width + self._widths[-2]]
-                column *= standardised(of_all)[:, part.rows].reshape(-1, 1)
+                column = torch.split(floats, list(self._widths), dim=1)[4]
+                column.mul_(standardised(of_all)[:, part.rows].reshape(-1, 1))
             yield map(self._with_others, minibatches) if self._others else minibatches
 
     def in_order(self, batch_size: int) -> Iterator[Minibatch]:
@@ -301,7 +305,7 @@ class SequenceRollout:
 
     Args:
         inputs: the N rows, with previous actions.
-        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`.
+        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor` if there is one.
         choices: [N, branches] discrete actions.
         cuts: the places of the Q sequences.
         memories: [Q, m] the actor's memory before each.
@@ -360,9 +364,8 @@ class SequenceRollout:
         padded, real = self._cuts.padded(which)
         rows, chosen = torch.from_numpy(padded.reshape(-1)[real]), to_device(torch.from_numpy(which), self._device)
         there = to_device(rows, self._device)
-        continuous, penalties, old_log_probs, advantages, returns = torch.split(
-            self._targets.index_select(0, there), self._widths, dim=1
-        )
+        targets = torch.split(self._targets.index_select(0, there), self._widths, dim=1)
+        continuous, penalties, old_log_probs, advantages, returns, *anchor = targets
         return Minibatch(
             _per_branch(self._choices.index_select(0, there)),
             self._inputs.sequences(padded, self._memories.index_select(0, chosen)),
@@ -375,6 +378,7 @@ class SequenceRollout:
             to_device(torch.from_numpy(real), self._device),
             None if self._critic_memories is None else self._critic_memories.index_select(0, chosen),
             torch.from_numpy(padded.reshape(-1)),
+            anchor=next(iter(anchor), None),
         )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedA
 from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
 from headrace.stages.trainer.gradients import Gradients
+from headrace.stages.trainer.on_policy.anchor import Anchor
 from headrace.stages.trainer.on_policy.by_hand import Numbers, mean_of
 from headrace.stages.trainer.on_policy.minibatches import AnyMinibatch, Minibatch, MinibatchSource
 from headrace.stages.trainer.on_policy.values import change_of, measured
@@ -108,8 +109,10 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
     """The results of `losses`, for messages: first the policy loss, then the value loss, last the entropy."""
     of_value: ClassVar[tuple[float, ...]] = (1.0,)
     """The weights of the losses behind the policy's, but for the entropy, in units of `value_coefficient`."""
-    measures: ClassVar[tuple[str, ...]] = ()
+    measures: tuple[str, ...] = ()
     """Further results of `losses`, behind the entropy, that are only reported: statistics `Policy/<name>`."""
+    anchor: Anchor | None = None
+    """Of a regularised policy; None of others."""
 
     def __init__(
         self,
@@ -304,17 +307,22 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
 
 class PPOUpdate(OnPolicyUpdate[Minibatch]):
-    """Trains an actor and a critic that values single agents; arguments as of `OnPolicyUpdate`."""
+    """Trains an actor and a critic that values single agents; arguments as of `OnPolicyUpdate`, and the anchor."""
 
     names = ("policy loss", "value loss", "entropy")
     network: ActorCriticNetwork
+
+    def __init__(self, *arguments: Any, anchor: Anchor | None = None) -> None:
+        super().__init__(*arguments)
+        self.anchor = anchor
+        self.measures = () if anchor is None else ("Anchor KL",)
 
     def heads(self, inputs: Inputs) -> Tensor:
         """The actor's heads [B, H]."""
         return self.network.heads(inputs)
 
-    def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
-        """Policy loss, value loss and entropy, the terms of eq. 9."""
+    def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
+        """Policy loss, value loss and entropy, the terms of eq. 9; of a regularised policy also its divergence."""
         heads, values = self.network(batch.inputs, batch.critic_memories)
         if batch.real is not None:  # padding leaves here: means over the rest are the masked means
             heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
@@ -322,7 +330,11 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
         log_ratios = log_probs - batch.old_log_probs
         self.ratios = log_ratios.detach()
         policy = clipped_policy_loss(log_ratios, batch.advantages, coefficients.epsilon)
-        return policy, value_loss(values, batch.returns), entropy
+        value = value_loss(values, batch.returns)
+        if self.anchor is None:
+            return policy, value, entropy
+        kl = self.anchor.divergence(heads, batch)
+        return policy + self.anchor.coefficient * kl, value, entropy, kl
 
 
 def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) -> Tensor:

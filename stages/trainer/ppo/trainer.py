@@ -7,7 +7,8 @@ joint action, and an update learns from `buffer_size` rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -23,6 +24,7 @@ from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.policy.network.transfers import to_device
 from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import CapturedStep, Graphs, copied, graphs_for, say_uncaptured
+from headrace.stages.trainer.on_policy.anchor import Anchor, DivergenceByHand
 from headrace.stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand
 from headrace.stages.trainer.on_policy.minibatches import (
     InputRows,
@@ -52,6 +54,8 @@ from headrace.stages.trainer.on_policy.values import (
 )
 from headrace.stages.trainer.protocol import TrainerContext
 
+log = logging.getLogger(__name__)
+
 VALUES = "Value Estimate"
 """Part of the name of a statistic."""
 
@@ -70,16 +74,37 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         size = 0 if self._shares_body else self._design.memory_size
         self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32") if size else None
 
+    def state_dict(self) -> dict[str, Any]:
+        """As of all on-policy trainers, and the anchor of a regularised policy."""
+        state, anchor = super().state_dict(), self._update.anchor
+        return state if anchor is None else {**state, "anchor": anchor.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`; see `OnPolicyTrainer`."""
+        super().load_state_dict(state)
+        anchor = self._update.anchor
+        if (anchor is None) == ("anchor" in state):
+            now = "is off now; the run went with it until here" if anchor is None else "is new to this run"
+            log.warning("%s: hyperparameters.regularization %s", self.context.behavior, now)
+        if anchor is not None:
+            with self.context.naming_behavior():
+                anchor.load_state_dict(state.get("anchor"))
+
     def _learn(self, chains: Chains | None) -> Outcome:
         transitions = self._signals.transitions(self._buffer)
-        return self._learn_in_epochs(self._update, self._prepare(transitions, chains), transitions, chains)
+        outcome = self._learn_in_epochs(self._update, self._prepare(transitions, chains), transitions, chains)
+        if self._update.anchor is not None:
+            self._update.anchor.follow(len(self._buffer))
+        return outcome
 
     def _make_update(self) -> OnPolicyUpdate[Any]:
         context, signals = self.context, len(self._signals.names)
         network = make_actor_critic(self._design, signals, self._shares_body, self._random, context.device)
         self._critic: Any = network
         perceptrons = self._perceptrons(network)
-        update = PPOUpdate(network, context.spec, self._hyperparameters, context.replicas)
+        settings = cast("PPOHyperparameters", self._hyperparameters).regularization
+        anchor = None if settings is None else Anchor(network, settings, context.spec.actions)
+        update = PPOUpdate(network, context.spec, self._hyperparameters, context.replicas, anchor=anchor)
         if perceptrons is not None:
             update.find_gradients = PPOByHand(update, perceptrons, context.spec.actions)
         graphs = graphs_for(context)
@@ -155,12 +180,11 @@ def make_rollout(
         heads: [N, H] the actor's heads, if they are known.
     """
     rows, h, cuts = buffer.rows, update.settings, buffer.cuts()
-    log_probs, penalties, (continuous, choices) = rows["log_probs"], buffer.penalties(), buffer.actions()
-    if not h.ratio_per_dimension:
-        log_probs = log_probs.sum(axis=1, keepdims=True)
+    log_probs = rows["log_probs"] if h.ratio_per_dimension else rows["log_probs"].sum(axis=1, keepdims=True)
+    (continuous, choices), penalties, of_anchor = buffer.actions(), buffer.penalties(), list[Array]()
 
     def rollout_with(old_log_probs: Array, weighted: Array) -> Rollout | SequenceRollout:
-        targets = [continuous, penalties, old_log_probs, weighted, returns]
+        targets = [continuous, penalties, old_log_probs, weighted, returns, *of_anchor]
         if cuts is None:
             return Rollout(inputs, targets, choices, later)
         recorded = actor_memories(buffer, context.device)
@@ -169,6 +193,8 @@ def make_rollout(
     mean, how = per_signal.mean(axis=1), h.advantage_normalization
     later = mean if how == "minibatch" else None
     unweighted = (np.ones_like(mean) if how == "minibatch" else mean if how == "none" else normalized(mean))[:, None]
+    if update.anchor is not None:
+        of_anchor.append(update.anchor.columns(update.heads, rollout_with(log_probs, unweighted).in_order(block)))
     if not h.decoupled:
         return rollout_with(log_probs, unweighted)
     if heads is not None and cuts is None:
@@ -204,20 +230,26 @@ class PPOByHand:
         self._update, h = update, update.settings
         self._perceptron = PerceptronsByHand(network, h.batch_rows)
         self._surrogate = SurrogateByHand(network, actions, h.ratio_per_dimension)
+        anchor = update.anchor
+        self._divergence = None if anchor is None else DivergenceByHand(network, actions, anchor.coefficient)
 
     def __call__(self, batch: Minibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
-        """Write the gradients; returns the losses [3]."""
+        """Write the gradients; returns the losses [3], or [4] with the divergence from an anchor."""
         network, rows = self._perceptron, batch.arrays
         with np.errstate(all="ignore"):  # what is not finite is looked for when the update is over
             network.forward(batch.inputs.vectors)
             policy, entropy, log_ratios = self._surrogate(
                 network.heads, rows, coefficients, batch.share, network.of_heads
             )
+            kls = []
+            if self._divergence is not None:
+                kls = [self._divergence(network.heads, rows, batch.share, network.of_heads)]
+                policy += self._divergence.coefficient * kls[0]
             weight = self._update.settings.value_coefficient * batch.share
             value = value_loss_by_hand(network.values, rows.returns, weight, network.of_values)
             network.backward()
         self._update.ratios = torch.from_numpy(log_ratios.T)
-        return torch.from_numpy(np.array([policy, value, entropy], log_ratios.dtype))
+        return torch.from_numpy(np.array([policy, value, entropy, *kls], log_ratios.dtype))
 
 
 class ActorByHand:

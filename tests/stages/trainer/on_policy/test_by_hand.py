@@ -8,12 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.config import NetworkSettings, POCAHyperparameters, PPOHyperparameters
+from headrace.config import NetworkSettings, POCAHyperparameters, PPOHyperparameters, RegularizationSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import BF16, MASK_PENALTY, TORCHS_OWN, PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.layers import ACTIVATIONS
 from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.trainer.on_policy.anchor import Anchor
 from headrace.stages.trainer.on_policy.minibatches import Minibatch
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.poca.network import GroupActorCritic, Teams
@@ -37,6 +38,7 @@ CASES = st.fixed_dictionaries(
         "signals": st.integers(1, 3),
         "shared": st.booleans(),
         "masked": st.booleans(),
+        "regularized": st.booleans(),
         "per_dimension": st.booleans(),
         "weighted": st.booleans(),
         "rows": st.integers(1, 12),
@@ -83,7 +85,19 @@ def minibatch_of(case, random: np.random.Generator) -> Minibatch:
         returns=parts["returns"],
         rows=torch.arange(rows),
         share=case["share"] or 1.0,
+        anchor=anchor_of(actions, parts["penalties"], random) if case["regularized"] else None,
     )
+
+
+def anchor_of(actions, penalties, random: np.random.Generator) -> torch.Tensor:
+    """An anchor's columns for rows with these penalties, in the same masks."""
+    made = torch.from_numpy(random.standard_normal((len(penalties), 2 * actions.continuous_size + actions.mask_size)))
+    made = made.to(penalties)
+    logits = made[:, 2 * actions.continuous_size :]
+    logits += penalties if penalties.shape[1] else 0.0
+    for branch in torch.split(logits, list(actions.discrete_branches), dim=1):
+        branch.copy_(torch.log_softmax(branch, dim=1))
+    return made
 
 
 def ppo_of(case, design: PolicyDesign, random: np.random.Generator, replicas: Replicas):
@@ -96,7 +110,8 @@ def ppo_of(case, design: PolicyDesign, random: np.random.Generator, replicas: Re
         batch_size=max(1, case["expected_rows"]),
         buffer_size=10**6,
     )
-    update = PPOUpdate(network, spec, settings, replicas)
+    anchor = Anchor(network, RegularizationSettings(coefficient=0.7), spec.actions) if case["regularized"] else None
+    update = PPOUpdate(network, spec, settings, replicas, anchor=anchor)
     update.find_gradients = PPOByHand(update, network, spec.actions)
     return network, update, lambda: minibatch_of(case, random)
 

@@ -9,6 +9,7 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.trainer.gradients import WARM_UP
+from headrace.stages.trainer.on_policy.anchor import Anchor
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.ppo.trainer import CapturedPPOSteps
@@ -24,8 +25,10 @@ def made(graphs=None, told=None, images=False, **hyper):
     settings = {"batch_size": BATCH, "buffer_size": 32, "num_epoch": 2, "max_grad_norm": 0.5, **hyper}
     design = PolicyDesign(spec, NetworkSettings(hidden_units=8, num_layers=1, activation="tanh"))
     network = make_actor_critic(design, 1, False, np.random.default_rng(0), "cpu")
-    arguments = network, spec, PPOHyperparameters(**settings)
-    update = PPOUpdate(*arguments)
+    hyperparameters = PPOHyperparameters(**settings)
+    regularization = hyperparameters.regularization
+    anchor = None if regularization is None else Anchor(network, regularization, ACTIONS)
+    update = PPOUpdate(network, spec, hyperparameters, anchor=anchor)
     if graphs is not None:
         update.advance = CapturedPPOSteps(update, graphs, fail if told is None else told.append)
     if update._parts is not None:
@@ -37,11 +40,12 @@ def fail(reason):
     raise AssertionError(reason)
 
 
-def rows(seed, images=False):
+def rows(seed, images=False, regularized=False):
     random = np.random.default_rng(seed)
     normal = lambda width: random.normal(size=(ROWS, width)).astype(np.float32)  # noqa: E731
     pictures = (random.integers(0, 256, (ROWS, 3, 20, 20)).astype(np.uint8),) if images else ()
     targets = [normal(2), np.zeros((ROWS, 5), np.float32), normal(1) - 4.0, normal(1), normal(1)]
+    targets += [normal(9)] if regularized else []
     choices = np.stack([random.integers(0, 3, ROWS), random.integers(0, 2, ROWS)], axis=1)
     return Rollout(InputRows.of(normal(3), pictures, None, "cpu"), targets, choices)
 
@@ -49,7 +53,7 @@ def rows(seed, images=False):
 def learn(update, coefficients, first=0, images=False):
     """One update for each of the coefficients."""
     return [
-        update.run(rows(seed, images), each, np.random.default_rng(seed), 0)
+        update.run(rows(seed, images, update.anchor is not None), each, np.random.default_rng(seed), 0)
         for seed, each in enumerate(coefficients, first)
     ]
 
@@ -66,7 +70,7 @@ def assert_same(one, other):
 @pytest.mark.lengthy
 @pytest.mark.parametrize(
     "hyper",
-    [{}, {"max_grad_norm": None}, {"ratio_per_dimension": True}, {"images": True}],
+    [{}, {"max_grad_norm": None}, {"ratio_per_dimension": True}, {"images": True}, {"regularization": {}}],
     ids=str,
 )
 def test_replayed_steps_learn_what_steps_without_graphs_do_with_all_that_is_scheduled(hyper):

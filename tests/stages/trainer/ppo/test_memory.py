@@ -72,6 +72,20 @@ def test_the_critics_memory_is_carried_from_one_trajectory_of_an_agent_to_its_ne
     np.testing.assert_allclose(values[1][:10], anew.numpy(), rtol=1e-4, atol=1e-6)
 
 
+def test_an_anchor_sees_the_rows_in_their_sequences():
+    """It begins as the policy, from which nothing diverges, padded or not."""
+    trainer = made(regularization={})
+    trainer.add(batch_of([19, 13], [5, 6], [0, 0], [False, True]))
+    (minibatches,) = evaluated(trainer).rollout.epochs(1, 16, np.random.default_rng(0))
+    for each in minibatches:
+        heads = trainer.update.heads(each.inputs).index_select(0, each.real)
+        assert trainer.update.anchor.divergence(heads, each).item() == pytest.approx(0.0, abs=1e-6)
+    trainer.learn()
+    trainer.add(batch_of([19, 13], [5, 6], [1, 1], [False, True], 1))
+    trainer.learn()
+    assert trainer.state_dict()["anchor"].keys() == trainer.state_dict()["weights"].keys()
+
+
 def test_agents_whose_episode_ended_leave_no_memory_behind():
     trainer = made()
     trainer.add(batch_of([20, 12], [5, 6], [0, 0], [False, True]))

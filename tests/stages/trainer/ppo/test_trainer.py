@@ -172,6 +172,30 @@ def test_statistics_have_ml_agents_names_and_the_schedules_values(make_trainer, 
     assert values["Losses/Policy Loss"] >= 0
 
 
+def test_a_regularised_policy_stays_nearer_to_its_anchor(make_trainer, make_batch, recorded_statistics):
+    batches, kls = [make_batch([32], seed=seed) for seed in range(6)], {}
+    for coefficient in (1e-6, 5.0):
+        regularization = {"coefficient": coefficient, "anchor_steps": 10**9}
+        trainer = make_trainer(statistics=recorded_statistics, learning_rate=0.02, regularization=regularization)
+        run(trainer, batches)
+        kls[coefficient] = recorded_statistics.values.pop("Policy/Anchor KL")
+    assert min(kls[1e-6]) >= 0
+    assert kls[5.0][-1] < 0.2 * kls[1e-6][-1]
+
+
+def test_a_checkpoint_without_an_anchor_or_with_one_too_many_is_told(make_trainer, make_batch, caplog):
+    plain, regularized = make_trainer(), make_trainer(regularization={})
+    run(regularized, [make_batch([32])])
+    with_anchor, without = regularized.state_dict(), plain.state_dict()
+    regularized.load_state_dict(without)
+    plain.load_state_dict(with_anchor)
+    assert caplog.messages == [
+        "Test: hyperparameters.regularization is new to this run",
+        "Test: hyperparameters.regularization is off now; the run went with it until here",
+    ]
+    assert regularized.state_dict()["anchor"] is None, "it begins where the policy is"
+
+
 def test_explained_variance_is_that_of_the_returns_by_the_critic_before_the_update(
     make_trainer, make_batch, recorded_statistics
 ):
@@ -247,13 +271,19 @@ def test_the_same_batches_give_the_same_weights_and_another_seed_others(make_tra
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.parametrize("actions", [ActionSpec(2), HYBRID], ids=["continuous", "hybrid"])
-def test_a_trainer_resumed_from_a_half_filled_buffer_ends_with_the_same_weights(make_trainer, make_batch, actions):
+@pytest.mark.parametrize(
+    ("actions", "hyper"),
+    [(ActionSpec(2), {}), (HYBRID, {}), (HYBRID, {"regularization": {"anchor_steps": 50}})],
+    ids=["continuous", "hybrid", "regularised"],
+)
+def test_a_trainer_resumed_from_a_half_filled_buffer_ends_with_the_same_weights(
+    make_trainer, make_batch, actions, hyper
+):
     batches = [make_batch([10, 9], actions, seed) for seed in range(9)]
-    original = make_trainer(actions, seed=1, network={"normalize": True})
+    original = make_trainer(actions, seed=1, network={"normalize": True}, **hyper)
     run(original, batches[:5])
     assert 0 < len(original.buffer) < 32
-    resumed = make_trainer(actions, seed=99, network={"normalize": True})
+    resumed = make_trainer(actions, seed=99, network={"normalize": True}, **hyper)
     resumed.load_state_dict(original.state_dict())
     assert (resumed.step, resumed.version) == (original.step, original.version)
     np.testing.assert_array_equal(run(original, batches[5:]), run(resumed, batches[5:]))

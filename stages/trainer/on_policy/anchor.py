@@ -1,0 +1,173 @@
+"""A regularised policy: an anchor follows the policy, and the divergence from it is a loss (imports torch).
+
+Magnetic mirror descent (Sokota et al. 2023, "A Unified Approach to Reinforcement Learning, Quantal Response Equilibria,
+and Two-Player Zero-Sum Games") adds α·KL(π, ρ) to the loss of a policy π, where ρ is the magnet, here: the anchor. In a
+zero-sum game between players so regularised the last policies converge, instead of going round the equilibrium; and
+where the anchor follows them, to the equilibrium of the game itself (Perolat et al. 2021, "From Poincaré Recurrence to
+Convergence in Imperfect Information Games: Finding Equilibrium via Regularization"). The clip of PPO is the proximal
+term.
+
+Axis letters: R rows, C continuous actions, H action heads, D = 2 C + choices columns that describe a row's actions:
+means, log σ, and log-probabilities of each branch, masks respected.
+
+**Divergence** of independent actions, the sum over these and the mean over rows, of π = (μ, σ, p) from (m, s, q):
+
+    Gaussian      log s - log σ + (σ² + (μ - m)²) / 2 s² - ½     ∂/∂μ = (μ - m) / s²     ∂/∂log σ = σ² / s² - 1
+    categorical   k = Σ p·(log p - log q)                        ∂/∂logits = p·(log p - log q - k)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate, pairwise
+from math import exp
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.config import RegularizationSettings
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.network.flat_parameters import write_named
+from headrace.stages.policy.network.layers import split_gaussians
+from headrace.stages.policy.network.protocol import Perceptrons, TrainedActor
+from headrace.stages.policy.network.transfers import Inputs, host_copies
+from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
+from headrace.stages.trainer.on_policy.by_hand import Numbers
+from headrace.stages.trainer.on_policy.minibatches import Minibatch, MinibatchArrays
+
+
+class Anchor:
+    """A network's weights as they were, on their way to what they are: an exponential moving average over agent steps.
+
+    Args:
+        network: what it follows, from the weights that this has when the anchor is first needed.
+        settings: say how fast.
+        actions: the behaviour's.
+    """
+
+    def __init__(self, network: TrainedActor, settings: RegularizationSettings, actions: ActionSpec) -> None:
+        self.coefficient: float = settings.coefficient
+        self._network, self._steps, self._actions = network, settings.anchor_steps, actions
+        self._values: Tensor | None = None
+
+    def columns(self, heads: Callable[[Inputs], Tensor], minibatches: Iterable[Minibatch]) -> NDArray[np.float32]:
+        """The columns [N, D] by which the anchor describes the minibatches' actions.
+
+        Args:
+            heads: of the network, by the weights that it has then.
+            minibatches: N rows. Each replica finds the columns of all.
+        """
+        own = self._network.values.clone()
+        if self._values is None:
+            self._values = own.clone()
+        self._network.values.copy_(self._values)
+        try:
+            with torch.no_grad():
+                found = torch.cat([self._described(_real(heads(each.inputs), each), each) for each in minibatches])
+        finally:
+            self._network.values.copy_(own)
+        columns: NDArray[np.float32] = found.cpu().numpy()
+        return columns
+
+    def divergence(self, heads: Tensor, batch: Minibatch) -> Tensor:
+        """KL(π, anchor) of the heads [R, H] of a minibatch: a scalar."""
+        assert batch.anchor is not None, "its rollout has the columns"
+        return divergence(self._described(heads, batch), batch.anchor, self._actions.continuous_size)
+
+    def follow(self, steps: int) -> None:
+        """Go on towards the network, for so many agent steps."""
+        assert self._values is not None, "an update needed it"
+        self._values.lerp_(self._network.values, 1.0 - exp(-steps / self._steps))
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The weights by name, copies on the host; None before they are first needed."""
+        return None if self._values is None else host_copies(self._network.named_views(self._values))
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: naming the tensor that does not fit.
+        """
+        self._values = None
+        if state is not None:
+            values = self._network.values.clone()
+            write_named(self._network.named_views(values), state, "anchor")
+            self._values = values
+
+    def _described(self, heads: Tensor, batch: Minibatch) -> Tensor:
+        return described(heads, self._network, batch.penalties, self._actions)
+
+
+def _real(heads: Tensor, batch: Minibatch) -> Tensor:
+    """Heads without those of padding."""
+    return heads if batch.real is None else heads.index_select(0, batch.real)
+
+
+def described(heads: Tensor, network: TrainedActor, penalties: Tensor, actions: ActionSpec) -> Tensor:
+    """The columns [R, D] that describe actions, given heads [R, H], and penalties of masks, [R, choices] or [R, 0]."""
+    parts, logits = [], heads
+    if actions.continuous_size:
+        mu, log_sigma, logits = split_gaussians(heads, network.log_sigma, actions.continuous_size)
+        parts = [mu, (log_sigma.clamp(*LOG_SIGMA_LIMITS) if network.squashed else log_sigma).expand_as(mu)]
+    if penalties.shape[1]:
+        logits = logits + penalties
+    branches = torch.split(logits, list(actions.discrete_branches), dim=1)
+    return torch.cat([*parts, *(torch.log_softmax(branch, dim=1) for branch in branches)], dim=1)
+
+
+def divergence(now: Tensor, anchor: Tensor, continuous: int) -> Tensor:
+    """KL(π, anchor): a scalar of columns [R, D] that describe both, with so many continuous actions."""
+    log_p, log_q = now[:, 2 * continuous :], anchor[:, 2 * continuous :]
+    rows = (log_p.exp() * (log_p - log_q)).sum(dim=1)
+    if continuous:
+        (mu, log_sigma), (m, log_s) = (torch.split(each[:, : 2 * continuous], continuous, 1) for each in (now, anchor))
+        gaps = ((2.0 * log_sigma).exp() + (mu - m).square()) * (-2.0 * log_s).exp()
+        rows = rows + (log_s - log_sigma + 0.5 * gaps - 0.5).sum(dim=1)
+    return rows.mean()
+
+
+class DivergenceByHand:
+    """The same of arrays that have rows last, with its gradients.
+
+    Args:
+        network: has the standard deviations; their gradient is added to.
+        actions: the behaviour's.
+        coefficient: what gradients are multiplied by.
+    """
+
+    def __init__(self, network: Perceptrons, actions: ActionSpec, coefficient: float) -> None:
+        ends = accumulate(actions.discrete_branches, initial=actions.continuous_size)
+        self._branches = [slice(first, end) for first, end in pairwise(ends)]
+        self._continuous, self.coefficient = actions.continuous_size, coefficient
+        self._log_sigma = self._of_log_sigma = np.empty(0)
+        if self._continuous:
+            self._log_sigma = network.parameters["log_sigma"].detach().numpy()
+            self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
+
+    def __call__(self, heads: Numbers, rows: MinibatchArrays, share: float, of_heads: Numbers) -> float:
+        """Return the divergence; add the gradients of heads [H, R] to `of_heads`, and that of log σ."""
+        assert rows.anchor is not None, "there is one"
+        anchor, c, total, each = rows.anchor, self._continuous, 0.0, self.coefficient * share / heads.shape[1]
+        if c:
+            log_sigma, gap = self._log_sigma[:, None], heads[:c] - anchor[:c]
+            precision = np.exp(-2.0 * anchor[c : 2 * c])
+            ratio = np.exp(2.0 * log_sigma) * precision
+            total += float((anchor[c : 2 * c] - log_sigma + 0.5 * (ratio + gap * gap * precision - 1.0)).sum())
+            of_heads[:c] += each * gap * precision
+            self._of_log_sigma += each * (ratio - 1.0).sum(axis=1)
+        for branch in self._branches:
+            logits = heads[branch]
+            if len(rows.penalties):
+                logits = logits + rows.penalties[branch.start - c : branch.stop - c]
+            log_p = logits - np.maximum.reduce(logits, axis=0)
+            log_p -= np.log(np.add.reduce(np.exp(log_p), axis=0))
+            p = np.exp(log_p)
+            log_p -= anchor[branch.start + c : branch.stop + c]
+            of_rows = np.add.reduce(p * log_p, axis=0)
+            total += float(of_rows.sum())
+            of_heads[branch] += each * p * (log_p - of_rows)
+        return total / float(heads.shape[1])

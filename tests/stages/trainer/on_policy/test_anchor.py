@@ -1,0 +1,108 @@
+"""The anchor of a regularised policy: its divergence, the way that it goes, and what a checkpoint keeps of it."""
+
+from __future__ import annotations
+
+from math import exp, log
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical, Normal, kl_divergence
+
+from headrace.config import PPOHyperparameters, RegularizationSettings
+from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.design import MASK_PENALTY
+from headrace.stages.trainer.on_policy.anchor import Anchor, described, divergence
+
+
+class Fixed:
+    """A network as far as an anchor looks at it."""
+
+    squashed = False
+    log_sigma = torch.tensor([0.3, -0.2])
+
+    def __init__(self, *weights: float) -> None:
+        self.values = torch.tensor(weights)
+
+    def named_views(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"w": vector}
+
+
+BATCH: Any = SimpleNamespace(inputs=None, real=None, penalties=torch.empty(1, 0))
+
+
+def anchor_of(network: Any, **settings: Any) -> Anchor:
+    return Anchor(network, RegularizationSettings(**settings), ActionSpec(0, (2,)))
+
+
+def weights(anchor: Anchor) -> list[float]:
+    state = anchor.state_dict()
+    assert state is not None
+    return [float(number) for number in state["w"]]
+
+
+def test_the_divergence_is_that_of_torch_s_distributions_summed_over_actions():
+    actions, random = ActionSpec(2, (3, 2)), torch.Generator().manual_seed(1)
+    now, then = torch.randn(5, 7, generator=random), torch.randn(5, 7, generator=random)
+    network: Any = Fixed()
+    other: Any = Fixed()
+    other.log_sigma = torch.tensor([-0.5, 0.1])
+    none = torch.empty(5, 0)
+    found = divergence(described(now, network, none, actions), described(then, other, none, actions), 2)
+    gaussian = kl_divergence(Normal(now[:, :2], network.log_sigma.exp()), Normal(then[:, :2], other.log_sigma.exp()))
+    branches = [
+        kl_divergence(Categorical(logits=now[:, part]), Categorical(logits=then[:, part]))
+        for part in (slice(2, 5), slice(5, 7))
+    ]
+    assert float(found) == pytest.approx(float((gaussian.sum(1) + sum(branches)).mean()), rel=1e-5)
+
+
+def test_forbidden_actions_have_no_share_in_the_divergence_or_its_gradient():
+    actions, penalties = ActionSpec(0, (3,)), torch.tensor([[0.0, 0.0, float(MASK_PENALTY)]])
+    now = torch.tensor([[log(3.0), 0.0, 5.0]], requires_grad=True)
+    then = torch.tensor([[0.0, 0.0, -7.0]])
+    network: Any = Fixed()
+    found = divergence(described(now, network, penalties, actions), described(then, network, penalties, actions), 0)
+    assert found.item() == pytest.approx(0.75 * log(1.5) + 0.25 * log(0.5), rel=1e-5), "of (3/4, 1/4) from (1/2, 1/2)"
+    found.backward()
+    assert now.grad is not None
+    # p (log p / q - k) of each
+    slope = 0.75 * (log(1.5) - found.item())
+    assert now.grad[0].tolist() == pytest.approx([slope, -slope, 0.0], abs=1e-6)
+
+
+def test_an_anchor_begins_where_the_policy_is_and_follows_it_by_agent_steps():
+    network = Fixed(1.0, 2.0)
+    anchor = anchor_of(network, anchor_steps=100)
+    assert anchor.state_dict() is None
+    found = anchor.columns(lambda inputs: torch.tensor([[0.0, log(3.0)]]), [BATCH])
+    assert found.tolist() == [pytest.approx([log(0.25), log(0.75)])]
+    network.values += 10.0
+    anchor.follow(50)
+    half = exp(-0.5)
+    assert weights(anchor) == pytest.approx([11 - 10 * half, 12 - 10 * half])
+    anchor.follow(20)
+    anchor.follow(30)
+    assert weights(anchor) == pytest.approx([11 - 10 * half**2, 12 - 10 * half**2]), "however large updates are"
+
+
+def test_the_network_has_its_own_weights_back_whatever_happens():
+    network = Fixed(1.0)
+    anchor = anchor_of(network)
+    anchor.load_state_dict({"w": np.array([5.0], np.float32)})
+
+    def heads(inputs: Any) -> torch.Tensor:
+        assert network.values.tolist() == [5.0]
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        anchor.columns(heads, [BATCH])
+    assert network.values.tolist() == [1.0]
+
+
+def test_what_does_not_fit_is_refused():
+    for wrong in ({"coefficient": 0}, {"anchor_steps": 0}):
+        with pytest.raises(ValueError, match="greater than 0"):
+            PPOHyperparameters.model_validate({"regularization": wrong})
