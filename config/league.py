@@ -55,7 +55,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "psro": {
         "payoff": "mean_return",
-        "meta_solver": "nash",
+        "meta_solver": "replicator",
         "rating": 0.1,
         "learners": {"main": {"matches": [{"match": "meta"}], "freeze": {"win_rate": None}}},
     },
@@ -71,6 +71,10 @@ _KINDS = {
     "meta": "members of the pool, as often as the mixture of `meta_solver` has them",
 }
 """By `match`: whom a learner meets."""
+
+
+_TAKERS = {"against": ("pfsp", "verify", "newest"), "weighting": ("pfsp",), "above": ("newest",)}
+"""Keys of a share, and the words of `match` that they go with."""
 
 
 def _as_names(value: object) -> object:
@@ -103,9 +107,13 @@ class MatchSettings(Settings):
         "0.1 for main exploiters, and 0.3 for main agents among themselves.",
     )
 
+    @model_serializer(mode="wrap")
+    def _without_others(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out keys that belong to other words."""
+        return {key: each for key, each in handler(self).items() if self.match in _TAKERS.get(key, (self.match,))}
+
     def _mistakes(self) -> Iterator[Finding]:
-        takes = {"against": ("pfsp", "verify", "newest"), "weighting": ("pfsp",), "above": ("newest",)}
-        for key, kinds in takes.items():
+        for key, kinds in _TAKERS.items():
             if self.match not in kinds and getattr(self, key) != type(self).model_fields[key].default:
                 message = f"does not go with match '{self.match}', only with {', '.join(kinds)}; leave it out"
                 yield Finding((key,), message, (("match",),))
@@ -341,4 +349,4 @@ def _over(below: Any, above: Any) -> Any:
 
 def expanded(settings: LeagueSettings) -> dict[str, Any]:
     """Return what a `league` stands for, presets and defaults filled in, as plain data for YAML."""
-    return {"league": settings.model_dump(mode="json", by_alias=True, exclude={"preset"})}
+    return {"league": settings.model_dump(mode="json", by_alias=True, exclude={"preset", "of", "learner"})}

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+SMOOTHING = 2.0
+"""Games, half of them won, by which a probability is smoothed: else who lost a first game might not be met again."""
 INHERITED = 50.0
 """Games that what a member inherits from its learner counts for at most: as many games of its own replace it."""
 
@@ -49,11 +51,13 @@ class PayoffTable:
     Args:
         kind: `win_rate` (a value is 1 for a game won, 0.5 drawn, 0 lost) or `mean_return`.
         decay: factor of earlier games with each game of such a pair.
+        smoothing: games, half of them won, that are added where a payoff becomes a probability.
     """
 
-    def __init__(self, kind: str, decay: float) -> None:
+    def __init__(self, kind: str, decay: float, smoothing: float = SMOOTHING) -> None:
         self._by_return = kind == "mean_return"
         self._decay = decay
+        self._smoothing = smoothing
         self._pairs: dict[tuple[int, int], _Pair] = {}
         self._range = (np.inf, -np.inf)
 
@@ -100,15 +104,15 @@ class PayoffTable:
     def chance(self, player: int, opponent: int) -> float:
         """The payoff as a probability: the win rate, or the place of the mean return in the range of all returns seen.
 
-        0.5 where nothing is known, and against itself.
+        It is smoothed; 0.5 where nothing is known, and against itself.
         """
-        value = self.value(player, opponent)
-        if value is None:
+        pair = self._pairs.get((player, opponent))
+        weight, total = (0.0, 0.0) if pair is None else pair.known
+        low, high = self._range if self._by_return else (0.0, 1.0)
+        if not weight or high <= low:
             return 0.5
-        if not self._by_return:
-            return value
-        low, high = self._range
-        return (value - low) / (high - low) if high > low else 0.5
+        won = (total - low * weight) / (high - low)
+        return (won + self._smoothing / 2) / (weight + self._smoothing)
 
     def chances(self, player: int, opponents: Iterable[int]) -> list[float]:
         """`chance` against each of these."""

@@ -29,6 +29,7 @@ def test_a_preset_is_the_same_as_the_keys_that_it_stands_for(preset):
     league = LeagueSettings.model_validate(preset).for_steps(1_000_000)
     plain = expanded(league)
     assert "preset" not in plain["league"]
+    assert {"weighting", "above"} & plain["league"]["learners"]["main"]["matches"][-1].keys() <= {"weighting"}
     assert LeagueSettings.model_validate(yaml.safe_load(yaml.safe_dump(plain))["league"]) == league
 
 

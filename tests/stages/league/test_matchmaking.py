@@ -22,7 +22,7 @@ MAIN, EXPLOITER = learner_code(0), learner_code(1)
 def matchmaker(league: object, frozen: list[str], chances: Mapping[tuple[int, int], float]) -> Matchmaker:
     """One whose pool has members of these learners, and in which players beat each other with these probabilities."""
     found = settings(league)
-    payoffs = PayoffTable("win_rate", 1.0)
+    payoffs = PayoffTable("win_rate", 1.0, smoothing=0)
     for (a, b), chance in chances.items():
         payoffs.count(a, b, np.array([chance]), np.array([1 - chance]))
     members = [Member(i, learner, -1, 0, 0, "", "") for i, learner in enumerate(frozen)]

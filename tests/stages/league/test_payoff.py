@@ -15,6 +15,10 @@ OUTCOMES = st.sampled_from([0.0, 0.5, 1.0])
 GAMES = st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3), OUTCOMES), max_size=40)
 
 
+def unsmoothed(kind: str, decay: float) -> PayoffTable:
+    return PayoffTable(kind, decay, smoothing=0)
+
+
 def counted(table: PayoffTable, player: int, opponent: int, *values: float) -> PayoffTable:
     own = np.array(values, np.float64)
     table.count(player, opponent, own, 1 - own)
@@ -28,7 +32,7 @@ def test_what_was_not_played_is_a_half():
 
 
 def test_earlier_games_of_a_learner_count_less_by_the_decay():
-    table = counted(PayoffTable("win_rate", 0.99), LEARNER, 0, 1.0, 1.0)
+    table = counted(unsmoothed("win_rate", 0.99), LEARNER, 0, 1.0, 1.0)
     counted(table, LEARNER, 0, 0.0)
     expected = (0.99**2 + 0.99) / (0.99**2 + 0.99 + 1)
     assert table.chance(LEARNER, 0) == pytest.approx(expected)
@@ -47,7 +51,7 @@ def test_games_with_oneself_say_nothing():
 
 @given(GAMES)
 def test_batches_give_what_a_slow_loop_over_games_gives(played):
-    table = PayoffTable("win_rate", 0.9)
+    table = unsmoothed("win_rate", 0.9)
     weights, totals = {}, {}
     for a, b, outcome in played:
         if a == b:
@@ -66,12 +70,21 @@ def test_batches_give_what_a_slow_loop_over_games_gives(played):
 
 
 def test_a_mean_return_as_a_probability_is_its_place_in_the_range_of_returns_seen():
-    table = PayoffTable("mean_return", 1.0)
+    table = unsmoothed("mean_return", 1.0)
     table.count(LEARNER, 0, np.array([-2.0, 1.0]), np.array([2.0, -1.0]))
     assert table.value(LEARNER, 0) == -0.5
     assert table.chance(LEARNER, 0) == pytest.approx((-0.5 + 2) / 4)
     assert table.chance(0, LEARNER) == pytest.approx((0.5 + 2) / 4)
     assert table.chance(LEARNER, 1) == 0.5
+
+
+def test_probabilities_are_smoothed_by_a_win_and_a_defeat_as_nobody_is_beaten_for_good():
+    table = counted(PayoffTable("win_rate", 1.0), LEARNER, 0, 1.0)
+    assert table.chance(LEARNER, 0) == pytest.approx(2 / 3)
+    assert table.chance(0, LEARNER) == pytest.approx(1 / 3)
+    assert table.value(LEARNER, 0) == 1.0
+    counted(table, LEARNER, 0, *[1.0] * 97)
+    assert table.chance(LEARNER, 0) == pytest.approx(0.99)
 
 
 def test_equal_returns_are_a_half():
