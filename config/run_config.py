@@ -55,13 +55,12 @@ class RunConfig(Sections):
         return self.place(path).startswith(SET)
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
-        """Return the settings of a behaviour: its own, those of its league's first learner, or `default_settings`.
+        """Return the settings of a behaviour.
 
         Raises:
             ConfigError: if it is not listed and there is no default.
         """
-        listed = name if name in self.behaviors else next(iter(self.league_learners(name)), "")
-        settings = self.behaviors.get(listed, self.default_settings)
+        settings = self.known_settings(name)
         if settings is not None:
             return settings
         origin = "environment" if self.replay is None else "recording"
@@ -70,6 +69,11 @@ class RunConfig(Sections):
             f"{', '.join(self.behaviors)}); add it, or give default_settings{suggest(name, self.behaviors)}"
         )
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
+
+    def known_settings(self, name: str) -> BehaviorSettings | None:
+        """Return a behaviour's settings: its own, its league's first learner's, the default, or None."""
+        listed = name if name in self.behaviors else next(iter(self.league_learners(name)), "")
+        return self.behaviors.get(listed, self.default_settings)
 
     def league_learners(self, name: str) -> list[str]:
         """Return the names under which the learners of a behaviour of the environment learn; none without a league."""

@@ -3,8 +3,10 @@
 - `results/first`: the newest policy of the run's behaviour, or of each of them
 - `results/first/Ball`: that of one behaviour
 - `results/first@best`: its best one by evaluations; `@last` is the newest, `@500000` that of a step
+- `results/first@member-3`: of a run with a league, a member of its pool; without it, the league's first learner, and
+  `results/first/Ball.exploiter` is another one
 - `results/first/Ball/Ball-500000.pt`, `Ball.onnx`, `checkpoint.pt`: a file, which is an export, an `.onnx` model, or a
-  checkpoint of one of ML-Agents' perceptrons
+  checkpoint of one of ML-Agents' perceptrons; or the file of a pool's member
 """
 
 from __future__ import annotations
@@ -18,14 +20,25 @@ import numpy as np
 
 from headrace.config import NetworkSettings
 from headrace.config.errors import suggest
+from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export, step_in_name
+from headrace.pipeline.policies.league_members import (
+    is_member,
+    learner_meant,
+    learners_in,
+    member_file,
+    member_number,
+    member_of,
+)
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.policies.onnx_export import SUFFIX
 from headrace.pipeline.run_folder.names import FOLDERS, behavior_folder, folder_names
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError, describe_error
+from headrace.stages.league.pool import SUFFIX as MEMBER
+from headrace.stages.league.pool import read_member
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.numpy_policy import make_policy
@@ -34,6 +47,7 @@ from headrace.surroundings import absolute, shown
 
 BEST, LAST = "best", "last"
 _SUFFIXES = (".pt", SUFFIX)
+_NAMED = (*_SUFFIXES, MEMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +113,7 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
     Raises:
         RunError: if there is none, or several and none of the behaviour's name.
     """
-    found = dict(_candidates(reference, folder))
+    found = dict(_candidates(reference, folder, behavior))
     names = found if len(found) == 1 else folder_names(behavior or "")
     wanted = next((name for name in names if name in found), None)
     if wanted is not None:
@@ -128,6 +142,8 @@ def read_model(
     """
     path = file.path
     try:
+        if is_member(path):
+            return _read_member(path, spec, network_folder, version)
         if is_onnx(path):
             from headrace.stages.policy.onnx.runtime import stated_notes
 
@@ -175,7 +191,8 @@ def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
     if is_onnx(path):
         return _unread(ModelFile(path, behavior), 0)
     try:
-        return read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
+        found = read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
+        return replace(found, behavior_id=behavior)  # the file of a league's learner has the learner's
     except (OSError, ValueError, StageError) as error:
         raise RunError(str(error)) from error
 
@@ -207,6 +224,7 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
     Raises:
         RunError: if there is none.
     """
+    behavior = learners_in(run_folder).get(behavior, [behavior])[0]
     folder = behavior_folder(run_folder, behavior)
     newest, last = folder / NEWEST, run_folder / f"{folder.name}{SUFFIX}"
     exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
@@ -264,11 +282,29 @@ def is_onnx(path: str | Path) -> bool:
     return Path(path).suffix == SUFFIX
 
 
-def _candidates(reference: str, folder: Path | None) -> list[tuple[str, Callable[[], Path]]]:
-    """Return the behaviours of a reference, each with what finds its file."""
+def is_choice(choice: str) -> bool:
+    """Return True for what may stand behind `@`."""
+    return choice in (BEST, LAST) or choice.isdecimal() or member_number(choice) is not None
+
+
+def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | None, version: int) -> Model:
+    """Read a member of a pool: its weights, in the design of the newest policy of the learner that it was."""
+    member, run_folder = member_of(path), path.parents[2]
+    learner = f"{path.parents[1].name}.{member.learner}"
+    like = read_model(ModelFile(newest_policy(run_folder, learner), learner), spec, network_folder)
+    if not like.update.layout:
+        raise RunError(
+            f"{path} has weights alone, and {like.path} does not say of which network; its .pt file is needed"
+        )
+    update = read_member(path.parent, member)
+    return Model(path, like.design, replace(update, version=version, behavior_id=like.spec.name))
+
+
+def _candidates(reference: str, folder: Path | None, wanted: str | None = None) -> list[tuple[str, Callable[[], Path]]]:
+    """Return the behaviours of a reference, each with what finds its file; of a league's learners the one wanted."""
     path, choice = _split(reference, folder)
     if path.is_file():
-        if path.suffix not in _SUFFIXES:
+        if path.suffix not in _NAMED:
             saved = "; headrace.load makes one of a saved run" if path.suffix == ".zip" else ""
             raise RunError(f"{path} is no model: expected a .pt or .onnx file, or the folder of a run{saved}")
         if choice:
@@ -276,15 +312,21 @@ def _candidates(reference: str, folder: Path | None) -> list[tuple[str, Callable
         return [(_behavior_of(path), lambda: path)]
     if not path.is_dir():
         raise RunError(f"{reference}: there is no file and no folder {shown(path)}{_hint(path)}")
-    if behaviors := behaviors_in(path):
-        return [(behavior, partial(_chosen, path, behavior, choice)) for behavior in behaviors]
-    name = path.resolve().name
-    if not _holds_policies(path, name):
+    names, own, leagues = behaviors_in(path), path.resolve().name, learners_in(path)
+    run_folder = path if names else path.resolve().parent
+    if not names and own in (all_leagues := learners_in(run_folder)):  # the folder of the pool
+        leagues, names = {own: all_leagues[own]}, all_leagues[own]
+    elif not names and _holds_policies(path, own):
+        names = [own]
+    elif not names:
         raise RunError(
             f"{path} holds no policies: expected a .pt or .onnx file, the folder of a run (results/<run-id>), or that "
             "of a behaviour in it"
         )
-    return [(name, partial(_chosen, path.resolve().parent, name, choice))]
+    for of, learners in leagues.items():
+        others = {*map(file_name, learners)} - {file_name(learner_meant(reference, of, learners, wanted))}
+        names = [name for name in names if name not in others]
+    return [(name, partial(_chosen, run_folder, name, choice)) for name in names]
 
 
 def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
@@ -293,8 +335,11 @@ def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
     if whole.exists() or "@" not in reference:
         return whole, ""
     path, _, choice = reference.rpartition("@")
-    if choice not in (BEST, LAST) and not choice.isdecimal():
-        raise RunError(f"{reference}: '@{choice}' is none of @{BEST}, @{LAST} and a step, such as @500000")
+    if not is_choice(choice):
+        raise RunError(
+            f"{reference}: '@{choice}' is none of @{BEST}, @{LAST} and a step, such as @500000; nor is it a "
+            "member of a league's pool, such as @member-3"
+        )
     return _beside(path, folder), choice
 
 
@@ -307,6 +352,8 @@ def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
     if choice in ("", LAST):
         return newest_policy(run_folder, behavior)
     folder = behavior_folder(run_folder, behavior)
+    if (number := member_number(choice)) is not None:
+        return member_file(run_folder, folder.name, number)
     name = folder.name
     found = [path for suffix in _SUFFIXES if (path := folder / f"{name}-{choice}{suffix}").is_file()]
     if found:

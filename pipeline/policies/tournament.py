@@ -19,9 +19,10 @@ from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
+from headrace.pipeline.policies.league_members import learners_in, members_of
 from headrace.pipeline.policies.model_files import behaviors_in
 from headrace.pipeline.run_folder.atomic_files import write_atomic
-from headrace.pipeline.run_folder.names import CONFIGURATION
+from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import make_brain
 from headrace.stages.brains.protocol import BrainRequest
@@ -116,7 +117,8 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
         if kind_of(use) in (None, LEARNING, PLAYER) and not Path(use).is_dir():
             wrong.append(
                 f"{use}: nobody plays by this name; expected the folder of a run (results/first, results/first@best, "
-                "results/first@500000, results/first@all), a .pt or .onnx file, scripted, random or module:Class"
+                "results/first@500000, results/first@all, results/first@member-3), a .pt or .onnx file, scripted, "
+                "random or module:Class"
             )
         elif use.endswith(ALL):
             found += _all_of(use.removesuffix(ALL), wrong)
@@ -138,8 +140,14 @@ def found_below(player: str, results_dir: str) -> str:
 
 
 def _all_of(run: str, wrong: list[str]) -> list[str]:
-    """Return the references of a run's policies by step."""
+    """Return the references of a run's policies by step; of a league, of its pool's members and its newest learners."""
     folder = Path(run)
+    inside = learners_in(folder) or {folder.name: learners_in(folder.parent).get(folder.name, [])}
+    for of, learners in inside.items():
+        if learners:
+            run_folder = folder if (folder / of).is_dir() else folder.parent
+            members = [each.use or f"{run}@member-{each.number}" for each in members_of(run_folder, of)]
+            return [*members, *(str(behavior_folder(run_folder, name)) for name in learners)]
     behaviors = behaviors_in(folder) if folder.is_dir() else []
     places = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]
     steps = [{step_in_name(path) for path in exports_by_step(*place)} for place in places]

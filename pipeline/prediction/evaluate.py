@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.prediction.policy import LoadedPolicy, load_policy
+from headrace.pipeline.prediction.policy import LoadedMixture, LoadedPolicy, load_policy
 from headrace.queues.specs import STEP_MUL
 from headrace.stages.environments.given import is_vec_env, offers
 from headrace.stages.environments.pettingzoo.instances import api_of
@@ -52,7 +52,7 @@ class EvaluatedPolicy:
 class _Asked:
     """Who acts, and how."""
 
-    policy: LoadedPolicy
+    policy: LoadedPolicy | LoadedMixture
     deterministic: bool
     seed: int | None
     episodes: int
@@ -64,7 +64,7 @@ _Kind = Callable[[Any, _Asked], _Episodes]
 
 
 def evaluate(
-    policy: LoadedPolicy | str | os.PathLike[str] | Any,
+    policy: LoadedPolicy | LoadedMixture | str | os.PathLike[str] | Any,
     env: Any,
     episodes: int = 10,
     *,
@@ -95,7 +95,7 @@ def evaluate(
     """
     if episodes < 1:
         raise RunError(f"episodes: expected 1 or more, got {episodes}")
-    if not isinstance(policy, LoadedPolicy):
+    if not isinstance(policy, LoadedPolicy | LoadedMixture):
         policy = load_policy(getattr(policy, "folder", policy), behavior, checkpoint, seed)
     elif behavior is not None or checkpoint is not None:
         raise RunError("behavior and checkpoint choose from a run; this policy is loaded already")
@@ -129,11 +129,12 @@ class _Agent:
     """One agent's part of an episode: its memory, the action that it holds, its return so far."""
 
     def __init__(self, asked: _Asked) -> None:
-        self._policy, self._deterministic = asked.policy, asked.deterministic
+        self._asked, self._deterministic = asked.policy, asked.deterministic
         self.begin()
 
     def begin(self) -> None:
         """Begin an episode."""
+        self._policy = self._asked.reset() if isinstance(self._asked, LoadedMixture) else self._asked
         self._state: Any = None
         self._action: Any = None
         self._left = 0

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.prediction.policy import LoadedPolicy, load_policy
+from headrace.pipeline.prediction.policy import LoadedMixture, LoadedPolicy, load_policy
 from headrace.stages.environments.open_spiel.game import OpenSpielGame, find_game
 from headrace.stages.errors import StageError
 
-Policy = LoadedPolicy | str | os.PathLike[str] | Any
+Policy = LoadedPolicy | LoadedMixture | str | os.PathLike[str] | Any
 _Probabilities = Mapping[str, Mapping[int, float]]
 """Of each action, by information state."""
 _States = Mapping[str, Any]
@@ -44,8 +44,8 @@ def nash_conv(
 
     Args:
         policy: what `load_policy` returned, or what it takes (a run's folder, a file), the result of `run`, or a policy
-            of OpenSpiel's, which plays for all players. A list is a mixture: each player draws one of it by itself
-            before each game. A map from players, 0, 1, …, has such a policy or list for each.
+            of OpenSpiel's, which plays for all players. A list is a mixture, as a league's is: each player draws one of
+            it by itself before each game. A map from players, 0, 1, …, has such a policy or list for each.
         game: the game's name, as `environment.game`, or OpenSpiel's game.
         options: its parameters, as `environment.options`.
         weights: of a mixture's policies, in any unit; None: all alike. A map has those of each player.
@@ -64,7 +64,7 @@ def nash_conv(
         raise RunError(f"nash_conv: {error}") from error
     from open_spiel.python.algorithms import exploitability
 
-    players = range(len(played.possible_agents))
+    players, (policy, weights) = range(len(played.possible_agents)), _of_league(policy, weights)
     pools = [_of_player(policy, player, players, "policy") for player in players]
     shares = [_shares(_of_player(weights, player, players, "weights"), len(pool)) for player, pool in enumerate(pools)]
     distinct = {id(member): member for pool in pools for member in pool}
@@ -87,6 +87,15 @@ class _Tables:
         """What a player does in a state, by default the one whose turn it is."""
         player = state.current_player() if player_id is None else player_id
         return self.by_player[player][state.information_state_string(player)]
+
+
+def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
+    """Return the members and probabilities of a league's mixture; else what is given."""
+    if not isinstance(policy, LoadedMixture):
+        return policy, weights
+    if weights is not None:
+        raise RunError("nash_conv: weights: the mixture of a league has its own; leave them out")
+    return policy.members, policy.probabilities
 
 
 def _joint(played: OpenSpielGame, tables: Sequence[Sequence[_Tables]], shares: Sequence[Sequence[float]]) -> Any:
@@ -146,7 +155,7 @@ def _information_states(played: OpenSpielGame, most: int) -> list[_States]:
     return [*found]
 
 
-def _loaded(policy: Policy, behavior: str | None, checkpoint: str | int | None) -> Any:
+def _loaded(policy: Any, behavior: str | None, checkpoint: str | int | None) -> Any:
     if callable(getattr(policy, "action_probabilities", None)):
         return policy
     if not isinstance(policy, LoadedPolicy):

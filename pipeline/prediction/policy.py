@@ -6,13 +6,24 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.pipeline.common.errors import PredictError, RunError
-from headrace.pipeline.policies.model_files import BEST, LAST, Model, check_decides, find_model, is_onnx, read_model
+from headrace.pipeline.policies.league_members import is_member, league_of, mixture_in
+from headrace.pipeline.policies.model_files import (
+    BEST,
+    LAST,
+    Model,
+    check_decides,
+    find_model,
+    is_choice,
+    is_onnx,
+    read_model,
+)
 from headrace.pipeline.prediction.judgement import ActionDistribution, Columns, critic_of, distribution_of
 from headrace.pipeline.prediction.observation_reader import ObservationReader, read_masks, read_starts, read_state
 from headrace.pipeline.prediction.policy_spaces import own_terms
@@ -198,6 +209,50 @@ class LoadedPolicy:
         return {"action": own, STEP_MUL: actions.discrete[:, -1] + 1}
 
 
+class LoadedMixture:
+    """What `load_policy(run, mixture=True)` read: policies of which one plays at a time.
+
+    Attributes:
+        behavior: the name of the behaviour whose league it is.
+        members: its policies.
+        probabilities: of each.
+        playing: the one that plays now.
+    """
+
+    def __init__(
+        self, behavior: str, members: list[LoadedPolicy], probabilities: list[float], seed: int | None
+    ) -> None:
+        self.behavior = behavior
+        self.members = members
+        self.probabilities = probabilities
+        self._random = np.random.default_rng(seed)
+        self.playing = self.reset()
+
+    def __repr__(self) -> str:
+        """Say what it is: behaviour and size."""
+        return f"LoadedMixture({self.behavior!r}, {len(self.members)} members)"
+
+    def reset(self) -> LoadedPolicy:
+        """Draw the member that plays from now on, and return it; to be called where an episode begins."""
+        self.playing = self.members[self._random.choice(len(self.members), p=self.probabilities)]
+        return self.playing
+
+    def predict(self, *args: Any, **kwargs: Any) -> Prediction:
+        """Return what the member that plays does; see `LoadedPolicy.predict`."""
+        return self.playing.predict(*args, **kwargs)
+
+    def distribution(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: what a mixture does in a state depends on who has come there.
+
+        Raises:
+            PredictError: always.
+        """
+        raise PredictError(
+            f"{self!r} has no distribution in a state: that depends on how often each member comes there. Ask the one "
+            "that plays (mixture.playing.distribution(…)), or headrace.nash_conv, which weights members by that"
+        )
+
+
 def _first_of(action: Any) -> Any:
     """Return the one action of a batch of one."""
     if isinstance(action, dict):
@@ -207,12 +262,29 @@ def _first_of(action: Any) -> Any:
     return action[0]
 
 
+@overload
 def load_policy(
     run_or_file: str | os.PathLike[str],
     behavior: str | None = None,
     checkpoint: str | int | None = None,
     seed: int | None = None,
-) -> LoadedPolicy:
+    mixture: Literal[False] = False,
+) -> LoadedPolicy: ...
+@overload
+def load_policy(
+    run_or_file: str | os.PathLike[str],
+    behavior: str | None = None,
+    *,
+    seed: int | None = None,
+    mixture: Literal[True],
+) -> LoadedMixture: ...
+def load_policy(
+    run_or_file: str | os.PathLike[str],
+    behavior: str | None = None,
+    checkpoint: str | int | None = None,
+    seed: int | None = None,
+    mixture: bool = False,
+) -> LoadedPolicy | LoadedMixture:
     """Load a trained policy, to ask it for actions.
 
         policy = load_policy("results/cartpole")
@@ -221,9 +293,13 @@ def load_policy(
     Args:
         run_or_file: the folder of a run, or of a behaviour in it, or a `.pt` or `.onnx` file. With an `.onnx` file
             neither torch nor an environment library is imported.
-        behavior: of a run with several behaviours, the one that is wanted.
-        checkpoint: of a run: "best" by its evaluations, "last", or a step; None is the last.
-        seed: of the samples that `predict(…, deterministic=False)` draws; an `.onnx` file draws its own.
+        behavior: of a run with several behaviours, the one that is wanted; of a league, the learner, by default its
+            first one.
+        checkpoint: of a run: "best" by its evaluations, "last", a step, or "member-3" of a league's pool; None is the
+            last.
+        seed: of the samples that `predict(…, deterministic=False)` draws; an `.onnx` file draws its own. Of a mixture,
+            also of who plays.
+        mixture: of a run with a league, the mixture of its pool's members in place of one policy.
 
     Raises:
         RunError: if there is none, or it can't be read; the message says what is there.
@@ -234,13 +310,27 @@ def load_policy(
             "run() has it as .folder"
         )
     reference = os.fspath(run_or_file)
+    if mixture:
+        if checkpoint is not None:
+            raise RunError(
+                "checkpoint chooses one policy, and mixture=True takes all of a league's pool; leave one out"
+            )
+        return _load_mixture(Path(reference), behavior, seed)
     if checkpoint is not None:
-        if checkpoint not in (BEST, LAST) and not str(checkpoint).isdecimal():
-            raise RunError(f"checkpoint: expected {BEST!r}, {LAST!r} or a step, got {checkpoint!r}")
+        if not is_choice(str(checkpoint)):
+            expected = f"{BEST!r}, {LAST!r}, a step or, of a league's pool, 'member-3'"
+            raise RunError(f"checkpoint: expected {expected}, got {checkpoint!r}")
         reference = f"{reference}@{checkpoint}"
     name = None if behavior is None else behavior_name(behavior)
     file = find_model(reference, name)
     model = read_model(file)
-    if name not in (None, model.spec.name):
+    run_folder = file.path.parents[2 if is_member(file.path) else 1]
+    if name not in (None, model.spec.name) and name != league_of(run_folder, model.spec.name):
         raise RunError(f"{file.path} is a policy of {model.spec.name}, not of {name}")
     return LoadedPolicy(model, seed)
+
+
+def _load_mixture(path: Path, behavior: str | None, seed: int | None) -> LoadedMixture:
+    of, mixed = mixture_in(path, behavior)
+    members = [load_policy(reference, seed=seed) for reference, _ in mixed]
+    return LoadedMixture(of, members, [share for _, share in mixed], seed)

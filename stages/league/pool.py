@@ -20,8 +20,10 @@ from headrace.queues.held_files import once_released
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 
+FOLDER = "league"
+"""Of the pool, in the behaviour's folder of a run."""
 INDEX = "pool.json"
-_SUFFIX = ".policy"
+SUFFIX = ".policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class Pool:
         _write(self.folder / INDEX, json.dumps({"members": self.state_dict()}, indent=1).encode())
 
     def _files(self) -> list[str]:
-        endings = (_SUFFIX, ".partial")
+        endings = (SUFFIX, ".partial")
         return sorted(path.name for path in self.folder.iterdir() if path.name.endswith(endings))
 
     def _remove(self, names: Iterable[str]) -> None:
@@ -233,7 +235,7 @@ def _prefix(number: int) -> str:
 
 
 def _file_name(number: int, digest: str) -> str:
-    return f"{_prefix(number)}{digest[:12]}{_SUFFIX}"
+    return f"{_prefix(number)}{digest[:12]}{SUFFIX}"
 
 
 def packed(update: PolicyUpdate) -> bytes:

@@ -20,11 +20,9 @@ from headrace.stages.brains.protocol import BrainRequest
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.policy_mapping import MappedPlayer
 from headrace.stages.environments.protocol import EnvironmentGroup
-from headrace.stages.league.pool import Member, read_member
+from headrace.stages.league.pool import FOLDER, Member, read_member
 from headrace.stages.policy.design import design_of
 
-FOLDER = "league"
-"""Of the pool, in the behaviour's folder."""
 MEMBERS = "members"
 """Of the seed of their random numbers."""
 IN_MEMORY = 64

@@ -21,12 +21,11 @@ from headrace.pipeline.control.messages import BeginAnew
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.shared_stage import SharedState
-from headrace.pipeline.parts.league.actor import FOLDER
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Columns, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.stages.league.controller import LeagueController, MatchTable
-from headrace.stages.league.pool import Pool
+from headrace.stages.league.pool import FOLDER, Pool
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
 

@@ -65,7 +65,7 @@ class HostedGame(ActorPart):
         self.seats.changed.set()
 
     def _is_seat(self, spec: BehaviorSpec) -> bool:
-        settings = self._config.behaviors.get(spec.name, self._config.default_settings)  # none: that is said elsewhere
+        settings = self._config.known_settings(spec.name)  # none: that is said elsewhere
         brains = () if settings is None else brains_of_team(settings.brain, spec.team)
         return any(brain.use == PLAYER for brain in brains)
 

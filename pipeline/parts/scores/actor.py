@@ -32,5 +32,5 @@ class ActorScores(ActorPart):
 
 def _competes(config: RunConfig, name: str) -> bool:
     """Return True for the name of a behaviour with self-play; of one without any settings, others complain."""
-    settings = config.behaviors.get(name, config.default_settings)
+    settings = config.known_settings(name)
     return settings is not None and settings.self_play is not None

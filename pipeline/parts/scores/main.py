@@ -128,7 +128,7 @@ class ScoreBoard(RunPart):
 
     def _settings(self, name: str) -> BehaviorSettings | None:
         """Return a behaviour's settings; None for one without any, of which the run has complained."""
-        return self._config.behaviors.get(name, self._config.default_settings)
+        return self._config.known_settings(name)
 
 
 def _plain(score: Score) -> dict[str, Any]:

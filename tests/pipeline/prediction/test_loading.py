@@ -69,7 +69,10 @@ def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(r
         ),
         ({"behavior": "Test", "checkpoint": 600}, r"holds no policy Test-600\.pt or \.onnx: there are @500, @1000$"),
         ({"behavior": "Other", "checkpoint": "best"}, "best is kept of runs with an evaluation section"),
-        ({"checkpoint": "newest"}, "checkpoint: expected 'best', 'last' or a step, got 'newest'$"),
+        (
+            {"checkpoint": "newest"},
+            "checkpoint: expected 'best', 'last', a step or, of a league's pool, 'member-3', got 'newest'$",
+        ),
     ],
 )
 def test_what_a_run_does_not_have_is_told_with_what_there_is(run_folder, which, message):

@@ -1,0 +1,152 @@
+"""The leagues of a run's folder: their learners, the members of their pools, and the mixture of these."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.config.errors import suggest
+from headrace.config.file_names import file_name
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.run_folder.folder import read_configuration
+from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.stages.errors import StageError, error_summary
+from headrace.stages.league.pool import FOLDER, SUFFIX, Member, Pool
+
+REPORT = "league.json"
+"""In the folder of a behaviour with a league, or with self-play."""
+_MEMBER = re.compile(r"member-(\d+)")
+
+
+def learners_in(run_folder: Path) -> dict[str, list[str]]:
+    """Return the behaviours that have a league, each with its learners' names; the first is whom it is for."""
+    found: dict[str, list[str]] = {}
+    if any(run_folder.glob(f"*/{FOLDER}")):
+        for name, settings in (read_configuration(run_folder).get("behaviors") or {}).items():
+            league = settings.get("league") if isinstance(settings, Mapping) else None
+            if isinstance(league, Mapping) and league.get("of"):
+                found.setdefault(str(league["of"]), []).append(str(name))
+    return found
+
+
+def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: str | None) -> str:
+    """Return the learner of a league that a behaviour's name means: the first, if it names none.
+
+    Args:
+        reference: of the run, for the message.
+        of: the league's behaviour.
+        learners: their names.
+        behavior: the name; None where nobody says.
+
+    Raises:
+        RunError: if it names a learner that is not there.
+    """
+    if behavior in learners:
+        return str(behavior)
+    if behavior is not None and behavior.startswith(f"{of}."):
+        raise RunError(
+            f"{reference}: the league of {of} has no learner {behavior}; expected {', '.join(learners)}"
+            f"{suggest(behavior, learners)}"
+        )
+    return learners[0]
+
+
+def league_of(run_folder: Path, name: str) -> str | None:
+    """Return the behaviour in whose league a learner is; None of another behaviour. Names may be those of folders."""
+    leagues = learners_in(run_folder).items()
+    return next((of for of, learners in leagues if name in {of, *learners, *map(file_name, (of, *learners))}), None)
+
+
+def member_number(choice: str) -> int | None:
+    """Return the number of the member that `member-3` means; None for other words."""
+    found = _MEMBER.fullmatch(choice)
+    return None if found is None else int(found[1])
+
+
+def members_of(run_folder: Path, behavior: str) -> list[Member]:
+    """Return the members of the pool of a behaviour's league.
+
+    Raises:
+        RunError: if the pool's index can't be read.
+    """
+    try:
+        return [*Pool(behavior_folder(run_folder, behavior) / FOLDER).members]
+    except StageError as error:
+        raise RunError(str(error)) from error
+
+
+def member_file(run_folder: Path, behavior: str, number: int) -> Path:
+    """Return the file of a member of the pool of a league.
+
+    Args:
+        run_folder: where it is.
+        behavior: that of the league, or a learner's.
+        number: the member's.
+
+    Raises:
+        RunError: if there is none.
+    """
+    of = league_of(run_folder, behavior)
+    if of is None:
+        raise RunError(f"@member-{number}: {run_folder / behavior} is not of a league, so there is no pool")
+    folder, members = behavior_folder(run_folder, of) / FOLDER, members_of(run_folder, of)
+    if number >= len(members):
+        there = f"there are member-0 to member-{len(members) - 1}" if members else "there is none yet"
+        raise RunError(f"{folder} holds no member-{number}: {there}")
+    member = members[number]
+    if member.use:
+        raise RunError(
+            f"member-{number} of {folder} is {member.name}, which was not trained there; name what it is: {member.use}"
+        )
+    return folder / member.path
+
+
+def is_member(path: Path) -> bool:
+    """Return True for the file of a member of a pool."""
+    return path.suffix == SUFFIX
+
+
+def member_of(path: Path) -> Member:
+    """Return what a pool says of the member whose file this is.
+
+    Raises:
+        RunError: if no pool beside it has such a member.
+    """
+    found = next((each for each in members_of(path.parents[2], path.parents[1].name) if each.path == path.name), None)
+    if found is None:
+        raise RunError(f"{path} is no member of the pool whose folder it is in")
+    return found
+
+
+def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple[str, float]]]:
+    """Return the behaviour of a league, and what names each member that stands for it, with its probability.
+
+    Args:
+        path: the folder of a run, or of the league's behaviour in it.
+        behavior: that of the league, where the run has several.
+
+    Raises:
+        RunError: if there is none, or the run has not written its mixture.
+    """
+    own, inside = path.resolve(), learners_in(path)
+    run_folder, leagues = (
+        (path, [*inside]) if inside else (own.parent, [own.name] * (own.name in learners_in(own.parent)))
+    )
+    found = [of for of in leagues if behavior in (None, of)]
+    if len(found) != 1:
+        there = f"its leagues are of {', '.join(leagues)}" if leagues else "no behaviour there has a league"
+        raise RunError(f"{path}: there is no mixture{f' of {behavior}' if behavior else ''}: {there}")
+    report = behavior_folder(run_folder, found[0]) / REPORT
+    members = members_of(run_folder, found[0])
+    try:
+        shares = {int(number): float(share) for number, share in json.loads(report.read_bytes())["mixture"]}
+        uses = {number: members[number].use or str(member_file(run_folder, found[0], number)) for number in shares}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(
+            f"{report}, which has the mixture of the league, can't be read: {error_summary(error)}"
+        ) from error
+    if not shares:
+        raise RunError(f"{report}: nobody is in the mixture yet")
+    return found[0], [(uses[number], share) for number, share in shares.items()]
