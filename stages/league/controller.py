@@ -5,6 +5,7 @@ It is pure: main gives it policies and results, and sends what it says; only its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from headrace.stages.league.matchmaking import OWN, Floats, Matchmaker
 from headrace.stages.league.payoff import PayoffTable
 from headrace.stages.league.pool import Member, Pool, packed, unpacked
 from headrace.stages.plain_state import generator_state, restore_generator
+
+log = logging.getLogger(__name__)
 
 REFRESHED_AFTER, GAMES_A_MEMBER = 32, 8
 """Games of a learner's actors, at least and for each member, after which its match table follows the payoffs."""
@@ -85,6 +88,7 @@ class LeagueController:
         """Games of each learner's actors since its table was made; none for a table that must be made anew."""
         self._member_games, self._solved_games = 0, -1
         """Games of members with each other since one was added, and when the mixture was found; -1: it was not yet."""
+        self._disk_refuses = False
         self._add_brains()
         self._follow_pool()
 
@@ -95,24 +99,26 @@ class LeagueController:
             That the learner is to be reset, which may follow where it is frozen, or None.
 
         Raises:
-            StageError, OSError: as `Pool.add`.
+            StageError: as `Pool.add`.
         """
         settings, known = self.settings.learners[learner], self._progress.get(learner)
         if learner in self._sources:
             self._newest[learner] = update.copy()
         if known is None:
-            self._progress[learner] = known = LearnerProgress(update.step, update.version, update.step)
-            if settings.freeze.first:
-                known.first = known.parent = self.pool.add(update, learner, -1).number
-            self._follow_pool()
+            first = self._freeze(learner, update, -1) if settings.freeze.first else -1
+            if first is not None:
+                self._progress[learner] = LearnerProgress(update.step, update.version, update.step, first, first)
+                self._follow_pool()
             return None
         known.advance(update.step, update.version)
         chances = self._payoffs.chances(self._matches.code(learner), self._matches.targets(learner))
         if not is_due(settings.freeze, update.step - known.frozen, chances):
             return None
-        member = self.pool.add(update, learner, known.parent)  # before a reset, which would lose the policy
-        known.freeze(settings.freeze, member.number)
-        self._payoffs.inherit(member.number, self._matches.code(learner))
+        member = self._freeze(learner, update, known.parent)  # before a reset, which would lose the policy
+        if member is None:
+            return None
+        known.freeze(settings.freeze, member)
+        self._payoffs.inherit(member, self._matches.code(learner))
         reset = self._reset(learner, known) if is_reset(settings.reset, self._random) else None
         self._follow_pool()
         return reset
@@ -268,6 +274,21 @@ class LeagueController:
         self._matches.present = self._progress.keys()
         self._member_games, self._solved_games = 0, -1
         self._fresh.clear()
+
+    def _freeze(self, learner: str, update: PolicyUpdate, parent: int) -> int | None:
+        """Return the number of the new member; None while the disk refuses, as the next policy does as well."""
+        try:
+            number = self.pool.add(update, learner, parent).number
+        except OSError as error:
+            if not self._disk_refuses:
+                log.warning(
+                    "%s.%s can't be frozen into %s: %s. Training goes on, and each new policy is tried.",
+                    *(self.behavior, learner, self.pool.folder, error.strerror or error),
+                )
+            self._disk_refuses = True
+            return None
+        self._disk_refuses = False
+        return number
 
     def _reset(self, learner: str, known: LearnerProgress) -> Reset:
         settings = self.settings.learners[learner].reset

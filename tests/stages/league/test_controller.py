@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 
 import msgpack
@@ -70,6 +71,20 @@ def test_opponents_follow_the_results_and_the_table_rises_with_each_change(tmp_p
     league.rate("main", games(*[(OWN, 0, 1.0)] * 40))
     assert rows(league) == pytest.approx({(OWN, 0): 0.05, (OWN, 1): 0.95}, abs=0.01)
     assert league.table("main").number > first.number
+
+
+def test_a_full_disk_delays_a_freeze_and_is_told_once(tmp_path, monkeypatch, caplog):
+    league = controller(tmp_path, ALPHASTAR)
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        assert league.receive_policy("main", policy()) is None
+        assert league.receive_policy("main", policy(step=10)) is None
+        assert league.table("main") is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Duel.main can't be frozen into {tmp_path}: No space left on device. Training goes on, and each new policy is tried."
+    ]
+    league.receive_policy("main", policy(step=20))
+    assert frozen(league) == [("main", 20, -1)]
 
 
 def test_an_exploiter_is_frozen_before_it_is_reset(tmp_path):
