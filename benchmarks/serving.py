@@ -1,38 +1,38 @@
-"""What the policy server holds on one core: requests per second, and how long an answer takes.
+"""What the policy server holds on one core: answers per second, how long they take, and what each costs the server.
 
     python benchmarks/serving.py
-    python benchmarks/serving.py --protocols grpc --clients 128 --rate 2000
+    python benchmarks/serving.py --ways Act ModelInfer --clients 1 8 600
 
 A perceptron of 2×64 for CartPole is trained for a moment and served by `run-pipeline --serve` in a process that is held
-to one core; the clients, each with a connection of its own, have the others. Each protocol is measured in two ways:
-closed, where each client asks again as soon as it has its answer, and open, where requests are due at a steady rate,
-whatever has been answered, and the time of an answer counts from when its request was due.
+to one core. `h2load` (of nghttp2, Debian's `nghttp2-client`), which is in C, has the others: it speaks HTTP/1.1 and
+HTTP/2 and so gRPC's calls too, over a connection for each client, which asks again as soon as it has its answer. Over
+gRPC all answers are of status 200 for it; those that take as long as the server holds a refusal count as refused.
+
+Where the machine has other work, `--ahead` (as root) puts both before it, and the server's threads of gRPC before its
+event loop, as they come on an idle machine. Linux then pauses them for 0.05 s in each second, which the p99 of many
+clients has in it.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import platform
 import re
+import struct
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
-import grpc
-import grpc.aio
-import msgpack
 import numpy as np
 import psutil
 
-from headrace.pipeline.serving import grpc_server
+from headrace.pipeline.serving import grpc_server, open_inference_grpc
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = [0.1, -0.2, 0.05, 0.3]
@@ -40,145 +40,84 @@ CONFIG = {
     "environment": {"kind": "gymnasium", "id": "CartPole-v1", "num_envs": 8},
     "behaviors": {"CartPole": {"max_steps": 4000, "network_settings": {"hidden_units": 64, "num_layers": 2}}},
 }
-Ask = Callable[[], Awaitable[bool]]
-"""Asks once; False if the server has refused."""
+EMPTY = "ServerLive"
+"""A call in which nothing is decided: what gRPC itself takes."""
+TENSOR = {"name": "observation", "datatype": "FP32", "shape": [1, 4]}
 
 
-@dataclass
-class Answers:
-    """How requests were answered."""
+def _framed(message: bytes) -> bytes:
+    return struct.pack(">BI", 0, len(message)) + message
 
-    seconds: list[float] = field(default_factory=list)
-    refused: int = 0
 
-    def describe(self, elapsed_s: float) -> str:
-        """Return the rate and the percentiles in words."""
-        p50, p99 = (1000 * np.percentile(self.seconds, share) for share in (50, 99))
-        said = f"{len(self.seconds) / elapsed_s:6.0f} answers/s, p50 {p50:5.1f} ms, p99 {p99:5.1f} ms"
-        return said + (f", {self.refused} refused" if self.refused else "")
+def ways() -> dict[str, tuple[str, bytes]]:
+    """Of each way to ask, the path and the body."""
+    infer = open_inference_grpc.message("ModelInferRequest")(
+        model_name="CartPole", inputs=[TENSOR], raw_input_contents=[np.array(ROW, np.float32).tobytes()]
+    )
+    act = grpc_server.ActRequest(model="CartPole", observations=[{"values": ROW}])
+    return {
+        "act": ("/api/models/CartPole/act", json.dumps({"observations": [[ROW]]}).encode()),
+        "infer": ("/v2/models/CartPole/infer", json.dumps({"inputs": [{**TENSOR, "data": ROW}]}).encode()),
+        "Act": (f"/{grpc_server.SERVICE}/Act", _framed(act.SerializeToString())),
+        "ModelInfer": (f"/{open_inference_grpc.SERVICE}/ModelInfer", _framed(infer.SerializeToString())),
+        EMPTY: (f"/{open_inference_grpc.SERVICE}/ServerLive", _framed(b"")),
+    }
 
 
 @contextmanager
-def served(core: int) -> Iterator[tuple[int, int, psutil.Process]]:
+def served(folder: Path, core: int) -> Iterator[tuple[int, int, psutil.Process]]:
     """A server that is held to a core: its ports, for HTTP and gRPC, and its process."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.yaml"
-        config.write_text(json.dumps(CONFIG), encoding="utf-8")
-        command = [sys.executable, str(ROOT / "bin/run-pipeline")]
-        where = ["--run-id", "bench", "--results-dir", folder]
-        subprocess.run([*command, str(config), *where], check=True, capture_output=True)
-        serve = [*command, "--serve", str(Path(folder) / "bench"), "--listen=0"]
-        with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as process:
-            os.sched_setaffinity(process.pid, {core})  # before it has threads, which inherit this
-            assert process.stdout is not None, "asked for with PIPE"
-            said = ""
-            while "Serving" not in said:
-                line = process.stdout.readline()
-                if not line:
-                    raise SystemExit(f"the server has ended: {said}")
-                said += line
-            http, rpc = (int(found) for found in re.findall(r"(?:localhost:|port )(\d+)", said))
-            try:
-                yield http, rpc, psutil.Process(process.pid)
-            finally:
-                process.terminate()
+    config = folder / "config.yaml"
+    config.write_text(json.dumps(CONFIG), encoding="utf-8")
+    command = [sys.executable, str(ROOT / "bin/run-pipeline")]
+    where = ["--run-id", "bench", "--results-dir", str(folder)]
+    subprocess.run([*command, str(config), *where], check=True, capture_output=True)
+    serve = [*command, "--serve", str(folder / "bench"), "--listen=0"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as process:
+        os.sched_setaffinity(process.pid, {core})  # before it has threads, which inherit this
+        assert process.stdout is not None, "asked for with PIPE"
+        said = ""
+        while "Serving" not in said:
+            line = process.stdout.readline()
+            if not line:
+                raise SystemExit(f"the server has ended: {said}")
+            said += line
+        http, rpc = (int(found) for found in re.findall(r"(?:localhost:|port )(\d+)", said))
+        try:
+            yield http, rpc, psutil.Process(process.pid)
+        finally:
+            process.terminate()
 
 
-@asynccontextmanager
-async def http_client(port: int, kind: str) -> AsyncIterator[Ask]:
-    """A client with a connection that stays open."""
-    asked = {"observations": [[ROW]]}
-    body = json.dumps(asked).encode() if kind == "json" else msgpack.packb(asked)
-    head = f"POST /api/models/CartPole/act HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Type: application/{kind}\r\n"
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-
-    async def ask() -> bool:
-        writer.write(request)
-        answer = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", answer, re.IGNORECASE)
-        assert length is not None, answer
-        await reader.readexactly(int(length[1]))
-        return answer.startswith(b"HTTP/1.1 200")
-
-    try:
-        yield ask
-    finally:
-        writer.close()
+def told(http: int) -> float:
+    """What the server has answered so far, by its own count."""
+    with urlopen(f"http://127.0.0.1:{http}/metrics") as answer:
+        found = re.search(r'requests_total{.*"answered"} (\S+)', answer.read().decode())
+    return float(found[1]) if found else 0.0
 
 
-@asynccontextmanager
-async def grpc_client(port: int, _: str) -> AsyncIterator[Ask]:
-    """A client with a channel of its own."""
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-        act = channel.unary_unary(
-            f"/{grpc_server.SERVICE}/Act", grpc_server.ActRequest.SerializeToString, grpc_server.ActResponse.FromString
-        )
-        request = grpc_server.ActRequest(model="CartPole", observations=[{"values": ROW}])
-
-        async def ask() -> bool:
-            try:
-                await act(request)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    raise
-                return False
-            return True
-
-        yield ask
-
-
-async def closed(asks: list[Ask], seconds: float) -> str:
-    """Let each client ask as soon as it has its answer."""
-    answers, end = Answers(), time.perf_counter() + seconds
-
-    async def go_on(ask: Ask) -> None:
-        while (began := time.perf_counter()) < end:
-            if await ask():
-                answers.seconds.append(time.perf_counter() - began)
-            else:
-                answers.refused += 1
-
-    await asyncio.gather(*map(go_on, asks))
-    return answers.describe(time.perf_counter() - end + seconds)
-
-
-async def at_rate(asks: list[Ask], rate: float, seconds: float) -> str:
-    """Let requests be due at a steady rate, one client after the other; who is late asks at once."""
-    answers, begin = Answers(), time.perf_counter() + 0.1
-
-    async def go_on(first: int, ask: Ask) -> None:
-        for number in range(first, int(rate * seconds), len(asks)):
-            due = begin + number / rate
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            if await ask():
-                answers.seconds.append(time.perf_counter() - due)
-            else:
-                answers.refused += 1
-
-    await asyncio.gather(*(go_on(first, ask) for first, ask in enumerate(asks)))
-    return answers.describe(time.perf_counter() - begin)
-
-
-async def measure(protocol: str, port: int, server: psutil.Process, options: argparse.Namespace) -> None:
-    """Measure a protocol in both ways, with the same connections."""
-    clients = [(grpc_client if protocol == "grpc" else http_client)(port, protocol) for _ in range(options.clients)]
-    asks = [await client.__aenter__() for client in clients]
-    try:
-        await closed(asks, 1.0)  # connections, caches
-        for name, run in (
-            ("closed", closed(asks, options.seconds)),
-            (f"open, {options.rate:.0f}/s", at_rate(asks, options.rate, options.seconds)),
-        ):
-            before, own, began = _cpu_s(server), time.process_time(), time.perf_counter()
-            said = await run
-            elapsed = time.perf_counter() - began
-            used = [(_cpu_s(server) - before) / elapsed, (time.process_time() - own) / elapsed]
-            print(f"{protocol:8}{name:14}{said}; server {used[0]:.0%} of a core, clients {used[1]:.0%}", flush=True)
-    finally:
-        for client in clients:
-            await client.__aexit__(None, None, None)
+def measure(url: str, body: Path, clients: int, seconds: int, server: psutil.Process, ahead: bool) -> str:
+    """Let clients ask for some seconds, and say how they were answered."""
+    rpc, log = body.suffix == ".grpc", body.with_suffix(".log")
+    how = ["-H", "content-type: application/grpc", "-H", "te: trailers"] if rpc else ["--h1"]
+    how += [] if rpc else ["-H", "content-type: application/json"]
+    load = ["-c", str(clients), "-m1", "-D", str(seconds), "--warm-up-time=1", "-d", str(body), f"--log-file={log}"]
+    if ahead:
+        for thread in server.threads():
+            os.sched_setscheduler(thread.id, os.SCHED_RR, os.sched_param(5 + (thread.id != server.pid)))
+    before = _cpu_s(server)
+    subprocess.run([*["chrt", "-r", "5"][: 3 * ahead], "h2load", *load, *how, url], check=True, capture_output=True)
+    used = (_cpu_s(server) - before) * seconds / (seconds + 1)  # the second of warm-up is in no log
+    status, took = np.loadtxt(log, usecols=(1, 2), unpack=True, ndmin=2)
+    log.unlink()
+    answered = (status == 200) & (took < 1e6 * (grpc_server.REFUSED_S if rpc else seconds))
+    if not answered.any():
+        raise SystemExit(f"{url}: nothing was answered; statuses: {sorted(set(status))}")
+    p50, p99 = np.percentile(took[answered] / 1000, (50, 99))
+    said = f"{clients:5} clients {answered.sum() / seconds:6.0f} answers/s, p50 {p50:5.1f} ms, p99 {p99:5.1f} ms; "
+    said += f"{1000 * used / len(took):.2f} ms of the server's core each"
+    refused = len(took) - answered.sum()
+    return said + (f"; {refused / seconds:.0f} refused/s" if refused else "")
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -187,21 +126,29 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    """Print both ways for each protocol."""
+    """Print a line for each way and number of clients."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--protocols", nargs="+", default=["json", "msgpack", "grpc"])
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=1000.0, help="requests per second of the open way")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--ways", nargs="+", choices=ways(), default=[*ways()])
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, 12, 64, 600])
+    parser.add_argument("--seconds", type=int, default=4, help="of each measurement")
+    parser.add_argument("--ahead", action="store_true", help="before all other work of the machine")
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SystemExit("this takes two cores: one for the server, one for the clients")
-    with served(cores[0]) as (http, rpc, process):
+    with tempfile.TemporaryDirectory() as name, served(Path(name), cores[0]) as (http, rpc, process):
         os.sched_setaffinity(0, cores[1:])
-        print(f"{options.clients} clients, one row a request, {platform.machine()}, {len(cores)} cores")
-        for protocol in options.protocols:
-            asyncio.run(measure(protocol, rpc if protocol == "grpc" else http, process, options))
+        print(f"one row a request, {platform.machine()}, {len(cores)} cores")
+        for way in options.ways:
+            path, content = ways()[way]
+            body = Path(name) / f"body.{'json' if content.startswith(b'{') else 'grpc'}"
+            body.write_bytes(content)
+            for clients in options.clients:
+                before = told(http)
+                url = f"http://127.0.0.1:{http if body.suffix == '.json' else rpc}{path}"
+                print(f"{way:11}{measure(url, body, clients, options.seconds, process, options.ahead)}", flush=True)
+                if way != EMPTY and told(http) == before:
+                    raise SystemExit("but none of them had actions")
 
 
 if __name__ == "__main__":

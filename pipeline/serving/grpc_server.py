@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -28,6 +29,7 @@ from headrace.pipeline.serving.action_request import (
     observation_from_values,
     unfit,
 )
+from headrace.pipeline.serving.gathering import Gathering
 from headrace.pipeline.serving.grpc_messages import serving_messages
 from headrace.pipeline.serving.open_inference import OpenInference
 from headrace.pipeline.serving.service import PolicyService
@@ -59,6 +61,11 @@ _OPTIONS = {
     "grpc.server.max_pending_requests_hard_limit": 1024,
     "grpc.so_reuseport": 0,  # otherwise two servers on one port would share its calls at random
 }
+MOST_UNDER_WAY = 64
+"""Calls that are read and not answered yet: they are answered within some 30 ms. Further ones are refused unread."""
+REFUSED_S = 1.0
+"""Seconds, and at random up to twice as many, after which a call that is one too many is refused. Callers ask again at
+once, and a refusal takes gRPC as long as an answer."""
 _QUIET_S = 0.1
 """Without a call for so long, all that had arrived are read."""
 
@@ -91,6 +98,8 @@ class GrpcServer:
         self._most_calls = most_calls
         self._server: grpc.aio.Server | None = None
         self._news = asyncio.Event()
+        self._gathering = Gathering()
+        self._under_way = 0
         self.port = 0
 
     async def start(self, ports: Sequence[int]) -> None:
@@ -183,16 +192,33 @@ class GrpcServer:
 
         async def answer(_: Any, context: _Context) -> bytes:
             self._news.set()
-            if not is_open:
-                await self._check_token(context)
+            self._gathering.arrived()
             try:
-                response = await method(_parsed(kind, await self._message(context)))
+                if is_open:
+                    response = await method(_parsed(kind, await self._message(context)))
+                else:
+                    await self._check_token(context)
+                    response = await self._admitted(kind, method, context)
             except RequestRefused as refused:
                 await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
             found: bytes = response.SerializeToString()
             return found
 
         return answer
+
+    async def _admitted(self, kind: Any, method: Method, context: _Context) -> Any:
+        """Answer a call together with those that have arrived with it, as far as there is room."""
+        if self._under_way >= MOST_UNDER_WAY and not self._service.ending:
+            self._service.tally.turned_away()
+            await asyncio.sleep(random.uniform(REFUSED_S, 2 * REFUSED_S))
+            raise RequestRefused(ErrorKind.OVERLOADED, f"{MOST_UNDER_WAY} calls are under way; try again later")
+        message = await self._message(context)
+        self._under_way += 1
+        try:
+            await self._gathering.wait()
+            return await method(_parsed(kind, message))
+        finally:
+            self._under_way -= 1
 
     async def _message(self, context: _Context, last: bool = False) -> Any:
         """Return the next message; None where there is none, if the one before may have been the last."""

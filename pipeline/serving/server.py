@@ -13,7 +13,7 @@ from headrace.ending import AT_ONCE
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.process import uncollected
 from headrace.pipeline.common.signals import requests_received
-from headrace.pipeline.serving.grpc_server import GrpcServer
+from headrace.pipeline.serving.grpc_server import REFUSED_S, GrpcServer
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.served_models import ServedModel, load_models
 from headrace.pipeline.serving.service import PolicyService
@@ -152,7 +152,7 @@ async def _drain(
     except TimeoutError:
         at_once(f"requests under way could not be answered within {DRAIN_S:g} s", 1)
     await grpc_server.read_all(READ_S)
-    await grpc_server.stop(1.0)
+    await grpc_server.stop(2 * REFUSED_S)
     await site.stop()
 
 

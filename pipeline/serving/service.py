@@ -205,7 +205,7 @@ class Tally:
         )
         self._turned_away = Counter(
             "headrace_serving_turned_away",
-            "Requests and connections beyond the server's bounds over HTTP, told 503 unread",
+            "Requests and connections beyond the server's bounds, refused unread",
             registry=self._registry,
         )
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}

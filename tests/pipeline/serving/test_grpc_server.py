@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
-from contextlib import asynccontextmanager
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.resources import files
 from typing import Any
 
@@ -13,9 +15,11 @@ import numpy as np
 import pytest
 from serving_samples import MEMORY, PICTURE, expected, serving, write_model
 
-from headrace.pipeline.serving import grpc_server
+from headrace.pipeline.serving import grpc_server, open_inference_grpc
 from headrace.pipeline.serving.batcher import BatchLimits
 from headrace.pipeline.serving.grpc_server import GrpcServer
+from headrace.pipeline.serving.served_models import load_models
+from headrace.pipeline.serving.service import PolicyService
 
 ROW = [0.5, -1.0, 2.0]
 
@@ -161,6 +165,28 @@ async def test_beyond_its_bound_it_refuses(tmp_path):
     async with called(tmp_path, batches=BatchLimits(waiting=0)) as (_, stub):
         code, words = await refusal(stub.Act(asking()))
         assert (code, "requests wait already" in words) == ("RESOURCE_EXHAUSTED", True)
+
+
+async def test_clients_beyond_the_bound_are_refused_and_the_others_answered(tmp_path, monkeypatch):
+    monkeypatch.setattr(grpc_server, "MOST_UNDER_WAY", 8)
+    monkeypatch.setattr(grpc_server, "REFUSED_S", 0.0)
+    write_model(tmp_path)
+    service = PolicyService(load_models([str(tmp_path)]), True, 0, time.monotonic)  # it decides nothing yet
+    server = GrpcServer(service, "127.0.0.1", "", 1000, 64)
+    await server.start((0,))
+    async with AsyncExitStack() as stack:
+        own = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own for each client
+        channels = [grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", own) for _ in range(30)]
+        stubs: list[Any] = [Stub(await stack.enter_async_context(channel)) for channel in channels]
+        calls = [stub.Act(asking()) for stub in stubs]
+        for done in itertools.islice(asyncio.as_completed([asyncio.ensure_future(call.code()) for call in calls]), 22):
+            assert (await done).name == "RESOURCE_EXHAUSTED"
+        stack.push_async_callback(server.stop, 0.0)
+        assert await channels[0].unary_unary(f"/{open_inference_grpc.SERVICE}/ServerReady")(b"")  # health has room
+        running = asyncio.create_task(service.run())
+        assert sorted([(await call.code()).name for call in calls]) == ["OK"] * 8 + ["RESOURCE_EXHAUSTED"] * 22
+        assert b"headrace_serving_turned_away_total 22.0" in service.tally.text()
+        running.cancel()
 
 
 async def test_when_it_ends_it_says_so(tmp_path):
