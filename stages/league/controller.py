@@ -88,7 +88,7 @@ class LeagueController:
         """Games of each learner's actors since its table was made; none for a table that must be made anew."""
         self._member_games, self._solved_games = 0, -1
         """Games of members with each other since one was added, and when the mixture was found; -1: it was not yet."""
-        self._disk_refuses = False
+        self._disk_refuses = self._resumed = False
         self._add_brains()
         self._follow_pool()
 
@@ -104,6 +104,9 @@ class LeagueController:
         settings, known = self.settings.learners[learner], self._progress.get(learner)
         if learner in self._sources:
             self._newest[learner] = update.copy()
+        if not self._progress and not self._resumed and any(not member.use for member in self.pool.members):
+            self.pool.restore(())  # of a run that was killed before it had a checkpoint
+            self._add_brains()
         if known is None:
             first = self._freeze(learner, update, -1) if settings.freeze.first else -1
             if first is not None:
@@ -234,6 +237,7 @@ class LeagueController:
         Raises:
             StageError: if the file of a member is missing, or that of a brain has changed.
         """
+        self._resumed = True
         self.pool.restore(state["members"])
         there = list(self.settings.learners)
         codes = {

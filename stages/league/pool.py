@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -192,30 +191,6 @@ def read_member(folder: Path, member: Member) -> PolicyUpdate:
             "run anew"
         )
     return update
-
-
-class MemberCache:
-    """An actor's side of a pool: policies that were read, the last ones used.
-
-    Args:
-        folder: the pool's.
-        size: how many are kept.
-    """
-
-    def __init__(self, folder: Path, size: int = 16) -> None:
-        self._folder = folder
-        self._size = size
-        self._read: OrderedDict[str, PolicyUpdate] = OrderedDict()
-
-    def get(self, member: Member) -> PolicyUpdate:
-        """Return the policy of a member that is no brain; raises as `read_member`."""
-        update = self._read.get(member.path)
-        if update is None:
-            update = self._read[member.path] = read_member(self._folder, member)
-        self._read.move_to_end(member.path)
-        while len(self._read) > self._size:
-            self._read.popitem(last=False)
-        return update
 
 
 def hash_of(update: PolicyUpdate) -> str:

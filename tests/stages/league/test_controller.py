@@ -87,6 +87,17 @@ def test_a_full_disk_delays_a_freeze_and_is_told_once(tmp_path, monkeypatch, cap
     assert frozen(league) == [("main", 20, -1)]
 
 
+def test_a_run_without_a_checkpoint_begins_with_an_empty_pool(tmp_path):
+    killed = controller(tmp_path, {**PFSP, "members": "random"})
+    for step in (0, 1000):
+        killed.receive_policy("main", policy(step=step))
+    league = controller(tmp_path, {**PFSP, "members": "random"})
+    league.receive_policy("main", policy(fill=1.0))
+    assert [(member.label, member.step) for member in league.pool.members] == [("random", 0), ("main 1", 0)]
+    assert len(list(tmp_path.glob("*.policy"))) == 1
+    assert set(rows(league)) == {(OWN, 0), (OWN, 1)}
+
+
 def test_an_exploiter_is_frozen_before_it_is_reset(tmp_path):
     league = controller(tmp_path, ALPHASTAR)
     for learner in ("main", "main_exploiter", "league_exploiter"):

@@ -12,7 +12,7 @@ from league_fakes import policy
 
 from headrace.config.brains import MemberSettings
 from headrace.stages.errors import StageError
-from headrace.stages.league.pool import INDEX, MemberCache, Pool, read_member
+from headrace.stages.league.pool import INDEX, Pool, read_member
 
 
 def brain(use: object, name: str) -> MemberSettings:
@@ -149,19 +149,3 @@ def test_brains_are_members_whose_files_may_not_change(tmp_path):
     model.write_bytes(b"another model")
     with pytest.raises(StageError, match=r"old\.onnx, member 0 \(old\).*has changed"):
         Pool(tmp_path / "league").add_brains(brains)
-
-
-def test_an_actor_keeps_the_members_that_it_used_last(tmp_path):
-    pool = Pool(tmp_path)
-    members = [pool.add(policy(fill=float(i)), "main", -1) for i in range(3)]
-    cache = MemberCache(tmp_path, size=2)
-    first = cache.get(members[0])
-    cache.get(members[1])
-    assert cache.get(members[0]) is first
-    cache.get(members[2])
-    for member in members:
-        (tmp_path / member.path).unlink()
-    assert cache.get(members[0]) is first
-    assert cache.get(members[2]).weights[0] == 2.0
-    with pytest.raises(StageError, match="is missing"):
-        cache.get(members[1])
