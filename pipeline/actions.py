@@ -11,6 +11,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
@@ -134,11 +135,21 @@ def _export_onnx(run_folder: Path, request: Request) -> int:
 def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
     if find_spec("matplotlib") is None:
         return _refuse("--plot needs the package matplotlib: `pip install 'headrace[plot]'`")
+    from headrace.pipeline.prediction.nash_conv import nash_convs
+    from headrace.pipeline.reporting.league_files import draw_leagues
     from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_run
     from headrace.pipeline.run_folder.folder import find_run
 
     folders = [find_run(name, results, "--plot") for name in names]
+    try:
+        leagues = [each for folder in folders for each in draw_leagues(folder, partial(nash_convs, folder))]
+    except (OSError, ValueError) as error:
+        return _refuse(f"--plot: {error}")
+    for each in leagues:
+        print(shown(each))
     picture = draw_runs([read_run(folder) for folder in folders])
+    if picture is None and leagues:
+        return 0
     if picture is None:
         return _refuse(
             f"--plot: {', '.join(names)} wrote no curves: a run has some from its first summary_freq steps on"

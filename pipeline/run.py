@@ -29,11 +29,12 @@ from headrace.pipeline.main.preflight import check_run
 from headrace.pipeline.main.references import in_place, key_of
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.run_shape import for_viewers, settled_shape
-from headrace.pipeline.main.self_play import check_players, write_leagues
+from headrace.pipeline.main.self_play import check_players
 from headrace.pipeline.policies.clip import write_final_clips
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_steps
 from headrace.pipeline.reporting.console import logged_to
+from headrace.pipeline.reporting.league_files import write_leagues
 from headrace.pipeline.reporting.pictures import write_run_picture
 from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run_folder.carrying import carry
@@ -360,13 +361,13 @@ def never_met(config: RunConfig, coordinator: Coordinator) -> str:
 
 
 async def _write_league(coordinator: Coordinator, run_folder: Path) -> None:
-    """Write how self-play went, also for a run that has failed, as it may show the reason."""
+    """Write how leagues went, also for a run that has failed, as it may show the reason."""
     try:
         await asyncio.to_thread(lambda: write_leagues(coordinator.starter.league_reports(), run_folder))
     except Exception as error:
         if coordinator.shutdown.failure is None:
             raise
-        # Self-play itself may have failed, and left its state inconsistent: report the failure, not this error.
+        # The league itself may have failed, and left its state inconsistent: report the failure, not this error.
         log.warning("the league could not be written after the failure: %s", describe_error(error))
 
 

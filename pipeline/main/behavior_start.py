@@ -123,8 +123,9 @@ class BehaviorStarter:
         self._announced.add(slot.source)
 
     def league_reports(self) -> dict[str, dict[str, Any]]:
-        """The reports of self-play's league, and of that of brains that play each other."""
-        return self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
+        """The reports of all leagues: of self-play, of brains that play each other, and of several learners."""
+        found = self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
+        return found | self._run.parts.merged(lambda part: part.league_reports())
 
     async def _drain_unlearned(self, name: str) -> None:
         """Drain a behaviour that is first seen as the run ends: actors wait for its queue before their last barrier."""

@@ -31,6 +31,7 @@ from headrace.pipeline.main.behavior_start import BehaviorStarter
 from headrace.pipeline.main.fixed_settings import FIXED, fixed_by
 from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.policies.onnx_export import copy_final_model
+from headrace.pipeline.reporting.league_files import write_leagues
 from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.pipeline.run_folder.checkpoint_assembler import PATIENCE_S, CheckpointAssembler
@@ -325,6 +326,7 @@ class Checkpointing:
         if self._unseen():  # they start from this one: that which was resumed from may be removed by now
             self._run.stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is whole", number)
+        write_leagues(self._run.starter.league_reports(), self._folder.path, pictures=False)  # one of a killed run
         for name in self._behaviors:
             self._run.reporter.mark(name, steps[name], "checkpoint", f"checkpoint {number}")
         self._ended(None)

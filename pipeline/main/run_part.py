@@ -153,6 +153,10 @@ class RunPart:
         """Return the present lessons, for `training_status.json`."""
         return {}
 
+    def league_reports(self) -> Mapping[str, dict[str, Any]]:
+        """Return the report of each league, by behaviour, for `league.json`, its picture and the live page."""
+        return {}
+
     def close(self) -> None:
         """All hosts have ended."""
 

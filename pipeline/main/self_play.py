@@ -1,11 +1,8 @@
-"""Self-play in main: the one controller of a run, its part of checkpoints, and the league's report at the end."""
+"""Self-play in main: the one controller of a run, its part of checkpoints, and the league's report."""
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +14,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import GHOST, MAIN, part_name
 from headrace.pipeline.main.shared_stage import SharedState
 from headrace.pipeline.roles.stages import StageHost
-from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import Checkpoint
-from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Matchup
 from headrace.queues.specs import behavior_name
 from headrace.stages.errors import LoadError, blaming
@@ -27,8 +22,6 @@ from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage, Op
 from headrace.stages.loading import check_arguments, construct, find_class
 from headrace.stages.publisher import PolicyPublisher
 from headrace.stages.trainer.report import TrainerReport
-
-log = logging.getLogger(__name__)
 
 _OPPONENTS = ("self_play", "opponents")
 
@@ -115,21 +108,6 @@ class SelfPlay:
         """The league's report of each behaviour that has had a policy."""
         histories = self.controller.histories.items()
         return {behavior: self.controller.report(behavior) for behavior, h in histories if h.newest is not None}
-
-
-def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path) -> None:
-    """Write `league.json` of each behaviour, and `league.png` where it has snapshots."""
-    from headrace.stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
-
-    for behavior, report in reports.items():
-        folder = behavior_folder(run_folder, behavior)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / "league.json", json.dumps(report, indent=1).encode())
-            if report["snapshots"]:
-                write_atomic(folder / "league.png", draw_league(report))
-        except OSError as error:  # a run is no worse for a report that could not be written
-            log.warning("the league of %s could not be written: %s", behavior, error)
 
 
 def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:

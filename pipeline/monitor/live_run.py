@@ -16,6 +16,7 @@ from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline.common.kept_state import OURS
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.reporting.history import History
+from headrace.stages.ghost.league_chart import chart_of
 
 LATE_S = 60.0
 """After so long without a state, main is held by something."""
@@ -204,11 +205,13 @@ MOST_CELLS = 40
 
 
 def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `headrace.stages.ghost.league.report` with its results as a matrix.
+    """Return a `headrace.stages.ghost.league.report` with its results as a matrix; of several learners, their chart.
 
     Rows are spans of the learner's snapshots, or brains where nobody learns; columns are spans of an opponent's
     snapshots and brains; a cell is [won, drawn, lost] or None.
     """
+    if "players" in report:
+        return chart_of(report, MOST_CELLS)
     results = report["results"]
     columns = sorted({_opponent(each) for each in results})
     names = [each["brain"] for each in report.get("brains", [])] if report["rating"] is None else None

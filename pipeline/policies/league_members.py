@@ -10,13 +10,12 @@ from pathlib import Path
 from headrace.config.errors import suggest
 from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.reporting.league_files import REPORT
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.stages.errors import StageError, error_summary
 from headrace.stages.league.pool import FOLDER, SUFFIX, Member, Pool
 
-REPORT = "league.json"
-"""In the folder of a behaviour with a league, or with self-play."""
 _MEMBER = re.compile(r"member-(\d+)")
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.errors import PredictError, RunError
+from headrace.pipeline.policies.league_members import learners_in
 from headrace.pipeline.prediction.policy import LoadedMixture, LoadedPolicy, load_policy
+from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.stages.environments.open_spiel.game import OpenSpielGame, find_game
 from headrace.stages.errors import StageError
 
@@ -75,6 +78,27 @@ def nash_conv(
         for player, pool in enumerate(pools)
     ]
     return float(exploitability.nash_conv(played.game, _joint(played, tables, shares)))
+
+
+MOST_OF_A_LEAGUE = 20_000
+"""States of a game of which `nash_convs` finds best responses, which takes some seconds a policy."""
+
+
+def nash_convs(run_folder: Path, behavior: str) -> list[str]:
+    """Say how far a league's first learner and its mixture are from an equilibrium, if its game is OpenSpiel's."""
+    environment = read_configuration(run_folder).get("environment") or {}
+    if environment.get("kind") != "open_spiel" or behavior not in learners_in(run_folder):
+        return []
+    found = []
+    for who, mixed in (("the first learner", False), ("the mixture", True)):
+        try:
+            policy = load_policy(run_folder, behavior, mixture=True) if mixed else load_policy(run_folder, behavior)
+            game, options = environment["game"], environment.get("options")
+            value = nash_conv(policy, game, options=options, max_states=MOST_OF_A_LEAGUE)
+            found.append(f"NashConv of {who}: {value:.4f}")
+        except (RunError, PredictError) as error:
+            found.append(f"NashConv of {who} is not known: {str(error).splitlines()[0]}")
+    return found
 
 
 class _Tables:

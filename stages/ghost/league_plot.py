@@ -1,7 +1,7 @@
-"""A plot of a league, drawn with Pillow: the learner's results over time against each snapshot.
+"""Plots of leagues, drawn with Pillow: of self-play, and of several learners (`league_chart`).
 
-A row is the time from one snapshot of the learner to the next, downwards; a column is an opponent's snapshot. Blue:
-mostly won, white: even, orange: mostly lost (which colour-blind people can tell apart), grey: never met.
+Of self-play a row is the time from one snapshot of the learner to the next, downwards; a column is an opponent's
+snapshot. Blue: mostly won, white: even, orange: mostly lost (colour-blind people can tell them apart), grey: never met.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from headrace.stages.ghost.league_chart import Cell, chart_of
+
 Opponent = tuple[str, int, int | str]
 """The behaviour, 0 for its policies and 1 for its brains, and which of them."""
 
@@ -21,15 +23,20 @@ _WON, _EVEN, _LOST = np.array([33, 102, 172]), np.array([247, 247, 247]), np.arr
 _NEVER, _INK, _PAPER = (214, 214, 214), (40, 40, 40), (255, 255, 255)
 _MOST_CELLS: Final = 300
 """Rows or columns at most; neighbours in longer leagues are summed."""
+_MOST_PLAYERS = 60
+"""The same of a league with several learners, whose cells have texts."""
 _LARGEST_CELL, _PICTURE = 44, 640
 """Pixels."""
 _TEXT_CELL = 30
 """Pixels from which on a cell shows its score as text."""
-_MARGIN, _LINE = 12, 14
+_MARGIN, _LINE, _TITLE, _ARCS = 12, 14, 22, 90
+_LINK = (120, 120, 120)
 
 
 def draw_league(report: Mapping[str, Any]) -> bytes:
-    """The matrix of a `league.report` as a PNG file."""
+    """The picture of a report of a league as a PNG file: of self-play (`league.report`), or of several learners."""
+    if "players" in report:
+        return _png(_draw_chart(chart_of(report, _MOST_PLAYERS)))
     columns = sorted({_opponent(entry) for entry in report["results"]})
     rows = 1 + max((entry["since"] for entry in report["results"]), default=0)
     counts = np.zeros((rows, len(columns), 3))
@@ -80,38 +87,83 @@ def _draw(
     heading: Sequence[str], names: Sequence[str], labels: Sequence[str], counts: NDArray[np.float64]
 ) -> Image.Image:
     """Draw cells [rows, columns, 3], with a name before each row and a label below each column."""
-    rows, width = counts.shape[:2]
+    return _draw_parts(heading, [("", names, [[*map(_cell, row)] for row in counts])], labels)
+
+
+def _draw_chart(chart: Mapping[str, Any]) -> Image.Image:
+    parts = [(part["title"], part["rows"], part["cells"]) for part in chart["parts"]]
+    return _draw_parts(chart["heading"], parts, chart["columns"], chart["descent"])
+
+
+def _draw_parts(
+    heading: Sequence[str],
+    parts: Sequence[tuple[str, Sequence[str], Sequence[Sequence[Any]]]],
+    labels: Sequence[str],
+    descent: Sequence[tuple[int, int]] = (),
+) -> Image.Image:
+    """Draw matrices below each other that have their columns in common, and arcs from parents to children."""
+    rows, width = sum(len(names) for _, names, _ in parts), len(labels)
     cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
     font = ImageFont.load_default()
     gap = max(1, -(-_LINE // cell))  # cells from one label to the next
-    left = _MARGIN + 8 + max((int(font.getlength(name)) for name in names), default=0)
+    named = [name for _, names, _ in parts for name in names]
+    left = _MARGIN + 8 + max((int(font.getlength(name)) for name in named), default=0)
     below = 8 + max((int(font.getlength(label)) for label in labels), default=0)
     top = _MARGIN + _LINE * len(heading) + 6
-    wide = max(left + cell * width, *(_MARGIN + int(font.getlength(line)) for line in heading)) + _MARGIN
-    image = Image.new("RGB", (wide, top + cell * rows + below + _MARGIN), _PAPER)
+    titles = [title for title, _, _ in parts if title] + (["Who descends from whom"] if descent else [])
+    wide = max(left + cell * width, *(_MARGIN + int(font.getlength(line)) for line in (*heading, *titles))) + _MARGIN
+    arcs = min(_ARCS, cell * width // 3) if descent else 0
+    image = Image.new("RGB", (wide, top + cell * rows + _TITLE * len(titles) + below + arcs + _MARGIN), _PAPER)
     pen = ImageDraw.Draw(image)
     for at, line in enumerate(heading):
         pen.text((_MARGIN, _MARGIN + at * _LINE), line, _INK, font)
-    for row in range(rows):
-        if row % gap == 0:
-            pen.text((_MARGIN, top + row * cell + cell / 2), names[row], _INK, font, anchor="lm")
-        for column in range(width):
-            _draw_cell(pen, (left + column * cell, top + row * cell), cell, counts[row, column], font)
+    for title, names, cells in parts:
+        top = _draw_title(pen, title, top, font)
+        for row, shown in enumerate(cells):
+            if row % gap == 0:
+                pen.text((_MARGIN, top + row * cell + cell / 2), names[row], _INK, font, anchor="lm")
+            for column, each in enumerate(shown):
+                _draw_cell(pen, (left + column * cell, top + row * cell), cell, each, font)
+        top += cell * len(cells)
     for column in range(0, width, gap):
-        _write_upwards(image, labels[column], (left + column * cell + cell // 2, top + rows * cell + 6), font)
+        _write_upwards(image, labels[column], (left + column * cell + cell // 2, top + 6), font)
+    if descent:
+        top = _draw_title(pen, titles[-1], top + below, font)
+        _draw_arcs(pen, descent, (left + cell // 2, top), cell, arcs)
     return image
 
 
-def _draw_cell(
-    pen: ImageDraw.ImageDraw, corner: tuple[int, int], size: int, counts: NDArray[np.float64], font: Any
+def _draw_title(pen: ImageDraw.ImageDraw, title: str, top: int, font: Any) -> int:
+    """Write the title of a part, if it has one; returns where the part begins."""
+    pen.text((_MARGIN, top + _TITLE - 4), title, _INK, font, anchor="ls")
+    return top + _TITLE * bool(title)
+
+
+def _draw_arcs(
+    pen: ImageDraw.ImageDraw, descent: Sequence[tuple[int, int]], origin: tuple[int, int], cell: int, height: int
 ) -> None:
-    x, y = corner
-    games, edge = counts.sum(), 2 if size > 4 else 1
+    """Draw an arc below the columns from each child to its parent, with a dot at the child."""
+    x, y = origin
+    longest = max(abs(child - parent) for child, parent in descent)
+    for child, parent in descent:
+        deep = height * abs(child - parent) / longest
+        box = (x + cell * min(child, parent), y - deep, x + cell * max(child, parent), y + deep)
+        pen.arc(box, 0, 180, _LINK)
+        pen.ellipse((x + cell * child - 2, y - 2, x + cell * child + 2, y + 2), _INK)
+
+
+def _cell(counts: NDArray[np.float64]) -> Cell | None:
+    games = counts.sum()
     score = (counts[0] + 0.5 * counts[1]) / games if games else 0.5
-    pen.rectangle((x, y, x + size - edge, y + size - edge), _colour(score) if games else _NEVER)
-    if games and size >= _TEXT_CELL:
-        ink = _INK if 0.2 < score < 0.8 else _PAPER
-        pen.text((x + size / 2 - 1, y + size / 2 - 1), f"{100 * score:.0f}%", ink, font, anchor="mm")
+    return (float(score), f"{100 * score:.0f}%", "") if games else None
+
+
+def _draw_cell(pen: ImageDraw.ImageDraw, corner: tuple[int, int], size: int, cell: Cell | None, font: Any) -> None:
+    (x, y), edge = corner, 2 if size > 4 else 1
+    pen.rectangle((x, y, x + size - edge, y + size - edge), _NEVER if cell is None else _colour(cell[0]))
+    if cell is not None and size >= _TEXT_CELL * font.getlength(cell[1]) / font.getlength("100%"):
+        ink = _INK if 0.2 < cell[0] < 0.8 else _PAPER
+        pen.text((x + size / 2 - 1, y + size / 2 - 1), cell[1], ink, font, anchor="mm")
 
 
 def _colour(score: float) -> tuple[int, int, int]:

@@ -175,15 +175,18 @@ class LeagueController:
 
         The meta-solver's of the whole pool; without one all that the first learner has frozen are equally likely.
         """
+        self._solve()
+        return self._known_mixture()
+
+    def _known_mixture(self) -> dict[int, float]:
         if self.settings.meta_solver is not None:
-            self._solve()
             return dict(self._matches.mixture)
         first = next(iter(self.settings.learners))
         numbers = [member.number for member in self.pool.members if member.learner == first]
         return {number: 1 / len(numbers) for number in numbers}
 
     def report(self) -> dict[str, Any]:
-        """The league as plain data for JSON.
+        """The league as plain data for JSON, as it is; nothing follows from a look at it.
 
         Returns:
             `learners`, each with its progress and with `opponents`, the probabilities in its next game by player;
@@ -194,7 +197,8 @@ class LeagueController:
         labels = codes | {member.number: member.label for member in self.pool.members}
         learners = []
         for name, settings in self.settings.learners.items():
-            known, table = self._progress.get(name), self.table(name)
+            known = self._progress.get(name)
+            table = self._tables.get(name) or (self._make_table(name) if known is not None else None)
             rows = [] if table is None else zip(table.seats, table.opponents, table.weights, strict=True)
             met = [[labels.get(opponent, name), weight] for seat, opponent, weight in rows if seat == OWN]
             plain = {} if known is None else asdict(known)
@@ -207,7 +211,7 @@ class LeagueController:
             "players": [*labels.values()],
             "games": [[self._payoffs.games(a, b) for b in labels] for a in labels],
             "payoffs": [[self._payoffs.value(a, b) for b in labels] for a in labels],
-            "mixture": [[number, probability] for number, probability in self.mixture().items()],
+            "mixture": [[number, probability] for number, probability in self._known_mixture().items()],
         }
 
     def state_dict(self) -> dict[str, Any]:

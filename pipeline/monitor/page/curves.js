@@ -5,7 +5,7 @@ import { clip, colour, fill, h } from "./dom.js";
 import { explain, pieces } from "./explain.js";
 import { between, commonName, meanOf } from "./series.js";
 
-const ORDER = ["Environment", "Evaluation", "Self-play", "Losses", "Policy", "action", "Pipeline", "Steps per Second", "Queue Depth", "Producer Wait", "Consumer Wait"];
+const ORDER = ["Environment", "Evaluation", "Self-play", "League", "Losses", "Policy", "action", "Pipeline", "Steps per Second", "Queue Depth", "Producer Wait", "Consumer Wait"];
 const MOST = 3000; // points of a curve that are kept here before all is read again, downsampled
 const INKS = 10, DASH = [6, 3], OUT_OF_VIEW_MS = 10000, TOGETHER_MS = 50;
 const PIPELINE = "Pipeline", UPDATES = "Pipeline/Updates", ALL = "\0all";

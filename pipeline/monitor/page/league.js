@@ -1,10 +1,42 @@
-// The league: ratings of the snapshots, and the matrix of results.
+// Leagues: ratings of snapshots and the matrix of results in self-play, and the chart of a league with several learners.
 import { colour, h, labels, whole, widthOf } from "./dom.js";
 
 const WON = [33, 102, 172], LOST = [217, 95, 14];
 
 /** @param {any} league @returns {HTMLElement} */
 export function drawLeague(league) {
+  return league.parts ? drawChart(league) : drawSelfPlay(league);
+}
+
+/** The chart of a league with several learners; its parts have their columns in common. */
+function drawChart(league) {
+  const parts = league.parts.map((part) => h("div", {}, h("h3", {}, part.title)));
+  const descent = h("div", {}, h("h3", {}, "Who descends from whom"));
+  const element = h("div", {}, h("p.soft", {}, league.heading.join(". ")), h("div.league.chart", {}, ...parts, ...(league.descent.length ? [descent] : [])));
+  requestAnimationFrame(() => {
+    const words = [...league.columns, ...league.parts.flatMap((part) => part.rows)], left = Math.min(130, 12 + 6 * Math.max(...words.map((each) => each.length)));
+    const cell = sizeOfCell(parts[0].clientWidth, left, league.columns.length, 8);
+    league.parts.forEach((part, at) => parts[at].append(drawCells({ rows: part.rows, columns: league.columns, cells: part.cells, named: part.title }, left, cell)));
+    if (league.descent.length) descent.append(drawArcs(league, left, cell));
+  });
+  return element;
+}
+
+function drawArcs(league, left, cell) {
+  const height = 70, longest = Math.max(...league.descent.map(([child, parent]) => Math.abs(child - parent)));
+  const [canvas, pen] = blank(left + league.columns.length * cell, height + 6, league.descent.map(([child, parent]) => `${league.columns[child]} from ${league.columns[parent]}`).join(", "));
+  pen.strokeStyle = pen.fillStyle = colour("soft");
+  for (const [child, parent] of league.descent) {
+    const [from, to] = [child, parent].map((column) => left + (column + 0.5) * cell);
+    pen.beginPath();
+    pen.ellipse((from + to) / 2, 3, Math.abs(from - to) / 2, (height * Math.abs(child - parent)) / longest, 0, 0, Math.PI);
+    pen.stroke();
+    pen.fillRect(from - 2, 1, 4, 4);
+  }
+  return canvas;
+}
+
+function drawSelfPlay(league) {
   const ratings = h("div", {}, h("h3", {}, league.rating === null ? `Ratings (ELO) of ${league.behavior}'s brains` : `Ratings (ELO) of ${league.behavior}'s snapshots`));
   const results = h("div", {}, h("h3", {}, `Results: rows, ${league.rating === null ? "who played" : "the learner since its snapshot"}; columns, whom it met`));
   const element = h("div.league", {}, ratings, results);
@@ -26,31 +58,43 @@ function drawRatings(league, element) {
 }
 
 function drawMatrix(league, width) {
-  const left = typeof league.rows[0] === "number" ? 46 : 96, below = 16, columns = league.columns.length, rows = league.cells.length;
-  const cell = Math.max(6, Math.min(34, Math.floor((width - left) / columns), Math.floor(320 / rows)));
-  const size = { width: left + columns * cell, height: rows * cell + below }, ratio = window.devicePixelRatio || 1;
-  const canvas = h("canvas", { width: size.width * ratio, height: size.height * ratio, role: "img", "aria-label": "Matrix of results" });
-  canvas.style.width = `${size.width}px`;
+  const numbered = typeof league.rows[0] === "number", left = numbered ? 46 : 96, rows = league.cells.length;
+  const cells = league.cells.map((line) => line.map((counts) => counts && [score(counts), String(Math.round(100 * score(counts))), `won ${counts[0]}, drawn ${counts[1]}, lost ${counts[2]}`]));
+  const names = league.rows.map((row) => (numbered ? `≥ ${row}` : row));
+  return drawCells({ rows: names, columns: league.columns.map(met), cells, named: "Matrix of results" }, left, sizeOfCell(width, left, league.columns.length, rows));
+}
+
+const sizeOfCell = (width, left, columns, rows) => Math.max(6, Math.min(34, Math.floor((width - left) / columns), Math.floor(320 / rows)));
+
+/** A canvas of that size, sharp on every screen, and its pen. */
+function blank(width, height, named) {
+  const ratio = window.devicePixelRatio || 1, canvas = h("canvas", { width: width * ratio, height: height * ratio, role: "img", "aria-label": named });
+  canvas.style.width = `${width}px`;
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
   pen.font = "10px system-ui, sans-serif";
   pen.textBaseline = "middle";
+  return [canvas, pen];
+}
+
+/** A matrix: a cell is null, or where its colour lies between lost and won, its text, and what more there is to say. */
+function drawCells({ rows, columns, cells, named }, left, cell) {
+  const below = 16, [canvas, pen] = blank(left + columns.length * cell, cells.length * cell + below, named);
   const every = Math.max(1, Math.ceil(13 / cell)), across = Math.max(1, Math.ceil(26 / cell));
-  league.cells.forEach((line, row) => {
-    if (row % every === 0) text(pen, typeof league.rows[row] === "number" ? `≥ ${league.rows[row]}` : clipped(league.rows[row], left - 6), left - 6, (row + 0.5) * cell, colour("soft"), "right");
-    line.forEach((counts, column) => {
-      pen.fillStyle = counts ? shade(score(counts)) : colour("faint");
+  cells.forEach((line, row) => {
+    if (row % every === 0) text(pen, clipped(rows[row], left - 6), left - 6, (row + 0.5) * cell, colour("soft"), "right");
+    line.forEach((each, column) => {
+      pen.fillStyle = each ? shade(each[0]) : colour("faint");
       pen.fillRect(left + column * cell, row * cell, cell - 1, cell - 1);
-      if (counts && cell >= 26) text(pen, String(Math.round(100 * score(counts))), left + (column + 0.5) * cell, (row + 0.5) * cell, Math.abs(score(counts) - 0.5) > 0.28 ? "#fff" : "#222", "center");
+      if (each && cell >= Math.max(26, 6.5 * each[1].length)) text(pen, each[1], left + (column + 0.5) * cell, (row + 0.5) * cell, Math.abs(each[0] - 0.5) > 0.28 ? "#fff" : "#222", "center");
     });
   });
-  league.columns.forEach((each, column) => {
-    if (column % across === 0) text(pen, clipped(met(each), across * cell), left + (column + 0.5) * cell, rows * cell + below / 2, colour("soft"), "center");
+  columns.forEach((each, column) => {
+    if (column % across === 0) text(pen, clipped(each, across * cell), left + (column + 0.5) * cell, cells.length * cell + below / 2, colour("soft"), "center");
   });
   canvas.addEventListener("mousemove", (event) => {
-    const [column, row] = [Math.floor((event.offsetX - left) / cell), Math.floor(event.offsetY / cell)];
-    const counts = league.cells[row]?.[column], each = league.columns[column];
-    canvas.title = counts ? `${each.against} ${each.brain ?? (each.snapshot < 0 ? "newest" : each.snapshot)}: won ${counts[0]}, drawn ${counts[1]}, lost ${counts[2]}` : "";
+    const [column, row] = [Math.floor((event.offsetX - left) / cell), Math.floor(event.offsetY / cell)], each = cells[row]?.[column];
+    canvas.title = each ? `${rows[row]} and ${columns[column]}: ${each[1]}, ${each[2]}` : "";
   });
   return canvas;
 }

@@ -6,7 +6,6 @@ by learner, so that it does not depend on who was faster.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -21,7 +20,6 @@ from headrace.pipeline.control.messages import BeginAnew
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.shared_stage import SharedState
-from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Columns, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.stages.league.controller import LeagueController, MatchTable
@@ -30,9 +28,6 @@ from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
-
-FILE = "league.json"
-"""In the behaviour's folder."""
 
 
 class LeaguePart(RunPart):
@@ -188,16 +183,9 @@ class LeaguePart(RunPart):
     def _state(self) -> dict[str, Any]:
         return {name: league.state_dict() for name, league in self.leagues.items()}
 
-    def report(self) -> Mapping[str, Any]:
-        """Write `league.json` of each league."""
-        for name, league in self.leagues.items():
-            folder = behavior_folder(self.run.plan.folder.path, name)
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                write_atomic(folder / FILE, json.dumps(league.report(), indent=1).encode())
-            except OSError as error:  # a run is no worse for a report that could not be written
-                log.warning("the league of %s could not be written: %s", name, error)
-        return {}
+    def league_reports(self) -> Mapping[str, dict[str, Any]]:
+        """Return each league's report."""
+        return {name: league.report() for name, league in self.leagues.items()}
 
 
 def _matches(table: MatchTable) -> Matches:

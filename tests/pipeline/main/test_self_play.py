@@ -13,7 +13,8 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.control.messages import PartSaved
 from headrace.pipeline.main.run_plan import RunPlan
-from headrace.pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler, write_leagues
+from headrace.pipeline.main.self_play import SelfPlay, check_players, check_samplers, make_sampler
+from headrace.pipeline.reporting.league_files import write_leagues
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder, write_part

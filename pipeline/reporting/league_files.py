@@ -1,0 +1,59 @@
+"""`league.json` and `league.png` in a behaviour's folder: how a league went, of self-play or of several learners."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.names import behavior_folder
+
+log = logging.getLogger(__name__)
+
+REPORT, PICTURE = "league.json", "league.png"
+
+
+def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path, pictures: bool = True) -> None:
+    """Write `league.json` of each behaviour, and `league.png` where it has snapshots or members."""
+    for behavior, report in reports.items():
+        folder = behavior_folder(run_folder, behavior)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
+            if pictures:
+                _draw(report, folder)
+        except OSError as error:  # a run is no worse for a report that could not be written
+            log.warning("the league of %s could not be written: %s", behavior, error)
+
+
+def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambda behavior: ()) -> list[Path]:
+    """Draw `league.png` beside each `league.json` of a run; returns the pictures.
+
+    Args:
+        run_folder: the run's folder.
+        notes: called with a behaviour, returns further lines for the picture's heading.
+
+    Raises:
+        OSError: if one can't be written.
+        ValueError: if a report can't be read.
+    """
+    drawn = []
+    for path in sorted(run_folder.glob(f"*/{REPORT}")):
+        try:
+            report = json.loads(path.read_bytes())
+            drawn += _draw(report | {"notes": [*notes(str(report["behavior"]))]}, path.parent)
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{path} is no report of a league: {error!r}") from error
+    return drawn
+
+
+def _draw(report: Mapping[str, Any], folder: Path) -> list[Path]:
+    if not (report.get("snapshots") or report.get("members")):
+        return []
+    from headrace.stages.ghost.league_plot import draw_league  # Pillow only where pictures are made
+
+    write_atomic(folder / PICTURE, draw_league(report))
+    return [folder / PICTURE]
