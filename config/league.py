@@ -132,7 +132,7 @@ class FreezeSettings(Settings):
         None,
         gt=0,
         description="Steps after which it is frozen whatever it wins.",
-        json_schema_extra={"default_text": "2 × `after`; else the behaviour's `max_steps` / `iterations`"},
+        json_schema_extra={"default_text": "2 × `after`; else `max_steps` / (`iterations` + ½)"},
     )
     win_rate: Float | None = Field(
         0.7,
@@ -280,7 +280,8 @@ class LeagueSettings(Settings):
         learners = {}
         for name, learner in self.learners.items():
             steps = max_steps if isinstance(max_steps, int) else max_steps[name]
-            freeze = learner.freeze.for_steps(max(1, steps // self.iterations))
+            # The rest is for ratings of the last member, and because a league does not see a trainer's last policy.
+            freeze = learner.freeze.for_steps(max(1, int(steps / (self.iterations + 0.5))))
             learners[name] = learner.model_copy(update={"freeze": freeze})
         return self.model_copy(update={"learners": learners})
 

@@ -11,7 +11,7 @@ from headrace.queues.messages import Columns, PolicyUpdate
 from headrace.stages.league.controller import LeagueController
 from headrace.stages.league.pool import Pool
 
-MAX_STEPS = 4000
+MAX_STEPS = 4500
 
 
 def policy(learner: str = "main", step: int = 0, fill: float = 0.0, version: int = 0) -> PolicyUpdate:

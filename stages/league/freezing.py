@@ -33,8 +33,8 @@ class LearnerProgress:
     def freeze(self, freeze: FreezeSettings, member: int) -> None:
         """Take note of having become a member.
 
-        What is overdue counts from the step at which it was due: however large the trainer's updates are, there are
-        `max_steps` / `at_most` of them, and the last one is the trained policy.
+        What is overdue counts from the step at which it was due: however large the trainer's updates are, the run has
+        as many members.
         """
         late = self.step - self.frozen - (freeze.at_most or 0)
         self.frozen = self.step - (late if 0 <= late < (freeze.at_most or 0) else 0)

@@ -68,7 +68,7 @@ def test_keys_go_over_those_of_a_preset_and_null_drops_a_learner():
 @pytest.mark.parametrize(
     ("freeze", "steps"),
     [
-        ({}, (25_000, 50_000)),
+        ({}, (24_390, 48_780)),
         ({"after": 10}, (10, 20)),
         ({"at_most": 7}, (4, 7)),
         ({"after": 3, "at_most": 4}, (3, 4)),
@@ -83,8 +83,8 @@ def test_steps_of_freezing_follow_from_those_of_the_behaviour_where_they_are_not
 
 def test_a_learners_own_steps_go_over_those_of_the_behaviour():
     league = LeagueSettings.model_validate({"iterations": 4, "learners": {"main": {}, "second": {}}})
-    found = league.for_steps({"main": 100, "second": 2}).learners
-    assert (found["main"].freeze.at_most, found["second"].freeze.at_most) == (25, 1)
+    found = league.for_steps({"main": 99, "second": 2}).learners
+    assert (found["main"].freeze.at_most, found["second"].freeze.at_most) == (22, 1)
 
 
 def test_the_league_of_a_learner_names_the_behaviour_of_the_environment():
