@@ -313,9 +313,6 @@ class PipelineSettings(Settings):
             return []
         against, involves = "contradicts 'deterministic: true'", (("deterministic",),)
         findings = []
-        if self.hosts.actors.replicas != 1:
-            message = f"{self.hosts.actors.replicas} {against}, which needs 1; raise environment.num_envs instead"
-            findings.append(Finding(("hosts", "actors", "replicas"), message, involves))
         if self._is_set("max_policy_lag") and self.max_policy_lag not in (0, "auto"):
             message = f"{self.max_policy_lag} {against}, which needs 0; drop one of the two"
             findings.append(Finding(("max_policy_lag",), message, involves))

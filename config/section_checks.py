@@ -49,11 +49,17 @@ def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
 
 
 def _about_leagues(config: Sections) -> Iterator[Finding]:
-    """Find what contradicts that each actor plays for one learner of the only league."""
+    """Find what contradicts that each actor plays for one learner of a league, or for all where there is none."""
     learners = {name: each.league for name, each in config.behaviors.items() if each.league is not None}
+    pipeline, hosts = config.pipeline, config.pipeline.hosts
+    if pipeline.deterministic and hosts.actors.replicas not in (1, len(learners)):
+        needed = max(1, len(learners))
+        message = f"{hosts.actors.replicas} contradicts 'deterministic: true', which needs {needed}"
+        more = "" if learners else "; raise environment.num_envs instead"
+        path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
+        yield Finding(path, message + more, (("pipeline", "deterministic"),))
     if not learners or config.checkpoint_settings.inference:
         return
-    pipeline, hosts = config.pipeline, config.pipeline.hosts
     first, found = next(iter(learners.items()))
     where: KeyPath = (*_BEHAVIORS, first, "league")
     others = [name for name in config.met_behaviors if name != found.of]
@@ -62,7 +68,7 @@ def _about_leagues(config: Sections) -> Iterator[Finding]:
             where, f"is for games in which all teams have one behaviour; this run has {', '.join(others)}, too"
         )
     wanted = sum(each.learners[each.learner].actors for each in learners.values())
-    path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
+    path = ("pipeline", "hosts", "actors", "replicas")
     if not hosts.actors.is_auto("replicas") and hosts.actors.replicas not in (1, wanted):
         message = f"{hosts.actors.replicas}, and the learners of {found.of} have {wanted} actors; leave it out"
         yield Finding(path, message, (path, where))

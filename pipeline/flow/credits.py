@@ -40,7 +40,7 @@ class CreditLedger:
 
     Args:
         at_rest: grant only when nothing is in transit: all actors are waiting, and what they emitted has reached its
-            trainer or was returned. Grants then do not depend on timing.
+            trainer or was returned. Grants then do not depend on timing, and all actors get theirs at a time.
     """
 
     RESTORED = -1
@@ -227,7 +227,7 @@ class CreditLedger:
     def _serve(self) -> list[Grant]:
         """Answer waiting requests in order; each gets some credits for all that it wants, or keeps waiting."""
         grants: list[Grant] = []
-        if self._paused:
+        if self._paused or (self._at_rest and not self._all_can_go_on()):
             return grants
         closed: dict[tuple[str, ...], None] = {}
         for request in self._requests.values():
@@ -251,13 +251,22 @@ class CreditLedger:
                 self._forget(grant.source)
         return grants
 
+    def _all_can_go_on(self) -> bool:
+        """Return True if each actor waits, and all of them can be granted credits: then no trainer has yet to learn."""
+        if len(self._requests) < len(self._sources):
+            return False
+        wanted = [(request, self._windows.get(name)) for request in self._requests.values() for name in request.wants]
+        return all(
+            window is not None
+            and (window.rows == FREE or (window.out == window.held and window.free(request.source) > 0))
+            for request, window in wanted
+        )
+
     def _grant(self, request: CreditRequest) -> Grant | None:
         wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
         if len(wanted) < len(request.wants):
             return None  # its trainer is not ready yet
         bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
-        if self._at_rest and any(window.out != window.held for window in bounded.values()):
-            return None
         free = {name: window.free(request.source) for name, window in bounded.items()}
         if any(amount < 1 for amount in free.values()):
             return None

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from headrace.pipeline.common.graph import learner_name
+from headrace.pipeline.common.graph import league_seats, learner_name
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.messages import ControlMessage, Grant
 from headrace.pipeline.hosts.protocol import Feed, HostHandle
@@ -61,6 +61,7 @@ class Launcher:
         self._beside_learner = beside_learner
         self._run = plan
         self._hosts = plan.config.pipeline.hosts
+        self._seats = league_seats(plan.config)
         self._running = running
         self._sources = 0
         self._starting = asyncio.Lock()
@@ -155,7 +156,9 @@ class Launcher:
             end.close()
 
     def _gather(self, behavior: str) -> Feed:
-        actors = [slot.handle for slot in self.actors.values()]
+        # The actors of other learners of a league have no agents of it; their barriers would come too early.
+        strangers = {replica for replica, learner in enumerate(self._seats) if learner != behavior}
+        actors = [slot.handle for replica, slot in self.actors.items() if replica not in strangers]
         return self._running.factory(self._hosts.actors.kind).gather(f"trajectories/{behavior}", actors)
 
     async def _start_trainer(self, state: BehaviorState, feed: Feed | None = None) -> tuple[HostHandle, list[Runner]]:

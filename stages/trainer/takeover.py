@@ -81,9 +81,12 @@ class Takeover:
     def state_dict(self) -> dict[str, Any]:
         """Its part of the stage's state; nothing if there was no other trainer."""
         lost = {"lost_updates": self.versions} if self.versions else {}
-        return lost | ({"former_steps": self.steps, "oldest_version": self._oldest} if self.steps else {})
+        wanted = {"begins_anew": {"weights": self._weights}} if self._wanted else {}
+        return wanted | lost | ({"former_steps": self.steps, "oldest_version": self._oldest} if self.steps else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the stage's state."""
+        if "begins_anew" in state:
+            self.want(state["begins_anew"]["weights"])
         self.versions = int(state.get("lost_updates", 0))
         self.steps, self._oldest = int(state.get("former_steps", 0)), int(state.get("oldest_version", -1))

@@ -46,6 +46,10 @@ class LeaguePart(RunPart):
         self._newest: dict[str, PolicyUpdate] = {}
         self._sent: dict[tuple[str, int], int] = {}
         """By learner and actor: the number of the table that it has."""
+        self._resets: dict[str, dict[str, Any]] = {}
+        """By learner: a reset of which no policy has come yet, as the fields of `BeginAnew`."""
+        self._restored: dict[str, int] = {}
+        """By learner: the version of the policy that the checkpoint knows."""
         self._waiting: dict[str, tuple[list[Columns], list[PolicyUpdate]]] = {}
         """By learner: what a deterministic run looks at when all stand still."""
 
@@ -65,8 +69,11 @@ class LeaguePart(RunPart):
             steps = {learner: self._config.behavior_settings(name).max_steps for learner, name in of_learners}
             self.leagues[league.of] = controller = LeagueController(league.of, league.for_steps(steps), pool, random)
             saved = self.run.stages.saved_state(LEAGUE) or {}
+            self._resets = dict(saved.get("resets", {}))
             if league.of in saved:
                 controller.load_state_dict(saved[league.of])
+                versions = {name: each["version"] for name, each in saved[league.of]["progress"].items()}
+                self._restored |= {f"{league.of}.{name}": version for name, version in versions.items()}
 
     def add_behavior(self, behavior_id: str) -> None:
         """A team has appeared: nothing follows."""
@@ -109,14 +116,22 @@ class LeaguePart(RunPart):
 
     def policy_made(self, behavior: str, update: PolicyUpdate) -> None:
         """A learner has a new policy."""
-        if self._deterministic and self._newest.keys() >= self._learners.keys():
-            self._waiting.setdefault(behavior, ([], []))[1].append(update.copy())
-        else:
+        if not self._deterministic:
             self._take(behavior, update)
             self._tell_all()
+            return
+        self._waiting.setdefault(behavior, ([], []))[1].append(update.copy())
+        if not self._newest and self._waiting.keys() >= set(self._seats):
+            self.at_rest()  # actors stand still until they know who plays
 
     def at_rest(self) -> None:
-        """Look at what has come, in the order of the learners."""
+        """Look at what has come, and tell what follows."""
+        if self._newest or self._waiting.keys() >= set(self._seats):
+            self._look()
+            self._tell_all()
+
+    def _look(self) -> None:
+        """Look at what has come in a deterministic run, in the order of the learners."""
         waiting, self._waiting = self._waiting, {}
         for behavior in filter(waiting.__contains__, self._learners):
             games, updates = waiting[behavior]
@@ -125,8 +140,6 @@ class LeaguePart(RunPart):
                     self.run.statistics.add(category, name, value)
             for update in updates:
                 self._take(behavior, update)
-        if waiting:
-            self._tell_all()
 
     # Actors and learners. --------------------------------------------------------------------------------------------
 
@@ -141,7 +154,8 @@ class LeaguePart(RunPart):
                 if name in self._newest:
                     slot.policies[name].put_nowait(self._newest[name])
         self._sent.pop((behavior, slot.replica), None)
-        self._tell(behavior)
+        if behavior in self._newest:  # else the first policy brings it
+            self._tell(behavior)
 
     def _rate(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
         league = self._learners[behavior]
@@ -154,14 +168,26 @@ class LeaguePart(RunPart):
         for slot in self.run.launcher.actors.values():
             if self._seats[slot.replica] != behavior and behavior in slot.policies:
                 slot.policies[behavior].put_nowait(kept)
+        known = self._restored.pop(behavior, None) == kept.version
+        if kept.version > self._resets.get(behavior, {"version": -1})["version"]:
+            self._resets.pop(behavior, None)
+        if known:  # the checkpoint has its effects already, but for a reset that the trainer may not have heard of
+            self._begin_anew(behavior)
+            return
         reset = self.leagues[league.of].receive_policy(league.learner, kept)
-        state = self.run.behaviors.get(behavior)
-        if reset is None or state is None or state.learner is None:
+        if reset is None:
             return
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
         whose = "its first" if weights is None else "another learner's"
         log.info("%s begins anew at step %d, by %s weights.", behavior, update.step, whose)
-        state.learner.control.send(BeginAnew(update.version, weights))
+        self._resets[behavior] = {"version": update.version, "weights": weights}
+        self._begin_anew(behavior)
+
+    def _begin_anew(self, behavior: str) -> None:
+        """Tell a learner of its reset, if there is one."""
+        state = self.run.behaviors.get(behavior)
+        if behavior in self._resets and state is not None and state.learner is not None:
+            state.learner.control.send(BeginAnew(**self._resets[behavior]))
 
     def _tell_all(self) -> None:
         for behavior in self._learners:
@@ -181,7 +207,9 @@ class LeaguePart(RunPart):
     # Checkpoints and the end. -----------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        return {name: league.state_dict() for name, league in self.leagues.items()}
+        self._look()
+        resets = {"resets": dict(self._resets)} if self._resets else {}
+        return {name: league.state_dict() for name, league in self.leagues.items()} | resets
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
         """Return each league's report."""

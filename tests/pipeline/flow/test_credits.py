@@ -358,10 +358,25 @@ def test_a_window_that_could_never_fill_a_trainer_is_refused(rows, lag):
 
 def test_at_rest_nothing_is_granted_while_an_actor_still_moves():
     books = ledger(rows=8, lag=0, sources=2, at_rest=True)
-    assert books.request(waits(0, 1)) == [Grant(0, 1, {"Walker": 4}, {"Walker": 0})]
-    assert books.request(waits(1, 1)) == [], "the first one may be on its way by now, or not"
-    assert books.request(waits(0, 2, used=4)) == [], "what it emitted has not arrived"
-    assert [grant.source for grant in books.learned("Walker", 0, held=4)] == [1]
+    assert books.request(waits(0, 1)) == [], "the other one may be on its way, or not"
+    assert books.request(waits(1, 1)) == [Grant(each, 1, {"Walker": 4}, {"Walker": 0}) for each in (0, 1)]
+    assert books.request(waits(0, 2, used=2)) == [], "the other one still moves"
+    assert books.request(waits(1, 2, used=2)) == [], "what they emitted has not arrived"
+    assert [grant.source for grant in books.learned("Walker", 0, held=4)] == [0], "there are no more than four"
+
+
+def test_at_rest_nothing_is_granted_before_each_trainer_has_learned():
+    """A policy that comes while others step would come at any time."""
+    books = ledger(rows=8, lag=0, sources=2, at_rest=True)
+    books.open_window("Hider", 4, 0)
+    books.request(waits(0, 1))
+    hider = CreditRequest(1, 1, {"Hider": 0}, ("Hider",), ("Hider",))
+    assert [grant.source for grant in books.request(hider)] == [0, 1]
+    books.request(waits(0, 2, used=4))
+    books.learned("Walker", 0, held=4)
+    books.request(CreditRequest(1, 2, {"Hider": 4}, ("Hider",), ("Hider",)))
+    assert books.learned("Hider", 0, held=4) == [], "it has yet to learn"
+    assert [grant.source for grant in books.learned("Hider", 1, held=0, returned={1: 4})] == [0, 1]
 
 
 # Whatever happens. ----------------------------------------------------------------------------------------------------

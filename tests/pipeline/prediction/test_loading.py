@@ -108,7 +108,7 @@ def test_what_names_no_place_is_told_with_the_place_that_is_meant(run_folder, tm
     with pytest.raises(
         RunError, match=r"expected the folder of a run, or a file, got an int; the result of run\(\) has it"
     ):
-        load_policy(3)  # type: ignore[arg-type]
+        load_policy(3)  # type: ignore[call-overload]
 
 
 def test_it_describes_what_it_sees_and_does(tmp_path):
