@@ -285,9 +285,6 @@ class BehaviorSettings(Settings):
     def _about_league(self) -> list[Finding]:
         if self.league is None:
             return []
-        if not self.league.of:
-            message = "belongs to a behaviour that is listed, whose learners it names; move it there"
-            return [Finding(("league",), message)]
         others = [key for key in ("self_play", "brain") if getattr(self, key)]
         message = "does not go with 'league', whose opponents are its pool's (league.members); leave it out"
         return [Finding((key,), message, (("league",),)) for key in others]

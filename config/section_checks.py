@@ -50,25 +50,30 @@ def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
 
 def _about_leagues(config: Sections) -> Iterator[Finding]:
     """Find what contradicts that each actor plays for one learner of a league, or for all where there is none."""
-    learners = {name: each.league for name, each in config.behaviors.items() if each.league is not None}
+    if config.default_settings is not None and config.default_settings.league is not None:
+        message = "belongs to a behaviour that is listed, whose learners it names; move it there"
+        yield Finding((*_DEFAULT, "league"), message)
+    leagues = {name: each.league for name, each in config.behaviors.items() if each.league is not None}
+    learners = {name: league for name, league in leagues.items() if league.of}  # one that is wrong has none
     pipeline, hosts = config.pipeline, config.pipeline.hosts
-    if pipeline.deterministic and hosts.actors.replicas not in (1, len(learners)):
-        needed = max(1, len(learners))
+    path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
+    if pipeline.deterministic and hosts.actors.replicas not in (1, len(leagues)):
+        needed = max(1, len(leagues))
         message = f"{hosts.actors.replicas} contradicts 'deterministic: true', which needs {needed}"
-        more = "" if learners else "; raise environment.num_envs instead"
-        path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
+        more = "" if leagues else "; raise environment.num_envs instead"
         yield Finding(path, message + more, (("pipeline", "deterministic"),))
     if not learners or config.checkpoint_settings.inference:
         return
     first, found = next(iter(learners.items()))
     where: KeyPath = (*_BEHAVIORS, first, "league")
-    others = [name for name in config.met_behaviors if name != found.of]
-    if others:
-        yield Finding(
-            where, f"is for games in which all teams have one behaviour; this run has {', '.join(others)}, too"
-        )
+    met = {name: leagues[name].of if name in leagues else name for name in reversed(config.behaviors)}
+    for of, name in {of: name for name, of in met.items()}.items():
+        if of not in ("", found.of):
+            message = (
+                f"is beside the league of {found.of}, and leagues are for games in which all teams have one behaviour"
+            )
+            yield Finding((*_BEHAVIORS, name), f"{message}; leave one of the two out", (where,))
     wanted = sum(each.learners[each.learner].actors for each in learners.values())
-    path = ("pipeline", "hosts", "actors", "replicas")
     if not hosts.actors.is_auto("replicas") and hosts.actors.replicas not in (1, wanted):
         message = f"{hosts.actors.replicas}, and the learners of {found.of} have {wanted} actors; leave it out"
         yield Finding(path, message, (path, where))

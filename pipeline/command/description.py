@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from textwrap import indent
+
+import yaml
 
 from headrace.config import BehaviorSettings, Curriculum, EnvironmentParameter, RunConfig
 from headrace.config.environment_kinds import UNITY, load_entry
+from headrace.config.league import expanded
 from headrace.config.trainers import declared_kind
 from headrace.pipeline.common.graph import (
     GHOST,
     decides_centrally,
+    league_seats,
     offline_demonstrations,
     placements_after,
     route,
@@ -29,8 +34,9 @@ def describe(config: RunConfig) -> str:
         lines.append(f"demonstrations for {', '.join(offline_demonstrations(config))}, over and over; no agent acts")
     else:
         custom = [placement.name for placement in placements_after(config, "agent_processor", in_main=False)]
+        actors = len(league_seats(config)) or hosts.actors.replicas
         lines.append(
-            f"{hosts.actors.replicas} actor host{'s' if hosts.actors.replicas > 1 else ''} ({hosts.actors.kind}): "
+            f"{actors} actor host{'s' if actors > 1 else ''} ({hosts.actors.kind}): "
             + " → ".join([*ACTOR_STAGES, *custom])
         )
         lines.append(f"  environment: {load_entry(config.environment_kind.description)(config)}{_repeat(config)}")
@@ -43,6 +49,7 @@ def describe(config: RunConfig) -> str:
     for name, settings in config.behaviors.items():
         together = f", {hosts.learners.replicas} replicas" if hosts.learners.replicas > 1 else ""
         lines += _behavior(config, name, settings.trainer_type, hosts.learners.kind + together)
+    lines += _leagues(config)
     if open_keys := _open_keys(config):
         lines.append(f"chosen when the run starts (auto), by cores and the time of steps: {', '.join(open_keys)}")
     if config.torch_settings.precision == "bf16":
@@ -63,10 +70,25 @@ def _open_keys(config: RunConfig) -> list[str]:
     found = {
         "kind of actors": hosts.actors.is_auto("kind"),
         "kind of learners": hosts.learners.is_auto("kind"),
-        "number of actors": hosts.actors.is_auto("replicas") and config.environment_kind.one_after_another,
+        "number of actors": hosts.actors.is_auto("replicas")
+        and config.environment_kind.one_after_another
+        and not league_seats(config),
         "num_envs": config.env_settings.is_auto("num_envs") or (section is not None and section.is_auto("num_envs")),
     }
     return [name for name, is_open in found.items() if is_open]
+
+
+def _leagues(config: RunConfig) -> Iterator[str]:
+    """Yield what each league means, presets and defaults filled in, as YAML, and who plays for whom."""
+    seats = league_seats(config)
+    for of in dict.fromkeys(each.league.of for each in config.behaviors.values() if each.league is not None):
+        learners = config.league_learners(of)
+        league = config.behavior_settings(of).league
+        assert league is not None, "it has learners"
+        steps = max(config.behavior_settings(name).max_steps for name in learners)
+        played = ", ".join(f"{seats.count(name)} for {name}" for name in learners) if seats else "none learns"
+        yield f"league of {of}, which the file's keys stand for (actors: {played}):"
+        yield indent(yaml.safe_dump(expanded(league.for_steps(steps)), sort_keys=False).rstrip(), "  ")
 
 
 def describe_environment(config: RunConfig) -> str:

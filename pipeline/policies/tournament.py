@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from headrace.config import Override, RunConfig, load_config
-from headrace.config.brains import LEARNING, PLAYER, kind_of
+from headrace.config.brains import LEARNING, PLAYER, SCRIPTED_PLAYERS, kind_of
 from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import choose_seed
@@ -112,7 +112,7 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
     found, wrong = [], []
     named = [found_below(player, results_dir) for player in players]
     if len(named) == 1 and Path(named[0]).is_dir():
-        named = [named[0] + ALL, "random" if game is None else "scripted"]
+        named = [named[0] + ALL, "scripted" if game in SCRIPTED_PLAYERS else "random"]
     for use in named:
         if kind_of(use) in (None, LEARNING, PLAYER) and not Path(use).is_dir():
             wrong.append(

@@ -18,6 +18,7 @@ BUILTIN_GAMES: Mapping[str, str] = {
     "Volley": "headrace.stages.games.volley:VolleyGroup",
     "Pursuit": "headrace.stages.games.pursuit:PursuitGroup",
     "ConnectFour": "headrace.stages.games.connect_four:ConnectFourGroup",
+    "RockPaperScissors": "headrace.stages.games.rock_paper_scissors:RockPaperScissorsGroup",
 }
 """`module:class` of the games that come with this package, by `environment.id`."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.config import RunConfig
-from headrace.config.brains import kind_of
+from headrace.config.brains import SCRIPTED_PLAYERS, kind_of
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.brains import lone_brain, named_brains
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
@@ -83,7 +83,7 @@ class RunPlayers:
         """Those that do not learn, by name; exported policies are the newest first."""
         config, request = self._config, BrainRequest("random", folder=self._config.source_folder, seed=SEED, spec=spec)
         request = replace(request, key=("monitor",), game=config.builtin_game)
-        found = {} if config.builtin_game is None else {"scripted": replace(request, use="scripted")}
+        found = {"scripted": replace(request, use="scripted")} if config.builtin_game in SCRIPTED_PLAYERS else {}
         found |= named_brains(config, SEED, spec)
         settings = config.evaluation
         if settings is not None and kind_of(settings.opponents) is not None:

@@ -1,0 +1,96 @@
+"""Rock, paper, scissors with stakes, as an environment group: the smallest game in which no strategy is best.
+
+Both teams choose at once, a tick is a game, and who wins gets the stake of what it has won with; the other one loses as
+much. In equilibrium rock is played as often as the stake of scissors says, paper as that of rock, and scissors as that
+of paper (`equilibrium`). Whoever follows the last opponent alone goes round in circles (docs/league.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
+
+STAKES = (1.0, 2.0, 3.0)
+
+
+def payoffs(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
+    """Return what each choice [3] gets against each other one [3]: rock, paper, scissors."""
+    rock, paper, scissors = stakes
+    return np.array([[0, -paper, rock], [paper, 0, -scissors], [-rock, scissors, 0]])
+
+
+def equilibrium(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
+    """Return the strategy [3] that loses nothing to any other."""
+    rock, paper, scissors = stakes
+    return np.array([scissors, rock, paper]) / sum(stakes)
+
+
+class RockPaperScissorsGroup:
+    """`num_envs` pairs of players.
+
+    Args:
+        num_envs: pairs.
+        behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
+        stakes: of winning with rock, paper and scissors.
+
+    Raises:
+        ValueError: if there is no pair, or a stake is not above 0.
+    """
+
+    def __init__(self, num_envs: int, *, behavior: str = "RockPaperScissors", stakes: Sequence[float] = STAKES) -> None:
+        if num_envs < 1:
+            raise ValueError(f"RockPaperScissorsGroup: num_envs is {num_envs}; it must be at least 1")
+        if len(stakes) != 3 or min(stakes) <= 0:
+            raise ValueError(f"RockPaperScissorsGroup: stakes is {stakes}; expected three numbers above 0")
+        self.num_envs = num_envs
+        self.behavior_ids = tuple(f"{behavior}?team={team}" for team in (0, 1))
+        seen, chosen = (ObservationSpec("nothing", (1,)),), ActionSpec(discrete_branches=(3,))
+        self.behavior_specs: Mapping[str, BehaviorSpec] = {
+            behavior_id: BehaviorSpec(behavior_id, seen, chosen) for behavior_id in self.behavior_ids
+        }
+        self._payoffs = payoffs(stakes)
+        self._pairs = np.arange(num_envs, dtype=np.int32)
+        self._played = 0
+
+    def reset(self, seed: int | None = None) -> StepResult:
+        """Begin the first game of each pair."""
+        self._played = 0
+        return self._result(np.empty((2, 0), np.float32))
+
+    def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
+        """Play one game of each pair."""
+        mine, theirs = (actions[behavior_id].discrete[:, 0] for behavior_id in self.behavior_ids)
+        won = self._payoffs[mine, theirs].astype(np.float32)
+        self._played += 1
+        return self._result(np.stack([won, -won]))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _result(self, rewards: NDArray[np.float32]) -> StepResult:
+        """Return the rows of both teams: the endings of all games [2, n], if they were played, then the new games."""
+        n, ended = self.num_envs, rewards.shape[1]
+        rows = np.concatenate([self._pairs[:ended], self._pairs])
+        episodes = np.repeat(np.array([self._played - 1, self._played]), (ended, n))
+        steps = {
+            behavior_id: AgentSteps(
+                agent_ids=rows.astype(np.int64) * 2 + team,
+                env_ids=rows,
+                episode_ids=episodes,
+                observations=(np.ones((len(rows), 1), np.float32),),
+                rewards=np.concatenate([rewards[team], np.zeros(n, np.float32)]),
+                ended=ended,
+                terminated=np.ones(ended, np.bool_),
+                truncated=np.zeros(ended, np.bool_),
+            )
+            for team, behavior_id in enumerate(self.behavior_ids)
+        }
+        if not ended:
+            return StepResult(steps)
+        return StepResult(steps, GameResults(self._pairs, ((1 + np.sign(rewards.T)) / 2).astype(np.float32)))

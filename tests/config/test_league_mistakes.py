@@ -1,0 +1,94 @@
+"""Mistakes in a file with a league: each is refused with the line that has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.config import ConfigError, RunConfig, load_config
+
+FILE = """\
+environment: {kind: builtin, id: RockPaperScissors}
+behaviors:
+  RPS:
+    trainer_type: ppo
+    hyperparameters: {batch_size: 64, beta: 0.5}
+    league:
+      learners:
+        main:
+          max_steps: 7000
+        other:
+          actors: 2
+          matches: [{match: newest, against: main}]
+          hyperparameters:
+            beta: 0.1
+"""
+
+
+def refused(tmp_path, text):
+    path = tmp_path / "league.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as found:
+        load_config(path)
+    return [str(each).removeprefix(str(tmp_path) + "/") for each in found.value.mistakes]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "mistakes"),
+    [
+        (
+            "against: main",
+            "against: mian",
+            ["league.yaml:12: behaviors.RPS.league.learners.other.matches.0.against.0:"],
+        ),
+        ("beta: 0.1", "betta: 0.1", ["league.yaml:14: behaviors.RPS.other.hyperparameters.betta: unknown key"]),
+        ("max_steps: 7000", "max_step: 7000", ["league.yaml:9: behaviors.RPS.main.max_step: unknown key"]),
+        ("batch_size: 64", "batch_size: many", ["league.yaml:5: behaviors.RPS.main.hyperparameters.batch_size:"]),
+        ("beta: 0.1", "beta: much", ["league.yaml:14: behaviors.RPS.other.hyperparameters.beta: 'much'"]),
+        (
+            "beta: 0.1",
+            "beta: 0.1\n  Two: {trainer_type: ppo, league: psro}",
+            ["league.yaml:15: behaviors.Two.main: is beside"],
+        ),
+        ("  RPS:", "  Two: {trainer_type: ppo}\n  RPS:", ["league.yaml:3: behaviors.Two: is beside the league of RPS"]),
+        ("    league:", "    self_play: {}\n    league:", ["league.yaml:6: behaviors.RPS.main.self_play: does not go"]),
+        ("beha", "default_settings: {league: psro}\nbeha", ["league.yaml:2: default_settings.league: belongs to"]),
+        (
+            "beha",
+            "pipeline: {hosts: {actors: {replicas: 2}}}\nbeha",
+            ["league.yaml:2: pipeline.hosts.actors.replicas: 2, and the learners of RPS have 3 actors"],
+        ),
+        (
+            FILE[FILE.index("    league:") :],
+            "    league: prso\n",
+            ["league.yaml:6: behaviors.RPS.league: 'prso' is no"],
+        ),
+    ],
+)
+def test_a_mistake_is_refused_with_its_line(tmp_path, old, new, mistakes):
+    assert old in FILE
+    found = refused(tmp_path, FILE.replace(old, new, 1))
+    for wanted in mistakes:
+        assert any(each.startswith(wanted) for each in found), found
+    assert len({each.split(": ")[0] for each in found}) == 1, "nothing else is wrong"
+
+
+def test_learners_inherit_and_their_own_keys_go_over_those_of_the_behaviour(tmp_path):
+    path = tmp_path / "league.yaml"
+    path.write_text(FILE)
+    config = load_config(path)
+    main, other = config.behaviors["RPS.main"], config.behaviors["RPS.other"]
+    assert (main.hyperparameters.beta, other.hyperparameters.beta) == (0.5, 0.1)
+    assert (main.hyperparameters.batch_size, other.hyperparameters.batch_size) == (64, 64)
+    assert main.max_steps == 7000 != other.max_steps
+    assert [each.league.learner for each in (main, other)] == ["main", "other"]
+    assert config.behavior_settings("RPS") == main
+    assert config.known_settings("Ball") is None
+    assert config.met_behaviors == ["RPS"]
+
+
+def test_a_league_goes_through_plain_data_and_back(tmp_path):
+    path = tmp_path / "league.yaml"
+    path.write_text(FILE)
+    config = load_config(path)
+    assert RunConfig.from_plain(config.to_plain()).behaviors == config.behaviors
+    assert RunConfig.from_plain(config.to_plain()).to_plain() == config.to_plain()
