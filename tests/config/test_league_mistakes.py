@@ -77,8 +77,8 @@ def test_learners_inherit_and_their_own_keys_go_over_those_of_the_behaviour(tmp_
     path.write_text(FILE)
     config = load_config(path)
     main, other = config.behaviors["RPS.main"], config.behaviors["RPS.other"]
-    assert (main.hyperparameters.beta, other.hyperparameters.beta) == (0.5, 0.1)
-    assert (main.hyperparameters.batch_size, other.hyperparameters.batch_size) == (64, 64)
+    plain = [each.model_dump()["hyperparameters"] for each in (main, other)]
+    assert [(each["beta"], each["batch_size"]) for each in plain] == [(0.5, 64), (0.1, 64)]
     assert main.max_steps == 7000 != other.max_steps
     assert [each.league.learner for each in (main, other)] == ["main", "other"]
     assert config.behavior_settings("RPS") == main

@@ -11,7 +11,7 @@ from fakes import EchoPolicy, counting_spec, policy_update
 
 from headrace.queues.messages import Assignment
 from headrace.stages.environments.game_tracker import GameTracker
-from headrace.stages.environments.policy_mapping import PolicyMappings
+from headrace.stages.environments.policy_mapping import PolicyMapping, PolicyMappings
 from headrace.stages.environments.protocol import GameResults, StepResult
 from headrace.stages.errors import StageError
 
@@ -328,3 +328,40 @@ def test_a_mate_that_need_not_decide_at_a_tick_plays_on():
     finish(watch, result(home=rows(deciding=[(0, 0)])))
     assert not finish(watch, result(home=rows((0, 0, -1.0))))
     assert told(finish(watch, result(home=rows((2, 0, 1.0)), away=rows((1, 0, -1.0))))) == {HOME: [1.0]}
+
+
+class Named(PolicyMappings):
+    """Mappings whose results say who has played, as in a league."""
+
+    names_players = True
+
+
+def test_in_a_league_a_game_has_the_mean_undiscounted_return_of_each_team():
+    mappings = Named(EchoPolicy, lambda name: True)
+    for behavior_id in (HOME, AWAY):
+        mappings.add_behavior(counting_spec(behavior_id))
+        mappings.update(policy_update(behavior_id, 0))
+    mappings.assign(Assignment(1, 0, {HOME: (-1, 0), AWAY: (-1, 0)}))
+    mappings.begin_games(2)
+    mappings.games = [PolicyMapping(1, -1, 0, game.players, game.learners, codes=(-1, 4)) for game in mappings.games]
+    watch = GameTracker(mappings)
+
+    def ticked(home, away, games=None):
+        """Rewards of two home agents and one away agent in instance 1; the last tick ends their episodes."""
+        steps = {
+            HOME: rows(*((agent, 1, reward) for agent, reward in enumerate(home))),
+            AWAY: rows(*((9, 1, reward) for reward in away)),
+        }
+        for each in steps.values():
+            each.undiscounted = None
+            if games is None:
+                each.ended = 0
+        return StepResult(steps, games)
+
+    watch.begin(ticked([0, 0], [0]))
+    assert finish(watch, ticked([1, 2], [-1])) == {}
+    found = finish(watch, ticked([3, 0], [5], over([1], (1, 0))))
+    (columns,) = found.values()
+    assert columns["game_players"].tolist() == [[-1, 4]]
+    assert columns["game_returns"].tolist() == [[3.0, 4.0]]
+    assert columns["game_outcome"].tolist() == [1.0]

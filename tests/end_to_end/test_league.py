@@ -1,0 +1,126 @@
+"""A run with a league, from its file to its policies: what it writes, how it goes on, and how it is played."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import run_here
+
+from headrace import load_policy
+from headrace.pipeline.common.errors import PredictError, RunError
+from headrace.pipeline.policies.tournament import entrants_of
+from headrace.pipeline.reporting.league_files import draw_leagues
+from headrace.stages.league.pool import Pool, read_member
+
+SEEN = np.ones(1, np.float32)
+LEAGUE: dict[str, Any] = {
+    "environment": {"kind": "builtin", "id": "RockPaperScissors", "num_envs": 8},
+    "behaviors": {
+        "RPS": {
+            "trainer_type": "ppo",
+            "hyperparameters": {"batch_size": 32, "buffer_size": 128},
+            "network_settings": {"hidden_units": 8, "num_layers": 1},
+            "max_steps": 800,
+            "summary_freq": 400,
+            "checkpoint_interval": 300,
+            "league": {
+                "learners": {
+                    "main": {"matches": [{"match": "self"}, {"match": "pfsp"}], "freeze": {"at_most": 200}},
+                    "exploiter": {
+                        "matches": [{"match": "newest", "against": "main"}],
+                        "freeze": {"at_most": 200, "first": False},
+                        "reset": {"probability": 1.0},
+                        "hyperparameters": {"beta": 0.1},
+                    },
+                }
+            },
+        }
+    },
+    "pipeline": {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}},
+}
+
+
+def report_in(folder):
+    return json.loads((folder / "RPS" / "league.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return run_here(LEAGUE, tmp_path_factory.mktemp("league"), "first").folder
+
+
+@pytest.mark.lengthy
+def test_a_league_writes_its_pool_its_learners_and_its_report(folder):
+    pool = Pool(folder / "RPS" / "league")
+    assert {member.learner for member in pool.members} == {"main", "exploiter"}
+    assert len(pool.members) >= 4
+    for member in pool.members:
+        assert read_member(pool.folder, member).behavior_id.startswith(f"RPS.{member.learner}")
+    report = report_in(folder)
+    assert [each["learner"] for each in report["learners"]] == ["main", "exploiter"]
+    assert len(report["members"]) == len(pool.members)
+    assert sum(map(sum, report["games"])) > 0
+    assert (folder / "RPS" / "league.png").read_bytes().startswith(b"\x89PNG")
+    assert draw_leagues(folder) == [folder / "RPS" / "league.png"]
+
+
+@pytest.mark.lengthy
+def test_a_leagues_run_stands_for_its_first_learner_and_others_are_named(folder):
+    first = load_policy(folder)
+    assert first.behavior == load_policy(folder, "RPS").behavior == load_policy(folder / "RPS").behavior == "RPS.main"
+    assert load_policy(folder, "RPS.exploiter").behavior == "RPS.exploiter"
+    member = load_policy(folder, checkpoint="member-0")
+    assert (member.behavior, member.step) == ("RPS.main", 0)
+    assert load_policy(member.file).distribution(SEEN).probabilities[0] == pytest.approx(
+        member.distribution(SEEN).probabilities[0]
+    )
+    with pytest.raises(RunError, match=r"has no learner RPS.explorer; expected RPS.main, RPS.exploiter; did you mean"):
+        load_policy(folder, "RPS.explorer")
+    with pytest.raises(RunError, match="holds no member-99: there are member-0 to member-"):
+        load_policy(f"{folder}@member-99")
+
+
+@pytest.mark.lengthy
+def test_the_mixture_draws_a_member_for_each_episode(folder):
+    mixture = load_policy(folder, mixture=True, seed=3)
+    assert mixture.behavior == "RPS"
+    assert sum(mixture.probabilities) == pytest.approx(1.0)
+    assert {mixture.reset().step for _ in range(60)} == {member.step for member in mixture.members}
+    assert mixture.predict(SEEN).action["discrete"] in (0, 1, 2)
+    with pytest.raises(PredictError, match="depends on how often each member comes there"):
+        mixture.distribution(SEEN)
+    with pytest.raises(RunError, match="checkpoint chooses one policy"):
+        load_policy(folder, checkpoint="best", mixture=True)  # type: ignore[call-overload]  # as typed callers know
+
+
+def test_a_tournament_takes_a_league_as_its_members_and_newest_learners(folder):
+    found = entrants_of([str(folder)], "results", "RockPaperScissors")
+    members = len(report_in(folder)["members"])
+    assert found == [
+        *(f"{folder}@member-{number}" for number in range(members)),
+        *(str(folder / name) for name in ("RPS.main", "RPS.exploiter")),
+        "random",
+    ]
+
+
+@pytest.mark.lengthy
+def test_a_league_goes_on_where_it_was(folder):
+    before = report_in(folder)
+    longer = {**LEAGUE, "behaviors": {"RPS": {**LEAGUE["behaviors"]["RPS"], "max_steps": 1000}}}
+    run_here(longer, folder.parent, "first", resume=True)
+    after = report_in(folder)
+    assert after["members"][: len(before["members"])] == before["members"]
+    assert len(after["members"]) > len(before["members"])
+    assert after["learners"][0]["step"] > before["learners"][0]["step"]
+
+
+@pytest.mark.lengthy
+def test_what_is_only_played_is_played_by_the_first_learner(folder):
+    played = {**LEAGUE, "inference": {"episodes": 10}}
+    result = run_here(played, folder.parent, "first", inference=True)
+    assert set(result.behaviors) == {"RPS"}
+    scores = json.loads((folder / "run_logs" / "inference.json").read_text())
+    assert "RPS?team=0" in json.dumps(scores)

@@ -1,0 +1,88 @@
+"""A trainer that begins anew: its steps and versions are counted on, older rows are not its own."""
+
+from __future__ import annotations
+
+import numpy as np
+from fakes import RecordedStatistics, RememberingTrainer, trajectories
+
+from headrace.stages.stage import StageContext
+from headrace.stages.trainer.report import TrainerPort
+from headrace.stages.trainer.stage import TrainerStage
+
+
+class Learner(RememberingTrainer):
+    """One whose policy is the weights that it was given."""
+
+    weights = 0.0
+
+    def take_weights(self, tensors):
+        self.weights = float(tensors["version"][0])
+
+
+class Desk:
+    """A stage whose trainer may begin anew, and what was reported."""
+
+    def __init__(self):
+        self.reports, self.made = [], []
+        port = TrainerPort(self.reports.append)
+        make = self._make
+        self.stage = TrainerStage(make(), "Walker", 10**6, port=port, reports_each=True, make_trainer=make)
+        self.stage.start(StageContext("trainer", statistics=RecordedStatistics()))
+
+    def _make(self):
+        self.made.append(Learner("Walker", 10))
+        return self.made[-1]
+
+    def take(self, *lengths, **options):
+        return [(each.version, each.step) for each in self.stage.process(trajectories(lengths, **options))]
+
+    @property
+    def returned(self):
+        return sum(dict(self.reports[-1].returned).values())
+
+
+def test_steps_and_versions_are_counted_on_and_the_untrained_policy_goes_out_at_once():
+    desk = Desk()
+    assert desk.take(10) == [(1, 10)]
+    desk.stage.begin_anew()
+    assert desk.take(4, first_version=1) == [(2, 10)], (
+        "the new trainer's first policy; rows by an older one are dropped"
+    )
+    assert desk.take(10, first_version=2) == [(3, 20)]
+    assert (desk.stage.version, desk.stage.step) == (3, 20)
+    assert (desk.made[1].version, desk.made[1].step) == (1, 10)
+    desk.stage.begin_anew()
+    assert desk.take(10, first_version=4) == [(4, 20), (5, 30)]
+
+
+def test_all_credits_come_back_of_rows_that_were_held_or_are_another_trainers():
+    desk = Desk()
+    desk.take(7)
+    desk.stage.begin_anew()
+    desk.take(4, first_version=0)
+    assert desk.stage.held_rows == 0
+    assert desk.returned == 11
+    desk.take(3, 5, first_version=1)
+    assert desk.stage.held_rows == 8
+    assert desk.returned == 11
+    assert [batch.num_rows for batch in desk.made[1].batches] == [8]
+
+
+def test_it_may_begin_with_the_weights_of_another_learner():
+    desk = Desk()
+    desk.take(10)
+    desk.stage.begin_anew(np.array([42.0], np.float32))
+    desk.take(1)
+    assert [trainer.weights for trainer in desk.made] == [0.0, 42.0]
+
+
+def test_a_stage_goes_on_where_it_was_saved_after_a_trainer_has_begun_anew():
+    desk, resumed = Desk(), Desk()
+    desk.take(10)
+    desk.stage.begin_anew()
+    desk.take(13, first_version=2)
+    resumed.stage.load_state_dict(desk.stage.state_dict())
+    assert (resumed.stage.version, resumed.stage.step) == (desk.stage.version, desk.stage.step) == (3, 23)
+    assert resumed.stage.policy().version == desk.stage.policy().version
+    assert resumed.take(10, first_version=1) == [], "they are not its own there, either"
+    assert resumed.take(10, first_version=3) == desk.take(10, first_version=3) == [(4, 33)]
