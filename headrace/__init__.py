@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.prediction.evaluate import EvaluatedPolicy as EvaluatedPolicy
     from headrace.pipeline.prediction.evaluate import evaluate as evaluate
     from headrace.pipeline.prediction.nash_conv import nash_conv as nash_conv
+    from headrace.pipeline.prediction.policy import LoadedMixture as LoadedMixture
     from headrace.pipeline.prediction.policy import LoadedPolicy as LoadedPolicy
     from headrace.pipeline.prediction.policy import load_policy as load_policy
     from headrace.pipeline.reporting.statistics import StatisticsWriter as StatisticsWriter
@@ -88,7 +89,7 @@ _HOMES = {
     "headrace.pipeline.policies.export": ("read_export",),
     "headrace.pipeline.prediction.evaluate": ("EvaluatedPolicy", "evaluate"),
     "headrace.pipeline.prediction.nash_conv": ("nash_conv",),
-    "headrace.pipeline.prediction.policy": ("LoadedPolicy", "load_policy"),
+    "headrace.pipeline.prediction.policy": ("LoadedMixture", "LoadedPolicy", "load_policy"),
     "headrace.pipeline.reporting.statistics": ("StatisticsWriter", "Summary"),
     "headrace.pipeline.run": ("RunResult", "run", "run_async"),
     "headrace.pipeline.run_folder.checkpoint": ("newest_checkpoint",),

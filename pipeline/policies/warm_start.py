@@ -13,6 +13,7 @@ from pathlib import Path
 from headrace.config import BehaviorSettings, RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export, read_export
+from headrace.pipeline.policies.league_members import learners_in
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.policies.model_files import check_spec
 from headrace.pipeline.run_folder.names import behavior_folder
@@ -37,7 +38,7 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     init_path = config.behavior_settings(behavior).init_path
     source = config.checkpoint_settings.initialize_from
     results = absolute(config.checkpoint_settings.results_dir)
-    folder = None if source is None else behavior_folder(results / source, behavior)
+    folder = None if source is None else behavior_folder(results / source, _trained_as(behavior, results / source))
     if init_path is None:
         if folder is None:
             return None
@@ -63,6 +64,11 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
         hint = "" if folder is not None else "; a bare file name needs initialize_from beside it"
         raise RunError(f"behaviors.{behavior}.init_path: there is no file {shown(path)}{hint}")
     return path
+
+
+def _trained_as(behavior: str, run_folder: Path) -> str:
+    """Return the behaviour of a run that another run's behaviour starts from: of a league, the first learner."""
+    return learners_in(run_folder).get(behavior, [behavior])[0]
 
 
 def warm_start(

@@ -52,13 +52,17 @@ def chart_of(report: Mapping[str, Any], most: int) -> dict[str, Any]:
     return {
         "behavior": report["behavior"],
         "heading": [
-            f"{report['behavior']}: {len(learners)} learners, {len(members)} frozen members",
+            f"{report['behavior']}: {_count(learners, 'learner')}, {_count(members, 'frozen member')}",
             *report.get("notes", ()),
         ],
         "columns": columns,
         "parts": [matrix, {**draws, "cells": _shares(met, starts)}, mixture],
         "descent": sorted(pair for pair in descent if pair[0] != pair[1]),
     }
+
+
+def _count(things: Sequence[Any], name: str) -> str:
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
 
 
 def _title(report: Mapping[str, Any]) -> str:

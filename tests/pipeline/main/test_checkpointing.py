@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,7 @@ class Made:
             behaviors[name] = BehaviorState(name, counting_spec(name), config.behavior_settings(name), path)
             behaviors[name].start_at(0)
         self.ball = behaviors[names[0]]
+        self.leagues: dict[str, Any] = {}
         self.ended: list[str | None] = []
         self.sources: list[Any] = []
         self.hosts: list[Any] = []
@@ -58,7 +60,7 @@ class Made:
             timers=Timers(),
             stages=stages,
             parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: None),
-            starter=SimpleNamespace(self_play=None, brain_league=BrainLeague()),
+            starter=SimpleNamespace(self_play=None, brain_league=BrainLeague(), league_reports=lambda: self.leagues),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
             reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None, mark=lambda *of_a_curve: None),
             running=SimpleNamespace(all=lambda: self.hosts),
@@ -137,6 +139,15 @@ def test_the_list_of_exports_is_written_before_the_manifest_so_that_it_is_never_
     assert made.checkpointing.newest == -1
     (listed,) = made.plan.folder.read_training_status().behaviors["Ball"].checkpoints
     assert listed.steps == 130
+
+
+def test_each_checkpoint_has_the_leagues_reports_and_no_picture(made):
+    made.checkpointing.begin()
+    made.leagues = {"Ball": {"behavior": "Ball", "members": [1]}}
+    made.checkpointing.receive(made.part(0))
+    folder = made.plan.folder.path / "Ball"
+    assert json.loads((folder / "league.json").read_text()) == made.leagues["Ball"]
+    assert not (folder / "league.png").exists()
 
 
 def test_a_part_that_failed_ends_the_checkpoint_and_the_one_before_it_stays(made, caplog):
