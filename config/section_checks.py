@@ -289,6 +289,8 @@ def _about_roles(config: Sections) -> Iterator[Finding]:
 
 
 def _about_names(config: Sections) -> Iterator[Finding]:
+    for key in () if config.environment is None else config.environment.keys:  # of a name, or an id with its team
+        yield from _listed(config, ("environment", "keys", key), key.partition("?")[0])
     if config.record is not None and config.record.behaviors != "all":
         for index, name in enumerate(config.record.behaviors):
             yield from _listed(config, ("record", "behaviors", index), name)

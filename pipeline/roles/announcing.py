@@ -64,13 +64,17 @@ def described_side(
     return {"id": spec.behavior_id, "name": name, "choices": list(choices), "keys": keys, "seat": seat}
 
 
-def unknown_sides(config: RunConfig, film: FilmedGroup | None, specs: Mapping[str, BehaviorSpec]) -> str:
-    """Say which keys of `environment.sides` name nobody who plays; empty if none."""
-    assert config.environment is not None, "it is shown"
-    agents = () if film is None else (agent for each in film.agents.values() for agent in each)
-    known = dict.fromkeys((*agents, *specs, *(spec.name for spec in specs.values())))
-    lost = [key for key in config.environment.sides if key not in known]
-    return f"environment.sides: nobody is called {', '.join(lost)}; there are: {', '.join(known)}" if lost else ""
+def unknown_names(config: RunConfig, film: FilmedGroup | None, specs: Mapping[str, BehaviorSpec]) -> str:
+    """Say which keys of `environment.sides` and `environment.keys` name nobody who plays; empty if none."""
+    environment = config.environment
+    assert environment is not None, "it is shown"
+    agents = () if film is None else [agent for each in film.agents.values() for agent in each]
+    played = [*specs, *(spec.name for spec in specs.values())]
+    for section, given, known in (("sides", environment.sides, [*agents, *played]), ("keys", environment.keys, played)):
+        if lost := [key for key in given if key not in known]:
+            there = ", ".join(dict.fromkeys(known))
+            return f"environment.{section}: nobody is called {', '.join(lost)}; there are: {there}"
+    return ""
 
 
 def described_show(

@@ -257,6 +257,15 @@ def test_a_key_that_means_nothing_is_a_mistake_with_its_place(load, text, messag
     assert message in str(caught.value)
 
 
+def test_keys_of_a_behaviour_that_is_not_listed_are_a_mistake_with_its_place(load):
+    keys = "keys: {%s: {press: {a: {branch: 0, value: 1}}}}"
+    assert load(HEAD % ("gymnasium", keys % "'B?team=1'")).environment.keys
+    with pytest.raises(
+        ConfigError, match=r"yaml:\d+: environment.keys.Bal: 'Bal' is not listed under behaviors; listed: B"
+    ):
+        load(HEAD % ("gymnasium", keys % "Bal"))
+
+
 def test_unity_has_keys_of_its_own(load):
     with pytest.raises(ConfigError, match="environment.keys: does not go with kind 'unity'"):
         load("behaviors: {B: {}}\nenvironment: {kind: unity, keys: {B: {press: {a: {branch: 0, value: 1}}}}}\n")

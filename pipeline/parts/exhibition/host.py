@@ -19,7 +19,7 @@ from headrace.pipeline.control.messages import DirectShow, KeysHeld, OpenEdge, S
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.parts.exhibition.run_players import RunPlayers
 from headrace.pipeline.policies.demo_files import SUFFIX, write_demos
-from headrace.pipeline.roles.announcing import described_show, described_side, keys_for, picture_taken, unknown_sides
+from headrace.pipeline.roles.announcing import described_show, described_side, keys_for, picture_taken, unknown_names
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.ends import Inlet
 from headrace.queues.errors import StreamError
@@ -132,7 +132,7 @@ class ExhibitionHost(Host):
             described_side(self.config, film, spec, self._players.choices(spec))
             for spec in group.behavior_specs.values()
         ]
-        trouble = cast.trouble or unknown_sides(self.config, film, group.behavior_specs)
+        trouble = cast.trouble or unknown_names(self.config, film, group.behavior_specs)
         return described_show(sides, film.display, self._saved, trouble)
 
     # Who plays. ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from headrace.config import RunConfig
 from headrace.config.brains import PLAYER, brains_of_team
 from headrace.pipeline.control.messages import ControlMessage, DirectShow, KeysHeld, ShowAnnounced
 from headrace.pipeline.roles.actor import ActorPart
-from headrace.pipeline.roles.announcing import described_show, described_side, keys_for, picture_taken
+from headrace.pipeline.roles.announcing import described_show, described_side, keys_for, picture_taken, unknown_names
 from headrace.pipeline.roles.runtime import Host
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest
@@ -96,7 +96,8 @@ class HostedGame(ActorPart):
         names = {side["id"]: side["name"] for side in sides}
         whose = " and ".join(names[each] for each in self._waits.split(", ") if each in names)
         waits = f"The run waits until somebody plays for {whose}." if whose else ""
-        values = described_show(sides, self._film.display, waits=waits)
+        trouble = unknown_names(self._config, self._film, self._game.behavior_specs)
+        values = described_show(sides, self._film.display, trouble=trouble, waits=waits)
         if values != self._announced:
             self._announced = values
             self._control.send(ShowAnnounced(values))

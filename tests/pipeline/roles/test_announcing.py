@@ -7,7 +7,7 @@ import pytest
 from small_zoo import Counting
 
 from headrace.config import RunConfig
-from headrace.pipeline.roles.announcing import described_side, unknown_sides
+from headrace.pipeline.roles.announcing import described_side, unknown_names
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of
@@ -16,8 +16,9 @@ from headrace.stages.exhibition.film import FilmedGroup
 RED = {"player_0": "red pieces", "player_1": "yellow pieces"}
 
 
-def config(**sides):
+def config(keys=(), **sides):
     environment = {"kind": "pettingzoo", "factory": "small_zoo:Counting", "sides": sides}
+    environment["keys"] = {key: {"press": {"a": {"branch": 0, "value": 0}}} for key in keys}
     return RunConfig.model_validate({"environment": environment, "behaviors": {"Count": {"trainer_type": "ppo"}}})
 
 
@@ -51,7 +52,11 @@ def test_a_side_is_called_by_what_its_agent_is_in_the_running_game(sides, metada
 
 def test_a_name_of_nobody_is_said():
     group, film = filmed()
-    assert unknown_sides(config(player_0="red"), film, group.behavior_specs) == ""
-    assert unknown_sides(config(palyer_0="red"), film, group.behavior_specs) == (
+    assert unknown_names(config(player_0="red"), film, group.behavior_specs) == ""
+    assert unknown_names(config(palyer_0="red"), film, group.behavior_specs) == (
         "environment.sides: nobody is called palyer_0; there are: player_0, player_1, Count?team=0, Count?team=1, Count"
+    )
+    assert unknown_names(config(keys=["Count", "Count?team=1"]), film, group.behavior_specs) == ""
+    assert unknown_names(config(keys=["Count?team=7"]), film, group.behavior_specs) == (
+        "environment.keys: nobody is called Count?team=7; there are: Count?team=0, Count?team=1, Count"
     )
