@@ -39,6 +39,7 @@ from headrace.pipeline.reporting.writers import open_writers
 from headrace.pipeline.roles.runtime import plain_statistics
 from headrace.pipeline.roles.stages import StageHost
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.activity import COMPUTING
 from headrace.stages.trainer.report import TrainerReport
 
 OF_ENVIRONMENTS = "headrace.stages.environments."
@@ -219,9 +220,11 @@ class Coordinator:
     # The clock. ----------------------------------------------------------------------------------------------------
 
     async def _watch_clock(self, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
+        cpu_s = time.thread_time()
         while True:
             await asyncio.sleep(EVERY_S)
-            now = time.monotonic()
+            now, before_s, cpu_s = time.monotonic(), cpu_s, time.thread_time()
+            self.stages.timings.add(COMPUTING, cpu_s - before_s)
             self.checkpointing.look()
             if not self.shutdown.begun:  # then its limits hold
                 self.checkpointing.check_time(now)

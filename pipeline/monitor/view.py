@@ -47,7 +47,7 @@ class RunInFolder:
     def state(self) -> dict[str, Any]:
         """How far its behaviours have come."""
         named, found, all_curves = self._behaviors(), [], self._read().plain()
-        cause = held_up_by(all_curves.pop(PIPELINE, {}))
+        cause = held_up_by(all_curves.pop(PIPELINE, {}), blocks=named)
         for name, curves in all_curves.items():
             newest, block = {each: curve["values"][-1] for each, curve in curves.items()}, named.get(name) or {}
             found.append(

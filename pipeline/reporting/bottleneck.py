@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.pipeline.reporting.time_shares import (
     ACTORS,
@@ -12,6 +13,7 @@ from headrace.pipeline.reporting.time_shares import (
     ENVIRONMENT,
     INFERENCE,
     LEARNERS,
+    MAIN,
     POLICIES,
     PUBLISHER,
     RECORDER,
@@ -44,7 +46,7 @@ class Bottleneck:
     """Whose trajectories or policies it holds up; empty: those of all."""
 
 
-def find_bottleneck(numbers: Mapping[str, float]) -> Bottleneck | None:
+def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | None = None) -> Bottleneck | None:
     """Return what holds a run up; None if that is not known (yet).
 
     Of parts that wait for each other the busiest one sets the pace, so the part that works for most of the time is the
@@ -52,9 +54,14 @@ def find_bottleneck(numbers: Mapping[str, float]) -> Bottleneck | None:
 
     Args:
         numbers: as `TimeShares.numbers` returns them, or their means over a run.
+        blocks: the settings of each behaviour, as they are written down: what would help is among them.
     """
     places = {_place(name): share for name, share in numbers.items() if name.startswith(f"{BUSY}/")}
     inside = (*_INSIDE, *(place for place in places if (LEARNERS, TRAINER) in places and _is_learner(place)))
+    of_main = [place for place in places if place[0] == MAIN and place[1]]
+    if (MAIN, "") in places:  # a stage that is slow says more than that main is busy
+        slow = max((places[place] for place in of_main), default=0.0) >= LEAST_BUSY
+        inside += ((MAIN, ""),) if slow else (*of_main,)
     parts = {place: share for place, share in places.items() if place not in inside}
     if not parts:
         return None
@@ -66,20 +73,23 @@ def find_bottleneck(numbers: Mapping[str, float]) -> Bottleneck | None:
         return None
     if busy < LEAST_BUSY or busy - second < MARGIN:
         return Bottleneck(_balance(numbers, places, busy + second))
-    return _describe(cause, busy, numbers, places)
+    return _describe(cause, busy, numbers, places, blocks or {})
 
 
-def held_up_by(*runs: Mapping[str, Mapping[str, Sequence[float]]]) -> Bottleneck | None:
+def held_up_by(
+    *runs: Mapping[str, Mapping[str, Sequence[float]]], blocks: Mapping[str, Any] | None = None
+) -> Bottleneck | None:
     """Return what held some runs up, by the means of their curves.
 
     Args:
         runs: of each the curves of the category `Pipeline`, by name; each curve with its `values`.
+        blocks: as of `find_bottleneck`.
     """
     found: dict[str, list[float]] = {}
     for name, curve in ((name, curve) for curves in runs for name, curve in curves.items()):
         if name.partition("/")[0] in (BUSY, WAIT, DURATION):
             found.setdefault(name, []).extend(curve["values"])
-    return find_bottleneck({name: sum(values) / len(values) for name, values in found.items() if values})
+    return find_bottleneck({name: sum(values) / len(values) for name, values in found.items() if values}, blocks)
 
 
 Place = tuple[str, str]
@@ -94,7 +104,13 @@ def _place(name: str) -> Place:
     return host, stage
 
 
-def _describe(cause: Place, busy: float, numbers: Mapping[str, float], places: Mapping[Place, float]) -> Bottleneck:
+def _describe(
+    cause: Place,
+    busy: float,
+    numbers: Mapping[str, float],
+    places: Mapping[Place, float],
+    blocks: Mapping[str, Any],
+) -> Bottleneck:
     host, stage = cause
     if host == ACTORS:
         return _actors(stage, busy, numbers, places)
@@ -110,12 +126,13 @@ def _describe(cause: Place, busy: float, numbers: Mapping[str, float], places: M
     if host == LEARNERS:
         text = f"Learners in one event loop: {text} `learners.kind: process`, or more `processes`, would help."
     elif stage == TRAINER:
-        text = _learner(behavior, text, numbers, places)
+        text = _learner(behavior, text, numbers, places, blocks.get(behavior) or {})
     else:
         who = {
             INFERENCE: "Central inference",
             PUBLISHER: "Policy publisher",
             RECORDER: f"Recorder of {behavior}",
+            "": "Main",
         }.get(stage, f"Stage {stage} in main")
         text = f"{who}: {text} {_HELP.get(stage, _HELP_STAGE)} would help."
     return Bottleneck(text, host, stage, busy, min(1.0, wait), behavior)
@@ -127,17 +144,25 @@ _HELP = {
     PUBLISHER: "A smaller network or fewer actors",
     RECORDER: "A faster disk or fewer `record.edges`",
     "ghost": "Fewer actors",
+    "": "Fewer `pipeline.hosts.actors.replicas`, with more `num_envs` each,",
 }
 """By stage."""
 
 
-def _learner(behavior: str, text: str, numbers: Mapping[str, float], places: Mapping[Place, float]) -> str:
+_LESS = {"num_epoch": "Fewer epochs (`num_epoch`)", "steps_per_update": "A higher `steps_per_update`"}
+"""What makes updates less work, by the hyperparameter that a trainer has for it."""
+
+
+def _learner(
+    behavior: str, text: str, numbers: Mapping[str, float], places: Mapping[Place, float], block: Mapping[str, Any]
+) -> str:
     update, collecting = (numbers.get(f"{DURATION}/{what} {behavior}") for what in ("update", "collecting"))
     if update is not None and collecting is not None:
         text += f" An update takes {_seconds(update)}, collecting {_seconds(collecting)}."
     who = f"Learner of {behavior}" if _has_several(places) else "Learner"
-    help_ = "Fewer epochs (SAC: a higher `steps_per_update`), more threads or `learners.replicas`"
-    return f"{who}: {text} {help_} would help."
+    less = [words for key, words in _LESS.items() if key in (block.get("hyperparameters") or {})]
+    help_ = ", ".join([*less, "more `learners.threads` or `learners.replicas`"])
+    return f"{who}: {text} {help_[0].upper()}{help_[1:]} would help."
 
 
 def _actors(stage: str, busy: float, numbers: Mapping[str, float], places: Mapping[Place, float]) -> Bottleneck:

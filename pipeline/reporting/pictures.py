@@ -119,7 +119,8 @@ def _footer(groups: Mapping[str, Sequence[PlottedRun]], letters: int) -> list[st
     """Say what held each group of runs up; of the first few groups."""
     lines = []
     for label, members in [*groups.items()][:_MOST_FOOTERS]:
-        cause = held_up_by(*(run.curves.get(PIPELINE, {}) for run in members))
+        blocks = members[0].settings.get("behaviors")
+        cause = held_up_by(*(run.curves.get(PIPELINE, {}) for run in members), blocks=blocks)
         if cause is not None:
             lines += ["", *wrap(f"{label}: {cause.text}" if len(groups) > 1 else cause.text, letters)]
     return lines

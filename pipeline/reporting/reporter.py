@@ -62,6 +62,7 @@ class Reporter:
         self._began_s = clock() - elapsed_before_s
         self._waiting: list[Callable[[], None]] | None = [] if waits else None
         self._behaviors: dict[str, _BehaviorWatch] = {}
+        self._blocks: dict[str, Any] = {}
         self._queues: dict[str, _QueueWatch] = {}
         self._rates = _StageRates()
         self._summarized_s = clock()
@@ -85,6 +86,7 @@ class Reporter:
     ) -> None:
         """Add a behaviour that starts, or resumes, at this step."""
         self._behaviors[name] = _BehaviorWatch(name, max_steps, summary_freq, step, learns)
+        self._blocks[name] = hyperparameters
         for writer in self._console:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
@@ -188,7 +190,7 @@ class Reporter:
             self.elapsed_s,
             tuple(behavior.progress for behavior in self._behaviors.values()),
             tuple(watch.progress() for watch in self._queues.values()),
-            find_bottleneck(numbers := self.shares.numbers()),
+            find_bottleneck(numbers := self.shares.numbers(), self._blocks),
             numbers,
             self.paused,
         )
@@ -369,10 +371,9 @@ class _QueueWatch:
         span = counts["at"] - before["at"]
         if span >= self.SHORTEST_S:
             self._rate = max(0.0, *(counts[side] - before[side] for side in ("items_in", "items_out"))) / span
-            self._shares = (
-                min(1.0, (counts["put_wait_s"] - before["put_wait_s"]) / span),
-                min(1.0, (counts["get_wait_s"] - before["get_wait_s"]) / span),
-            )
+            waits = ((counts[side] - before[side]) / span for side in ("put_wait_s", "get_wait_s"))
+            put, get = (min(1.0, max(0.0, share)) for share in waits)  # a host that came anew counts from 0
+            self._shares = put, get
         if not 0 <= span < self.SHORTEST_S:  # behind it: by the clock of another machine, where its host came anew
             self._since = counts
 

@@ -16,6 +16,7 @@ from headrace.stages.activity import (
     ACTING,
     ASKING,
     BLOCKED,
+    COMPUTING,
     LEARNING,
     PUBLISHING,
     RECORDING,
@@ -174,6 +175,8 @@ class TimeShares:
                     found |= _durations(host.behavior, host.over(*host.cycles()), found.get(f"{WAIT}/policies", 0.0))
                 case "main":
                     found |= _of_main(window, [learner.behavior for learner in learners])
+                    if all(other.loop != MAIN for other in self._hosts.values() if other is not host):
+                        found[f"{BUSY}/{MAIN}"] = min(1.0, window.share(COMPUTING))
                 case "inference":
                     found[f"{BUSY}/{INFERENCE}/{INFERENCE}"] = window.share(ACTING)
         return found | self._of_loops(found)

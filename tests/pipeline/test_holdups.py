@@ -82,7 +82,7 @@ def test_a_slow_learner_is_named_with_the_times_of_updates_and_of_collecting():
     assert found is not None
     assert (found.host, found.stage, found.behavior) == ("learner-Walker", "trainer", "Walker")
     assert found.text.startswith(
-        "Learner: 80 % busy; actors wait 80 % of the time for it. An update takes 4 s, collecting 1 s. Fewer epochs"
+        "Learner: 80 % busy; actors wait 80 % of the time for it. An update takes 4 s, collecting 1 s. More `learners.threads`"
     )
 
 

@@ -64,7 +64,7 @@ def test_what_held_each_run_up_stands_below_by_the_means_of_its_statistics(tmp_p
     writer.close()
     runs = [read_run(folder), read_run(run_folder(tmp_path, "b", lr=0.1))]
     lines = pictures._footer({"a": runs[:1], "b": runs[1:]}, 80)
-    assert lines[:2] == ["", "a: Learner: 90 % busy; actors wait 80 % of the time for it. Fewer epochs (SAC: a"]
+    assert lines[:2] == ["", "a: Learner: 90 % busy; actors wait 80 % of the time for it. More"]
     assert len(lines) == 3
     assert draw_runs(runs) is not None
 

@@ -136,6 +136,7 @@ def test_rates_and_waits_of_a_queue_are_those_by_its_hosts_clock_however_its_rep
     assert flow(*seconds, counts(104.001, 9, 1.001)) == (2.0, 0.25, 0.5)  # a summary was due
     assert flow(*seconds, counts(104.25, 9, 1.1), counts(105.0, 14, 1.5, 2.0)) == (6.0, 0.5, 0.0)
     assert flow(*seconds, counts(3.0), counts(4.0, 7)) == (7.0, 0.0, 0.0)  # another actor, on another machine
+    assert flow(*seconds, counts(106.0, 3, 0.1, 0.2)) == (0.0, 0.0, 0.0)  # on this one: it counts from 0
 
 
 def test_the_speed_of_a_behaviour_is_that_of_whole_updates_by_its_trainers_clock():

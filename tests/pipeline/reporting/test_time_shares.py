@@ -44,7 +44,7 @@ def test_the_learner_is_named_all_the_time_from_its_first_update_on_with_the_sam
     assert all(found.text.startswith("Learner: ") for found in first[7:]), "unless it takes long"
     texts = {found.text[:110] for _ in range(3) for found in run.cycle()}
     assert texts == {
-        "Learner: 90 % busy; actors wait 90 % of the time for it. An update takes 18 s, collecting 2 s. Fewer epochs (S"
+        "Learner: 90 % busy; actors wait 90 % of the time for it. An update takes 18 s, collecting 2 s. More `learners."
     }
 
 
@@ -83,6 +83,53 @@ def test_names_of_behaviours_are_found_whatever_they_are(name):
     numbers = {f"Busy/learner-{name}/trainer": 0.9, "Busy/actors": 0.1, f"Wait/policy {name}": 0.8}
     found = find_bottleneck(numbers)
     assert (found.host, found.stage, found.behavior, found.wait) == (f"learner-{name}", "trainer", name, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_epoch": 3}, "Fewer epochs (`num_epoch`), more `learners.threads` or `learners.replicas` would help."),
+        ({"steps_per_update": 1.0}, "A higher `steps_per_update`, more `learners.threads` or"),
+        ({"unroll_length": 20}, "it. More `learners.threads` or `learners.replicas` would help."),
+    ],
+)
+def test_what_would_help_a_learner_is_what_its_trainer_has(settings, words):
+    numbers = {"Busy/learner-A/trainer": 0.9, "Busy/learner-B/trainer": 0.1, "Busy/actors": 0.1, "Wait/policy A": 0.8}
+    blocks = {"A": {"hyperparameters": settings}, "B": {"hyperparameters": {"num_epoch": 1, "steps_per_update": 1}}}
+    assert words in find_bottleneck(numbers, blocks).text
+
+
+def test_a_main_that_is_busy_is_named_unless_a_stage_of_it_is_slow():
+    run = Run()
+
+    def told_of_main(**work):
+        run.shares = TimeShares(lambda: run.now)
+        for _ in range(30):
+            run.now += 1.0
+            run.shares.add("main", {kind.replace("_", "/"): (seconds, 1) for kind, seconds in work.items()}, 1.0)
+            run.shares.add(
+                "actor-0",
+                {"working/actor": (1.0, 0), "stepping": (0.1, 9), "resting": (0.6, 1), "waiting": (0.6, 1)},
+                1.0,
+                "actor",
+                "",
+                "2",
+            )
+            run.shares.add(
+                "learner-Ball", {"working/trainer": (0.1, 1), "learning": (0.1, 1)}, 1.0, "learner", "Ball", "3"
+            )
+        return find_bottleneck(run.shares.numbers())
+
+    found = told_of_main(computing=0.9, working_ghost=0.3)
+    assert (found.host, found.stage, round(found.busy, 6)) == ("main", "", 0.9)
+    assert found.text == (
+        "Main: 90 % busy; actors wait 60 % of the time for it. Fewer `pipeline.hosts.actors.replicas`, with more "
+        "`num_envs` each, would help."
+    )
+    assert told_of_main(computing=0.9, working_ghost=0.8).stage == "ghost"
+    assert told_of_main(computing=0.1, working_slow=0.8).stage == "slow", "it waits for something, without the core"
+    run.shares.add("evaluation", {}, 1.0, "evaluation", "", "main")
+    assert "Busy/main" not in run.shares.numbers(), "what others do in its event loop is theirs"
 
 
 def test_a_run_that_is_held_is_held_up_by_nothing():
