@@ -161,12 +161,11 @@ def test_the_axes_the_marks_and_the_files(charts):
 def test_the_pointer_reads_all_charts_and_the_mark_that_it_is_at(charts):
     from selenium.webdriver import ActionChains
 
-    charts.click("[data-option=mean]")
     over = charts.browser.find_element("css selector", f"{CHART} .u-over")
     pointer = ActionChains(charts.browser)
     pointer.move_to_element(over).perform()  # the middle of 1 to 100
     charts.until(f"document.querySelector('{CHART} .near').textContent === 'beta = 0.1'", "the mark")
-    assert charts.values().split()[0] in ("50", "51")
+    assert charts.values().split()[0] in ("51", "52")  # the mean of two, which has the marks of both
     assert charts.values('[data-statistic="Policy/Other 3"]').split()[0] in ("50", "51")
 
 

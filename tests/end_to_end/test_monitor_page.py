@@ -67,7 +67,8 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
         "Promise.all([import('./graph.js'), import('./tables.js')]).then(([graph, tables]) => arguments[1]("
         "[...[...graph.drawGraph(arguments[0]).querySelectorAll('[data-level=bad]')].map((e) => e.dataset.host ??"
         " e.dataset.queue), graph.drawGraph(arguments[0]).querySelector('.host.bad .numbers').textContent,"
-        " tables.behaviorTable(arguments[0]).querySelector('[data-waits]').textContent]))"
+        " tables.behaviorTable(arguments[0]).querySelector('[data-waits]').textContent,"
+        " graph.drawGraph(arguments[0]).querySelectorAll('[data-queue^=credits] .slot').length]))"
     )
     assert browser.execute_async_script(load, state) == [
         "learner-Volley",
@@ -75,6 +76,7 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
         "credits/Volley",
         "90 % busy",
         "83 %",
+        0,  # where its numbers stand
     ]
     browser.execute_script(
         "window.confirm = (words) => (window.asked = words, true);"

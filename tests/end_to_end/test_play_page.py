@@ -114,6 +114,11 @@ def test_a_killed_game_is_said_and_starts_again_while_the_run_goes_on(start, bro
     until(browser, "document.querySelector('[data-do=watch]')", "the section")
     click(browser, "[data-do=watch]")
     until(browser, f"{DRAWN} > 3", "pictures")
+    browser.execute_script(
+        "[...document.querySelectorAll('button')].find((each) => each.textContent === 'Close').click()"
+    )
+    click(browser, "[data-do=watch]")
+    until(browser, f"{DRAWN} > 3 && document.querySelectorAll('.side').length === 2", "all of it again")
     assert browser.execute_script("return document.querySelectorAll('[data-take]').length") == 0  # no token
     os.kill(page.command.pid_of("exhibition"), signal.SIGKILL)
     until(browser, "document.querySelector('.watch').textContent.includes('killed by signal 9')", "the failure")

@@ -115,7 +115,8 @@ export class Chart {
     }
     const range = (plot, low, high) => {
       const most = mostOf(plot.data.slice(1), ...(plot.series[0].idxs ?? [0, Infinity]));
-      return most && low !== null ? [positive ? Math.max(low, most[0]) : most[0], most[1]] : uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true);
+      if (most && low !== null) return [positive ? Math.max(low, most[0]) : most[0], most[1]];
+      return positive ? uPlot.rangeLog(low ?? 1, high ?? 10, 10, true) : uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true); // from 0 on a logarithmic axis has no end of ticks
     };
     const y = { ...(log ? { distr: positive ? 3 : 4 } : {}), ...(clip ? { range } : {}) };
     const powers = (plot, ticks) => ticks.map((tick) => (tick >= plot.scales.y.min && tick <= plot.scales.y.max && (!tick || Number.isInteger(Number(Math.log10(Math.abs(tick)).toFixed(9)))) ? tick : null));

@@ -89,7 +89,7 @@ export class Curves {
           columns.times.push(time);
           columns.values.push(value);
         }
-        if (columns.steps.length > MOST) return void this.read(id);
+        if (columns.steps.length > MOST) return void this.read(id).catch(() => {}); // with the next points again
       }
     }
     if (!Number.isFinite(run.begin)) this.begin(run);
@@ -177,7 +177,7 @@ export class Curves {
       const name = several ? label : category;
       const lines = this.hidden.has(name) ? [] : runs.map((run) => this.line(run, category, statistic)).filter((line) => line?.xs.length);
       if (!lines.length) return;
-      const line = lines.length > 1 ? { ...meanOf(lines), marks: [] } : lines[0];
+      const line = lines.length > 1 ? { ...meanOf(lines), marks: lines.flatMap(({ marks }) => marks) } : lines[0];
       const look = this.ink(several ? at : of);
       found.push({ ...line, ...look, dash: several && of ? [2 + 2 * of, 2] : look.dash, label: several && chosen.length > 1 ? `${label} · ${category}` : name });
     }));

@@ -170,7 +170,7 @@ function drawQueue(edge, { x, y }, several, paused) {
     h("svg:text", { class: "numbers", x: left + QUEUE.width - 8, y: top + 28.5, "text-anchor": "end" }, waits),
   );
   if (edge.newest) group.append(h("svg:text", { class: "numbers", x: left + 8, y: top + 28.5 }, "newest wins"));
-  else {
+  else if (!credits) {
     const slots = Math.min(edge.capacity, 8), width = Math.min(9, 44 / slots);
     for (let slot = 0; slot < slots; slot++) {
       const full = slot < Math.ceil((edge.depth / edge.capacity) * slots);

@@ -23,7 +23,7 @@ export class Run {
     this.run = run;
     this.tell = tell;
     this.curves = curves;
-    this.sequence = 0;
+    this.sequence = this.told = 0;
     this.status = "";
     const section = (id, title, ...children) => h("section", { id: first ? id : null }, h("h2", {}, title, h("div.tools")), ...children);
     this.pill = h("span.pill");
@@ -54,8 +54,10 @@ export class Run {
   /** Show the run, and follow it if it goes on. */
   async start() {
     await this.read();
-    this.timer = setInterval(() => this.run.live && this.readLeagues().catch(() => {}), LEAGUE_EVERY_MS);
-    if (this.run.live) this.stop = follow(this.run.id, (event) => this.receive(event), (connected) => this.connection(connected));
+    if (!this.run.live) return;
+    let done = Promise.resolve(); // one event after the other, also while all is read again
+    this.timer = setInterval(() => this.readLeagues().catch(() => {}), LEAGUE_EVERY_MS);
+    this.stop = follow(this.run.id, (event) => { done = done.then(() => this.receive(event)).catch(console.error); }, (connected) => this.connection(connected));
   }
 
   /** Leave the run. */
@@ -85,7 +87,8 @@ export class Run {
   }
 
   async readConfiguration() {
-    if (!this.yaml.textContent) this.yaml.textContent = (await ask(`runs/${this.run.id}/configuration`)).yaml;
+    const { yaml } = await ask(`runs/${this.run.id}/configuration`).catch(({ message }) => ({ yaml: `# ${message}` }));
+    this.yaml.textContent = yaml;
   }
 
   /** @param {any} event Of the stream. */
@@ -95,8 +98,7 @@ export class Run {
     this.sequence = event.sequence;
     this.show(event.state);
     if (missed || first || event.revision !== this.curves.run(this.run.id).revision) {
-      await Promise.all([this.read(), this.curves.read(this.run.id)]).catch(() => {});
-      return;
+      return Promise.all([this.read(), this.curves.read(this.run.id)]).catch(() => { this.sequence = 0; }); // the next event brings all
     }
     this.curves.add(this.run.id, event);
     this.addLines(event.log);
@@ -142,7 +144,9 @@ export class Run {
   addLines(lines, all = false) {
     const atEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 30;
     const clock = (time) => new Date(1000 * time).toLocaleTimeString("en-GB");
-    const rows = lines.map((line) => h(`div.${line.level}`, {}, h("time", {}, clock(line.time)), h("span", {}, line.text)));
+    const fresh = all ? lines : lines.filter(({ time }) => time > this.told); // some may have been read with all
+    this.told = lines.at(-1)?.time ?? this.told;
+    const rows = fresh.map((line) => h(`div.${line.level}`, {}, h("time", {}, clock(line.time)), h("span", {}, line.text)));
     if (all) fill(this.log, ...rows);
     else this.log.append(...rows);
     while (this.log.children.length > MOST_LINES) this.log.firstChild.remove();

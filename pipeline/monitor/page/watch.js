@@ -100,6 +100,7 @@ export class Watch {
     this.socket = undefined;
     socket?.close();
     this.state = null;
+    this.held.clear();
     if (!again) return;
     fill(this.tools);
     this.invite("");
@@ -167,8 +168,8 @@ export class Watch {
     if (state.error) return this.say(state.error);
     const before = this.mine()?.id;
     this.state = state;
-    if (JSON.stringify(state.display) !== this.prepared) {
-      this.prepared = JSON.stringify(state.display);
+    if (JSON.stringify(state.display) !== this.drawing.prepared) {
+      this.drawing.prepared = JSON.stringify(state.display);
       this.drawing.prepare(state.display);
     }
     const mine = this.mine();
@@ -193,8 +194,8 @@ export class Watch {
   /** @param {any} state */
   showSides(state) {
     const key = JSON.stringify([state.sides, state.may_play]);
-    if (key === this.shownSides) return;
-    this.shownSides = key;
+    if (key === this.sides.shown) return;
+    this.sides.shown = key;
     fill(this.sides, ...state.sides.map((/** @type {any} */ side) => {
       const choices = side.choices.includes(side.player) ? side.choices : [side.player, ...side.choices]; // it has been removed meanwhile
       const choose = h("select", { "aria-label": `Who plays ${side.name}`, "data-side": side.id, change: () => this.send({ do: "give", side: side.id, player: choose.value }) }, ...choices.map((/** @type {string} */ name) => h("option", { value: name, selected: name === side.player }, name)));
@@ -207,8 +208,8 @@ export class Watch {
   /** Buttons for each key, which are what to press on a screen without a keyboard. @param {any} mine */
   showPads(mine) {
     const key = JSON.stringify(mine?.keys ?? []);
-    if (key === this.shownPads) return;
-    this.shownPads = key;
+    if (key === this.pads.shown) return;
+    this.pads.shown = key;
     fill(this.pads, ...(mine?.keys ?? []).map((/** @type {string[]} */ keys) => {
       const up = () => this.press(keys[0], false);
       const down = (/** @type {PointerEvent} */ event) => {
@@ -252,8 +253,8 @@ export class Watch {
     const aim = this.state?.display?.aim;
     const last = games ? `${games} ${teams ? "game" : "episode"}${games === 1 ? "" : "s"}` : "";
     const key = JSON.stringify([score, wins, returns, games, aim, sides.map(called)]);
-    if (key !== this.shownScore) fill(this.score, ...parts, h("span.soft", {}, [aim, last].filter(Boolean).join(" · ")));
-    this.shownScore = key;
+    if (key !== this.score.shown) fill(this.score, ...parts, h("span.soft", {}, [aim, last].filter(Boolean).join(" · ")));
+    this.score.shown = key;
     if (this.record) this.record.textContent = this.state?.recorded ? `Stop recording (${recorded})` : "Record";
   }
 
