@@ -83,13 +83,13 @@ class FlowControl:
             grants += self.ledger.resize_window(report.behavior, lag)
         self._grant(grants)
 
-    def pause(self) -> None:
-        """Grant nothing until `resume`."""
-        self.ledger.pause()
+    def pause(self, why: str = "") -> None:
+        """Grant nothing until `resume` for the same reason."""
+        self.ledger.pause(why)
 
-    def resume(self) -> None:
-        """Grant again."""
-        self._grant(self.ledger.resume())
+    def resume(self, why: str = "") -> None:
+        """Grant again, unless there is another reason not to."""
+        self._grant(self.ledger.resume(why))
 
     def _grant(self, grants: list[Grant]) -> None:
         if grants and self._config.pipeline.deterministic:

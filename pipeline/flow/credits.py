@@ -58,7 +58,7 @@ class CreditLedger:
         """By behaviour without a window: what stages have returned, by stage and source."""
         self._wanted: Counter[tuple[str, ...]] = Counter()
         """How many of them want these behaviours."""
-        self._paused = False
+        self._paused: set[str] = set()
 
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
         """Open the account of a behaviour whose trainer learns at `rows_per_update` rows.
@@ -184,13 +184,13 @@ class CreditLedger:
             self._return(window, TRAINER, source, returned.get(source, 0), arrived.get(source, 0))
         return self._serve()
 
-    def pause(self) -> None:
-        """Grant nothing until `resume`."""
-        self._paused = True
+    def pause(self, why: str = "") -> None:
+        """Grant nothing until `resume` for the same reason."""
+        self._paused.add(why)
 
-    def resume(self) -> list[Grant]:
-        """Grant again."""
-        self._paused = False
+    def resume(self, why: str = "") -> list[Grant]:
+        """Grant again, unless there is another reason not to."""
+        self._paused.discard(why)
         return self._serve()
 
     def outstanding(self, behavior: str) -> int:

@@ -46,6 +46,8 @@ class LeaguePart(RunPart):
         self._newest: dict[str, PolicyUpdate] = {}
         self._sent: dict[tuple[str, int], int] = {}
         """By learner and actor: the number of the table that it has."""
+        self._late: dict[str, int] = {}
+        """By learner: the version of a policy of which its report came first."""
         self._resets: dict[str, dict[str, Any]] = {}
         """By learner: a reset of which no policy has come yet, as the fields of `BeginAnew`."""
         self._restored: dict[str, int] = {}
@@ -121,8 +123,20 @@ class LeaguePart(RunPart):
             self._tell_all()
             return
         self._waiting.setdefault(behavior, ([], []))[1].append(update.copy())
+        if self._late.get(behavior, update.version) <= update.version:
+            self._late.pop(behavior, None)
+            if not self._late:
+                self.run.flow.resume(LEAGUE)
         if not self._newest and self._waiting.keys() >= set(self._seats):
             self.at_rest()  # actors stand still until they know who plays
+
+    def reported(self, report: TrainerReport) -> None:
+        """In a deterministic run nobody goes on before a policy that a learner has made is here."""
+        updates = self._waiting.get(report.behavior, ([], []))[1]
+        newest = updates[-1] if updates else self._newest.get(report.behavior)
+        if self._deterministic and newest is not None and newest.version < report.version:
+            self._late[report.behavior] = report.version
+            self.run.flow.pause(LEAGUE)
 
     def at_rest(self) -> None:
         """Look at what has come, and tell what follows."""
