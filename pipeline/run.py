@@ -353,7 +353,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
 def never_met(config: RunConfig, coordinator: Coordinator) -> str:
     """Say which behaviours were listed and never met: misspelt names, or those whose agents never appeared."""
     met = coordinator.starter.behaviors
-    leagues = {name: {each.league.of, *each.league.names} for name, each in config.behaviors.items() if each.league}
+    leagues = {name: {name, each.league.of} for name, each in config.behaviors.items() if each.league}
     unseen = [name for name in config.behaviors if not met.keys() & leagues.get(name, {name})]
     if not (met and unseen):
         return ""

@@ -210,9 +210,15 @@ def _smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
     rows = max(ROWS, steps // UPDATES)
     hosts = plain["pipeline"]["hosts"]
     used = {"replay": hosts["replay"]["kind"] is not None, "inference": config.pipeline.inference == "central"}
-    here = {which: {"kind": "inline"} for which in ("actors", "learners", *(each for each in used if used[each]))}
+    chosen = ("actors", "learners", *(each for each in used if used[each]))
+    here: dict[str, dict[str, Any]] = {which: {"kind": "inline"} for which in chosen}
     if used["replay"]:
         here["replay"] |= {"replicas": hosts["replay"]["replicas"]}
+    leagues = [each["league"] for each in plain["behaviors"].values() if each["league"]]
+    for learner in (each for league in leagues for each in league["learners"].values()):
+        learner["actors"] = 1
+    if leagues and not config.checkpoint_settings.inference:
+        here["actors"] |= {"replicas": len(leagues)}
     plain["pipeline"]["hosts"] = here
     plain["pipeline"] |= {"statistics_writers": [], "max_wall_time_s": None}
     plain |= {"record": None, "evaluation": None, "monitor": None}

@@ -79,7 +79,7 @@ class RunInFolder:
         for path in sorted(self._folder.glob("*/league.json")):
             try:
                 found.append(league_for_page(json.loads(path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, LookupError, TypeError):
                 continue
         return found
 

@@ -12,6 +12,7 @@ from runs import run_here
 from headrace import load_policy
 from headrace.pipeline.common.errors import PredictError, RunError
 from headrace.pipeline.policies.tournament import entrants_of
+from headrace.pipeline.prediction.nash_conv import nash_convs
 from headrace.pipeline.reporting.league_files import draw_leagues
 from headrace.stages.league.pool import Pool, read_member
 
@@ -65,6 +66,7 @@ def test_a_league_writes_its_pool_its_learners_and_its_report(folder):
     assert sum(map(sum, report["games"])) > 0
     assert (folder / "RPS" / "league.png").read_bytes().startswith(b"\x89PNG")
     assert draw_leagues(folder) == [folder / "RPS" / "league.png"]
+    assert nash_convs(folder, "RPS") == [], "its game is not one of OpenSpiel's"
 
 
 @pytest.mark.lengthy

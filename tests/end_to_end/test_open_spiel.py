@@ -8,7 +8,9 @@ import pytest
 from run_configs import INLINE, changed
 from runs import run_here
 
-from headrace import load_policy, nash_conv
+from headrace import RunError, load_policy, nash_conv
+from headrace.pipeline.cli import main
+from headrace.pipeline.prediction.nash_conv import nash_convs
 
 pytest.importorskip("pyspiel", reason="python -m pip install 'headrace[openspiel]'")
 pytestmark = pytest.mark.lengthy
@@ -60,3 +62,23 @@ def test_each_player_may_have_a_behaviour_of_its_own(tmp_path):
     assert {entry["against"] for entry in results} == {"Second"}
     each = {0: result.folder / "First", 1: result.folder / "Second"}
     assert 0 < nash_conv(each, "kuhn_poker") < 4
+
+
+@pytest.mark.slow
+def test_the_picture_of_a_league_says_how_far_it_is_from_an_equilibrium(tmp_path, in_this_process):
+    league = {"learners": {"main": {"freeze": {"at_most": 300}}}}
+    plain = kuhn(behaviors__Kuhn__league=league, behaviors__Kuhn__self_play=None)
+    folder = run_here(plain, tmp_path, "run").folder
+    mixture = load_policy(folder, mixture=True)
+    newest, mixed = nash_conv(folder, "kuhn_poker"), nash_conv(mixture, "kuhn_poker")
+    by_hand = nash_conv(mixture.members, "kuhn_poker", weights=mixture.probabilities)
+    assert mixed == pytest.approx(by_hand)
+    assert nash_convs(folder, "Kuhn") == [
+        f"NashConv of the first learner: {newest:.4f}",
+        f"NashConv of the mixture: {mixed:.4f}",
+    ]
+    with pytest.raises(RunError, match="weights: the mixture of a league has its own"):
+        nash_conv(mixture, "kuhn_poker", weights=[1.0] * len(mixture.members))
+    before = (folder / "Kuhn" / "league.png").read_bytes()
+    assert "league.png" in in_this_process(main, "--plot", str(folder))
+    assert (folder / "Kuhn" / "league.png").read_bytes() != before, "with the lines about it"

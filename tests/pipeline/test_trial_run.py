@@ -338,6 +338,25 @@ def test_warnings_of_the_run_are_the_trials(beside):
 
 
 @pytest.mark.lengthy
+def test_all_learners_of_a_league_are_tried(beside, monkeypatch):
+    met = []
+
+    class Noting(trial_run._Trial):
+        def _missed(self, coordinator):
+            met.extend(name for name, state in coordinator.starter.behaviors.items() if state.version)
+            return super()._missed(coordinator)
+
+    monkeypatch.setattr(trial_run, "_Trial", Noting)
+    learners = {"main": {"actors": 3}, "rival": {"matches": [{"match": "newest", "against": "main"}]}}
+    plain = {
+        "environment": {"kind": "builtin", "id": "RockPaperScissors"},
+        "behaviors": {"B": {"trainer_type": "ppo", "league": {"learners": learners}}},
+    }
+    assert [words(RunConfig.from_plain(plain, beside), each) for each in (True, False)] == [[], []]
+    assert sorted(met) == 2 * ["B.main"] + 2 * ["B.rival"]
+
+
+@pytest.mark.lengthy
 def test_files_in_warnings_are_those_of_the_run(beside):
     environment = {"factory": "tried_environments:Good", "action_repeat": {"max": 3}}
     told = words(configured(beside, environment, checkpoint_settings={"run_id": "mine"}), serious=False)
