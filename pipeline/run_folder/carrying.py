@@ -34,6 +34,9 @@ _DAMAGED = (
 """What `zipfile` raises for damaged archives, and a listing of another form; ValueError is ours, too."""
 
 
+_OF_LEAGUES = ("*/league.json", "*/league/pool.json", "*/league/*.policy")
+
+
 def carry(run_folder: Path, path: str | os.PathLike[str]) -> Path:
     """Write a run into one file, which is whole or not there; returns its path.
 
@@ -111,6 +114,8 @@ def _files(run_folder: Path) -> dict[str, Path]:
     for behavior in checkpoint.steps:
         folder = behavior_folder(run_folder, behavior)
         found += [each for each in folder.glob("*") if each.suffix in (".pt", ".onnx")]
+    for pattern in _OF_LEAGUES:
+        found += run_folder.glob(pattern)
     files = {each.relative_to(run_folder).as_posix(): each for each in sorted(found)}
     return {**files, f"checkpoints/{MANIFEST}": checkpoint.manifest}
 

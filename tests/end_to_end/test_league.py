@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from runs import run_here
 
-from headrace import load_policy
+from headrace import load, load_policy
 from headrace.pipeline.common.errors import PredictError, RunError
 from headrace.pipeline.policies.tournament import entrants_of
 from headrace.pipeline.prediction.nash_conv import nash_convs
@@ -106,6 +106,14 @@ def test_a_tournament_takes_a_league_as_its_members_and_newest_learners(folder):
         *(str(folder / name) for name in ("RPS.main", "RPS.exploiter")),
         "random",
     ]
+
+
+def test_a_league_that_is_carried_in_one_file_has_its_pool(folder, tmp_path):
+    back = load(load(folder).save(tmp_path / "one"), results_dir=tmp_path).folder
+    assert [each.name for each in sorted((back / "RPS" / "league").iterdir())] == [
+        each.name for each in sorted((folder / "RPS" / "league").iterdir())
+    ]
+    assert load_policy(back, mixture=True).probabilities == load_policy(folder, mixture=True).probabilities
 
 
 @pytest.mark.lengthy
