@@ -23,7 +23,8 @@ def learners_in(run_folder: Path) -> dict[str, list[str]]:
     """Return the behaviours that have a league, each with its learners' names; the first is whom it is for."""
     found: dict[str, list[str]] = {}
     if any(run_folder.glob(f"*/{FOLDER}")):
-        for name, settings in (read_configuration(run_folder).get("behaviors") or {}).items():
+        behaviors = read_configuration(run_folder).get("behaviors")
+        for name, settings in behaviors.items() if isinstance(behaviors, Mapping) else ():
             league = settings.get("league") if isinstance(settings, Mapping) else None
             if isinstance(league, Mapping) and league.get("of"):
                 found.setdefault(str(league["of"]), []).append(str(name))

@@ -14,7 +14,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TransformReward
 from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped]
 from predicted import MEMORY, group_of, saved
 
-from headrace import RunError, evaluate, load_policy
+from headrace import LoadedMixture, RunError, evaluate, load_policy
 
 SEEN, DONE = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))
 SPEC = group_of(SEEN, DONE)[0].behavior_specs["Test"]
@@ -273,3 +273,23 @@ class DesertedTurns(Turns):
 def test_an_environment_that_begins_without_agents_is_named_and_does_not_hang(tmp_path, kind):
     with pytest.raises(RunError, match="its reset.. left no agents"):
         evaluate(load_policy(saved(tmp_path, SPEC)), kind(), episodes=2)
+
+
+def test_a_leagues_mixture_has_a_member_play_each_episode_to_its_end(tmp_path):
+    members = [load_policy(saved(tmp_path / name, SPEC, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
+    mixture = LoadedMixture("Test", members, [0.25, 0.75], seed=3)
+    drawn, by_member, env = [], [], Errand()
+    reset = mixture.reset
+    mixture.reset = lambda: drawn.append(reset()) or drawn[-1]  # type: ignore[method-assign]
+    evaluation = evaluate(mixture, env, 60, seed=5)
+    env.reset(seed=5)
+    assert len(drawn) == 61, "once for the agent, which begins, and once for each episode"
+    assert {id(each) for each in drawn} == {id(each) for each in members}
+    for policy in drawn[1:]:
+        observation, _ = env.reset(seed=5 if not by_member else None)
+        total, ended = 0.0, False
+        while not ended:
+            observation, reward, ended, _, _ = env.step(policy.predict(observation).action)
+            total += reward
+        by_member.append(total)
+    assert evaluation.returns == pytest.approx(by_member)
