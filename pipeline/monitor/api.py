@@ -186,32 +186,25 @@ class ShownRun(Protocol):
     @property
     def name(self) -> str:
         """The run id."""
-        ...
 
     @property
     def live(self) -> bool:
         """True if it goes on."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """The newest state; see `state.state_of`."""
-        ...
 
     def curves(self) -> dict[str, Any]:
         """All curves, by category and name."""
-        ...
 
     def leagues(self) -> list[dict[str, Any]]:
         """The leagues, as `league_for_page` makes them."""
-        ...
 
     def configuration(self) -> str:
         """The resolved configuration, as YAML."""
-        ...
 
     def log(self) -> list[dict[str, Any]]:
         """The newest lines of the log."""
-        ...
 
 
 _OF_BEHAVIORS = {

@@ -56,24 +56,7 @@ def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | No
         numbers: as `TimeShares.numbers` returns them, or their means over a run.
         blocks: the settings of each behaviour, as they are written down: what would help is among them.
     """
-    places = {_place(name): share for name, share in numbers.items() if name.startswith(f"{BUSY}/")}
-    inside = (*_INSIDE, *(place for place in places if (LEARNERS, TRAINER) in places and _is_learner(place)))
-    of_main = [place for place in places if place[0] == MAIN and place[1]]
-    if (MAIN, "") in places:  # a stage that is slow says more than that main is busy
-        slow = max((places[place] for place in of_main), default=0.0) >= LEAST_BUSY
-        inside += ((MAIN, ""),) if slow else (*of_main,)
-    parts = {place: share for place, share in places.items() if place not in inside}
-    if not parts:
-        return None
-    ranked = sorted(parts, key=lambda place: -parts[place])
-    cause, busy = ranked[0], parts[ranked[0]]
-    second = parts[ranked[1]] if len(ranked) > 1 else 0.0
-    of_actors = (f"{BUSY}/{ACTORS}", f"{WAIT}/policies", f"{WAIT}/decisions", f"{WAIT}/room")
-    if max(busy, sum(numbers.get(name, 0.0) for name in of_actors)) < LEAST_BUSY:  # it is held, or ends
-        return None
-    if busy < LEAST_BUSY or busy - second < MARGIN:
-        return Bottleneck(_balance(numbers, places, busy + second))
-    return _describe(cause, busy, numbers, places, blocks or {})
+    return _Reading(numbers, blocks or {}).cause()
 
 
 def held_up_by(
@@ -104,38 +87,95 @@ def _place(name: str) -> Place:
     return host, stage
 
 
-def _describe(
-    cause: Place,
-    busy: float,
-    numbers: Mapping[str, float],
-    places: Mapping[Place, float],
-    blocks: Mapping[str, Any],
-) -> Bottleneck:
-    host, stage = cause
-    if host == ACTORS:
-        return _actors(stage, busy, numbers, places)
-    behavior = host.removeprefix(OF_LEARNERS) if host.startswith(OF_LEARNERS) else ""
-    if host == INFERENCE:
-        wait = numbers.get(f"{WAIT}/decisions", 0.0)
-    else:
-        policies = numbers.get(f"{WAIT}/policies", 0.0)
-        wait = numbers.get(f"{WAIT}/policy {behavior}", policies) + numbers.get(f"{WAIT}/room", 0.0)
-    text = f"{_percent(busy)} busy; actors wait {_percent(wait)} of the time for it."
-    if f"{BUSY}/{ACTORS}" not in numbers:  # a recording has their place
-        text = f"{_percent(busy)} busy."
-    if host == LEARNERS:
-        text = f"Learners in one event loop: {text} `learners.kind: process`, or more `processes`, would help."
-    elif stage == TRAINER:
-        text = _learner(behavior, text, numbers, places, blocks.get(behavior) or {})
-    else:
-        who = {
-            INFERENCE: "Central inference",
-            PUBLISHER: "Policy publisher",
-            RECORDER: f"Recorder of {behavior}",
-            "": "Main",
-        }.get(stage, f"Stage {stage} in main")
-        text = f"{who}: {text} {_HELP.get(stage, _HELP_STAGE)} would help."
-    return Bottleneck(text, host, stage, busy, min(1.0, wait), behavior)
+class _Reading:
+    """What the numbers of a run say."""
+
+    def __init__(self, numbers: Mapping[str, float], blocks: Mapping[str, Any]) -> None:
+        self.numbers, self.blocks = numbers, blocks
+        self.places = {_place(name): share for name, share in numbers.items() if name.startswith(f"{BUSY}/")}
+        learners = [place for place in self.places if place[0].startswith(OF_LEARNERS) and place[1] == TRAINER]
+        self.learning = max((self.places[place] for place in learners), default=0.0)
+        """The busiest learner's share."""
+        self.several = len(learners) > 1
+        who = "no learner is more than" if self.several else "the learner is"
+        self.learners = f"{who} {_percent(self.learning)} busy"
+        inside = (*_INSIDE, *(learners if (LEARNERS, TRAINER) in self.places else ()))
+        of_main = [place for place in self.places if place[0] == MAIN and place[1]]
+        if (MAIN, "") in self.places:  # a stage that is slow says more than that main is busy
+            slow = max((self.places[place] for place in of_main), default=0.0) >= LEAST_BUSY
+            inside += ((MAIN, ""),) if slow else (*of_main,)
+        self.parts = {place: share for place, share in self.places.items() if place not in inside}
+
+    def cause(self) -> Bottleneck | None:
+        if not self.parts:
+            return None
+        (cause, busy), (_, second) = sorted([*self.parts.items(), (("", ""), 0.0)], key=lambda each: -each[1])[:2]
+        of_actors = (f"{BUSY}/{ACTORS}", f"{WAIT}/policies", f"{WAIT}/decisions", f"{WAIT}/room")
+        if max(busy, sum(self.numbers.get(name, 0.0) for name in of_actors)) < LEAST_BUSY:  # it is held, or ends
+            return None
+        if busy < LEAST_BUSY or busy - second < MARGIN:
+            return Bottleneck(self._balance(busy + second))
+        return self._actors(cause[1], busy) if cause[0] == ACTORS else self._describe(*cause, busy)
+
+    def _describe(self, host: str, stage: str, busy: float) -> Bottleneck:
+        numbers = self.numbers
+        behavior = host.removeprefix(OF_LEARNERS) if host.startswith(OF_LEARNERS) else ""
+        if host == INFERENCE:
+            wait = numbers.get(f"{WAIT}/decisions", 0.0)
+        else:
+            policies = numbers.get(f"{WAIT}/policies", 0.0)
+            wait = numbers.get(f"{WAIT}/policy {behavior}", policies) + numbers.get(f"{WAIT}/room", 0.0)
+        text = f"{_percent(busy)} busy; actors wait {_percent(wait)} of the time for it."
+        if f"{BUSY}/{ACTORS}" not in numbers:  # a recording has their place
+            text = f"{_percent(busy)} busy."
+        if host == LEARNERS:
+            text = f"Learners in one event loop: {text} `learners.kind: process`, or more `processes`, would help."
+        elif stage == TRAINER:
+            text = self._learner(behavior, text)
+        else:
+            who = {
+                INFERENCE: "Central inference",
+                PUBLISHER: "Policy publisher",
+                RECORDER: f"Recorder of {behavior}",
+                "": "Main",
+            }.get(stage, f"Stage {stage} in main")
+            text = f"{who}: {text} {_HELP.get(stage, _HELP_STAGE)} would help."
+        return Bottleneck(text, host, stage, busy, min(1.0, wait), behavior)
+
+    def _learner(self, behavior: str, text: str) -> str:
+        update, collecting = (self.numbers.get(f"{DURATION}/{what} {behavior}") for what in ("update", "collecting"))
+        if update is not None and collecting is not None:
+            text += f" An update takes {_seconds(update)}, collecting {_seconds(collecting)}."
+        who, has = f"Learner of {behavior}" if self.several else "Learner", self.blocks.get(behavior) or {}
+        less = [words for key, words in _LESS.items() if key in (has.get("hyperparameters") or {})]
+        help_ = ", ".join([*less, "more `learners.threads` or `learners.replicas`"])
+        return f"{who}: {text} {help_[0].upper()}{help_[1:]} would help."
+
+    def _actors(self, stage: str, busy: float) -> Bottleneck:
+        stepping, deciding = (self.places.get(place, 0.0) for place in _INSIDE)
+        rest, more = max(0.0, busy - stepping - deciding), "`pipeline.hosts.actors.replicas`"
+        if stage == RECORDER:
+            what, help_ = f"Recorder: writes for {_percent(busy)} of the actors' time", _HELP[RECORDER]
+        elif stage:
+            what, help_ = f"Stage {stage}: takes {_percent(busy)} of the actors' time", f"A faster stage or more {more}"
+        elif stepping >= max(deciding, rest, LEAST_BUSY):
+            step = _seconds(self.numbers.get(f"{DURATION}/step", 0.0))
+            what = f"Environments: stepping takes {_percent(stepping)} of the actors' time, {step} a step"
+            stage, help_ = ENVIRONMENT, f"More `num_envs` or {more}, with Unity a higher `time_scale`,"
+        elif deciding >= max(rest, LEAST_BUSY):
+            what = f"Policies: deciding takes {_percent(deciding)} of the actors' time, stepping {_percent(stepping)}"
+            stage, help_ = ENVIRONMENT, f"A smaller network, more {more} or `pipeline.inference: central`"
+        else:
+            what = f"Actors: {_percent(busy)} busy, stepping {_percent(stepping)}, deciding {_percent(deciding)}"
+            stage, help_ = "agent_processor", f"More {more}"
+        return Bottleneck(f"{what}; {self.learners}. {help_} would help.", ACTORS, stage, busy, 1 - self.learning)
+
+    def _balance(self, busiest_two: float) -> str:
+        busy = self.numbers.get(f"{BUSY}/{ACTORS}")
+        actors = "" if busy is None else f"actors are {_percent(busy)} busy, "
+        idle = busiest_two < 2 * LEAST_BUSY - MARGIN
+        rest = " Messages, or processes without a free core, take the rest." if idle else ""
+        return f"Nothing holds the run up by itself: {actors}{self.learners}.{rest}"
 
 
 _HELP_STAGE = "A faster stage, or one in the actors,"
@@ -147,70 +187,8 @@ _HELP = {
     "": "Fewer `pipeline.hosts.actors.replicas`, with more `num_envs` each,",
 }
 """By stage."""
-
-
 _LESS = {"num_epoch": "Fewer epochs (`num_epoch`)", "steps_per_update": "A higher `steps_per_update`"}
 """What makes updates less work, by the hyperparameter that a trainer has for it."""
-
-
-def _learner(
-    behavior: str, text: str, numbers: Mapping[str, float], places: Mapping[Place, float], block: Mapping[str, Any]
-) -> str:
-    update, collecting = (numbers.get(f"{DURATION}/{what} {behavior}") for what in ("update", "collecting"))
-    if update is not None and collecting is not None:
-        text += f" An update takes {_seconds(update)}, collecting {_seconds(collecting)}."
-    who = f"Learner of {behavior}" if _has_several(places) else "Learner"
-    less = [words for key, words in _LESS.items() if key in (block.get("hyperparameters") or {})]
-    help_ = ", ".join([*less, "more `learners.threads` or `learners.replicas`"])
-    return f"{who}: {text} {help_[0].upper()}{help_[1:]} would help."
-
-
-def _actors(stage: str, busy: float, numbers: Mapping[str, float], places: Mapping[Place, float]) -> Bottleneck:
-    stepping, deciding = (places.get(place, 0.0) for place in _INSIDE)
-    rest, more = max(0.0, busy - stepping - deciding), "`pipeline.hosts.actors.replicas`"
-    if stage == RECORDER:
-        what, help_ = f"Recorder: writes for {_percent(busy)} of the actors' time", _HELP[RECORDER]
-    elif stage:
-        what, help_ = f"Stage {stage}: takes {_percent(busy)} of the actors' time", f"A faster stage or more {more}"
-    elif stepping >= max(deciding, rest, LEAST_BUSY):
-        step = _seconds(numbers.get(f"{DURATION}/step", 0.0))
-        what = f"Environments: stepping takes {_percent(stepping)} of the actors' time, {step} a step"
-        stage, help_ = ENVIRONMENT, f"More `num_envs` or {more}, with Unity a higher `time_scale`,"
-    elif deciding >= max(rest, LEAST_BUSY):
-        what = f"Policies: deciding takes {_percent(deciding)} of the actors' time, stepping {_percent(stepping)}"
-        stage, help_ = ENVIRONMENT, f"A smaller network, more {more} or `pipeline.inference: central`"
-    else:
-        what = f"Actors: {_percent(busy)} busy, stepping {_percent(stepping)}, deciding {_percent(deciding)}"
-        stage, help_ = "agent_processor", f"More {more}"
-    return Bottleneck(f"{what}; {_learners(places)}. {help_} would help.", ACTORS, stage, busy, 1 - _learning(places))
-
-
-def _learning(places: Mapping[Place, float]) -> float:
-    """The busiest learner's share."""
-    return max((share for place, share in places.items() if _is_learner(place)), default=0.0)
-
-
-def _learners(places: Mapping[Place, float]) -> str:
-    who = "no learner is more than" if _has_several(places) else "the learner is"
-    return f"{who} {_percent(_learning(places))} busy"
-
-
-def _has_several(places: Mapping[Place, float]) -> bool:
-    """True if there are several learners."""
-    return sum(map(_is_learner, places)) > 1
-
-
-def _is_learner(place: Place) -> bool:
-    return place[0].startswith(OF_LEARNERS) and place[1] == TRAINER
-
-
-def _balance(numbers: Mapping[str, float], places: Mapping[Place, float], busiest_two: float) -> str:
-    busy = numbers.get(f"{BUSY}/{ACTORS}")
-    actors = "" if busy is None else f"actors are {_percent(busy)} busy, "
-    rest = (
-        "" if busiest_two >= 2 * LEAST_BUSY - MARGIN else " Messages, or processes without a free core, take the rest."
-    )
-    return f"Nothing holds the run up by itself: {actors}{_learners(places)}.{rest}"
 
 
 def _percent(share: float) -> str:

@@ -339,16 +339,10 @@ class _BehaviorWatch:
         )
 
     def record_summaries(self, summaries: Mapping[str, Summary]) -> None:
-        newest: dict[str, Any] = {}
-        if REWARD in summaries:
-            newest["reward_std"] = summaries[REWARD].std
-        if EPISODE_LENGTH in summaries:
-            newest["episode_length"] = summaries[EPISODE_LENGTH].mean
-        if ELO in summaries:
-            newest["elo"] = summaries[ELO].last
-        if "Policy/Lag" in summaries:
-            newest["policy_lag"] = summaries["Policy/Lag"].mean
-        self.progress = replace(self.progress, **newest)
+        shown = (("reward_std", REWARD, "std"), ("episode_length", EPISODE_LENGTH, "mean"), ("elo", ELO, "last"))
+        for key, name, what in (*shown, ("policy_lag", "Policy/Lag", "mean")):
+            if name in summaries:
+                self.progress = replace(self.progress, **{key: getattr(summaries[name], what)})
 
 
 class _QueueWatch:

@@ -10,7 +10,6 @@ import asyncio
 import errno
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 import grpc
@@ -97,7 +96,6 @@ class GrpcServer:
         self._most_bytes = most_bytes
         self._most_calls = most_calls
         self._server: grpc.aio.Server | None = None
-        self._news = asyncio.Event()
         self._gathering = Gathering()
         self._under_way = 0
         self.port = 0
@@ -126,12 +124,10 @@ class GrpcServer:
         """Wait, at most so long, until the calls that have arrived are read: `stop` would end them as CANCELLED."""
         if self._server is None:
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                while True:
-                    self._news.clear()
-                    async with asyncio.timeout(_QUIET_S):
-                        await self._news.wait()
+        seen, end = -1, asyncio.get_running_loop().time() + patience_s
+        while seen != self._gathering.arrived and asyncio.get_running_loop().time() < end:
+            seen = self._gathering.arrived
+            await asyncio.sleep(_QUIET_S)
 
     async def stop(self, grace_s: float) -> None:
         """Take no further calls, and end those that are not answered in this time; stopping twice is allowed."""
@@ -191,8 +187,7 @@ class GrpcServer:
         """Return the handler of a method: it checks the token, reads the message and answers refusals."""
 
         async def answer(_: Any, context: _Context) -> bytes:
-            self._news.set()
-            self._gathering.arrived()
+            self._gathering.arrived += 1
             try:
                 if is_open:
                     response = await method(_parsed(kind, await self._message(context)))

@@ -11,16 +11,18 @@ _ARRAY = {
     "(little-endian, row by row): of msgpack's type bin, or in JSON as base64.",
     "oneOf": [{"type": "array", "items": {}}, {"type": "string", "contentEncoding": "base64"}],
 }
-_ROWS = {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}}
+
+
+def _rows(kind: str, text: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "array", "items": {"type": kind}}, "description": text}
+
+
 _PURPOSES: dict[str, dict[str, Any]] = {
     "observations": {
         "description": "By name, or in the order of the model's observations.",
-        "oneOf": [
-            {"type": "object", "additionalProperties": _ARRAY},
-            {"type": "array", "items": _ARRAY},
-        ],
+        "oneOf": [{"type": "object", "additionalProperties": _ARRAY}, {"type": "array", "items": _ARRAY}],
     },
-    "masks": {**_ROWS, "description": "[agents, sum of branches] true = allowed; none: all are."},
+    "masks": _rows("boolean", "[agents, sum of branches] true = allowed; none: all are."),
     "deterministic": {"type": "boolean", "description": "The mean and the most likely choice instead of a sample."},
     "session": {"type": "string", "description": "Id of the session that remembers for these agents."},
     "episode_start": {
@@ -38,16 +40,8 @@ _REQUEST = {
 _ANSWER = {
     "type": "object",
     "properties": {
-        "continuous": {
-            "type": "array",
-            "items": {"type": "array", "items": {"type": "number"}},
-            "description": "[agents, continuous actions] as the environment receives them.",
-        },
-        "discrete": {
-            "type": "array",
-            "items": {"type": "array", "items": {"type": "integer"}},
-            "description": "[agents, branches] index of the choice.",
-        },
+        "continuous": _rows("number", "[agents, continuous actions] as the environment receives them."),
+        "discrete": _rows("integer", "[agents, branches] index of the choice."),
         "version": {"type": "integer", "description": "Number of the model's file: 1, 2 after a newer one, …"},
         "step": {"type": "integer", "description": "Steps that it had learned from."},
     },
@@ -77,26 +71,27 @@ def schema(session: dict[str, Any], infer: dict[str, Any]) -> dict[str, Any]:
     """
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     key, version = {**model, "name": "session"}, {**model, "name": "version"}
-    one = "/api/models/{model}"
+    one, v2 = "/api/models/{model}", "Open Inference Protocol: "
+    rows: list[tuple[str, str, dict[str, Any]]] = [
+        ("/api/models", "get", _operation("The models")),
+        (one, "get", _operation("A model: its observations and actions", [model])),
+        (f"{one}/act", "post", _operation("Actions for observations", [model], _REQUEST, _ANSWER)),
+        (f"{one}/sessions", "post", _operation("Begin a session", [model], session, done="201")),
+        (f"{one}/sessions/{{session}}", "delete", _operation("End a session", [model, key])),
+        ("/healthz", "get", _operation("200 while requests are answered, 503 when the server ends")),
+        ("/metrics", "get", _operation("Counts in Prometheus' text format")),
+        ("/v2", "get", _operation(f"{v2}the server and its extensions")),
+        ("/v2/health/live", "get", _operation(f"{v2}200 while the server runs")),
+        ("/v2/health/ready", "get", _operation(f"{v2}200 while requests are answered")),
+    ]
     definitions = infer.pop("$defs", {})
-    paths = {
-        "/api/models": {"get": _operation("The models")},
-        one: {"get": _operation("A model: its observations and actions", [model])},
-        f"{one}/act": {"post": _operation("Actions for observations", [model], _REQUEST, _ANSWER)},
-        f"{one}/sessions": {"post": _operation("Begin a session", [model], session, done="201")},
-        f"{one}/sessions/{{session}}": {"delete": _operation("End a session", [model, key])},
-        "/healthz": {"get": _operation("200 while requests are answered, 503 when the server ends")},
-        "/metrics": {"get": _operation("Counts in Prometheus' text format")},
-        "/v2": {"get": _operation("Open Inference Protocol: the server and its extensions")},
-        "/v2/health/live": {"get": _operation("Open Inference Protocol: 200 while the server runs")},
-        "/v2/health/ready": {"get": _operation("Open Inference Protocol: 200 while requests are answered")},
-    }
     for at, which in ((f"/v2{one[4:]}", [model]), (f"/v2{one[4:]}/versions/{{version}}", [model, version])):
-        paths |= {
-            at: {"get": _operation("Open Inference Protocol: a model's inputs and outputs", which)},
-            f"{at}/ready": {"get": _operation("Open Inference Protocol: 200 while the model answers", which)},
-            f"{at}/infer": {"post": _operation("Open Inference Protocol: actions for observations", which, infer)},
-        }
+        rows += [
+            (at, "get", _operation(f"{v2}a model's inputs and outputs", which)),
+            (f"{at}/ready", "get", _operation(f"{v2}200 while the model answers", which)),
+            (f"{at}/infer", "post", _operation(f"{v2}actions for observations", which, infer)),
+        ]
+    paths = {path: {method: operation} for path, method, operation in rows}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headrace's policy server", "version": "1"},

@@ -80,41 +80,31 @@ async def _serve(
         stop.set()
 
     with requests_received(lambda: loop.call_soon_threadsafe(receive)):
-        await _serve_until(stop, models, options, tell, at_once)
-
-
-async def _serve_until(
-    stop: asyncio.Event,
-    models: Sequence[ServedModel],
-    options: ServingOptions,
-    tell: Callable[[str], None],
-    at_once: Callable[[str, int], None],
-) -> None:
-    service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
-    token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
-    site = Site(serving_routes(service), _site_options(options, token, service.tally.turned_away))
-    listen, port = endpoint_of(options.endpoint)
-    grpc_server = GrpcServer(service, listen, token, MOST_BODY_BYTES, MOST_CONNECTIONS)
-    running = asyncio.create_task(service.run())
-    running.add_done_callback(lambda _: stop.set())
-    try:
+        service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
+        token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
+        site = Site(serving_routes(service), _site_options(options, token, service.tally.turned_away))
+        listen, port = endpoint_of(options.endpoint)
+        grpc_server = GrpcServer(service, listen, token, MOST_BODY_BYTES, MOST_CONNECTIONS)
+        running = asyncio.create_task(service.run())
+        running.add_done_callback(lambda _: stop.set())
         try:
-            await site.start()
-            await grpc_server.start(_grpc_ports(site.port, port))
-        except OSError as error:
-            raise CommandError(f"--listen: {error.strerror}; choose another with --listen=HOST:PORT") from error
-        tell(_words(models, site, grpc_server.port, token))
-        await stop.wait()
-        if running.done():  # it has failed
-            await running
-        await _drain(service, site, grpc_server, at_once)
-    finally:
-        await grpc_server.stop(0.0)
-        await site.stop()
-        if not running.done():
-            running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+            try:
+                await site.start()
+                await grpc_server.start(_grpc_ports(site.port, port))
+            except OSError as error:
+                raise CommandError(f"--listen: {error.strerror}; choose another with --listen=HOST:PORT") from error
+            tell(_words(models, site, grpc_server.port, token))
+            await stop.wait()
+            if running.done():  # it has failed
+                await running
+            await _drain(service, site, grpc_server, at_once)
+        finally:
+            await grpc_server.stop(0.0)
+            await site.stop()
+            if not running.done():
+                running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
 
 
 def _site_options(options: ServingOptions, token: str, on_refused: Callable[[], None]) -> SiteOptions:

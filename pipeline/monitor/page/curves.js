@@ -121,7 +121,7 @@ export class Curves {
     return [...names].filter((name) => name.toLowerCase().includes(this.filter)).sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
   }
 
-  /** Lay the charts out anew. */
+  /** Lay the charts out anew, in the page's colours. */
   build() {
     this.seen.disconnect();
     for (const chart of this.charts.values()) chart.plot?.destroy();
@@ -215,16 +215,6 @@ export class Curves {
       chart.draw();
       if (!deadline.timeRemaining()) return void idle((next) => this.drawRest(next));
     }
-  }
-
-  /** Forget what was drawn in other colours. */
-  recolour() {
-    this.build();
-  }
-
-  /** Draw all at once: the page is printed. */
-  drawAll() {
-    this.drawRest({ timeRemaining: () => 1 });
   }
 
   /** Show a statistic large, with what it is. @param {string} name */

@@ -46,7 +46,7 @@ function pick(listed) {
 /** @param {string} theme */
 function paint(theme) {
   document.documentElement.dataset.theme = theme;
-  curves?.recolour();
+  curves?.build();
   for (const run of runs) run.recolour();
 }
 
@@ -68,7 +68,7 @@ addEventListener("resize", () => {
 });
 addEventListener("beforeprint", () => {
   paint("light");
-  curves?.drawAll();
+  curves?.drawRest({ timeRemaining: () => 1 });
 });
 addEventListener("afterprint", () => paint(chosen()));
 

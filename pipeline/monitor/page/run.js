@@ -144,8 +144,8 @@ export class Run {
   addLines(lines, all = false) {
     const atEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 30;
     const clock = (time) => new Date(1000 * time).toLocaleTimeString("en-GB");
-    const fresh = all ? lines : lines.filter(({ time }) => time > this.told); // some may have been read with all
-    this.told = lines.at(-1)?.time ?? this.told;
+    const fresh = all ? lines : lines.filter(({ number }) => number > this.told); // some may have been read with all
+    this.told = lines.at(-1)?.number ?? (all ? 0 : this.told);
     const rows = fresh.map((line) => h(`div.${line.level}`, {}, h("time", {}, clock(line.time)), h("span", {}, line.text)));
     if (all) fill(this.log, ...rows);
     else this.log.append(...rows);

@@ -16,7 +16,7 @@ async def test_calls_wait_for_those_that_arrive_meanwhile_and_for_no_others():
     gathering, passed, arriving = Gathering(), [], []
 
     async def call(number: int) -> None:
-        gathering.arrived()
+        gathering.arrived += 1
         await gathering.wait()
         passed.append(number)
 
@@ -36,6 +36,6 @@ async def test_calls_go_on_though_others_never_cease_to_arrive():
     waiting = asyncio.create_task(gathering.wait())
     end = loop.time() + 10 * MOST_S
     while not waiting.done() and loop.time() < end:
-        gathering.arrived()
+        gathering.arrived += 1
         await asyncio.sleep(0)
     assert waiting.done()
