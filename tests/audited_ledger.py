@@ -89,8 +89,8 @@ class AuditedLedger(CreditLedger):
             assert self.returned_of(behavior, source) <= emitted, "more than was emitted"
         return self._audited(super().learned(behavior, version, held, returned, arrived))
 
-    def resume(self) -> list[Grant]:
-        return self._audited(super().resume())
+    def resume(self, why: str = "") -> list[Grant]:
+        return self._audited(super().resume(why))
 
     def _counts(self, behavior: str, source: int) -> bool:
         return source >= self._begins.get(behavior, 0)
