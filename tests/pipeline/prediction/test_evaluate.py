@@ -279,8 +279,12 @@ def test_a_leagues_mixture_has_a_member_play_each_episode_to_its_end(tmp_path):
     members = [load_policy(saved(tmp_path / name, SPEC, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
     mixture = LoadedMixture("Test", members, [0.25, 0.75], seed=3)
     drawn, by_member, env = [], [], Errand()
-    reset = mixture.reset
-    mixture.reset = lambda: drawn.append(reset()) or drawn[-1]  # type: ignore[method-assign]
+
+    def noted(reset=mixture.reset):
+        drawn.append(reset())
+        return drawn[-1]
+
+    mixture.reset = noted  # type: ignore[method-assign]
     evaluation = evaluate(mixture, env, 60, seed=5)
     env.reset(seed=5)
     assert len(drawn) == 61, "once for the agent, which begins, and once for each episode"
