@@ -161,6 +161,8 @@ def test_the_axes_the_marks_and_the_files(charts):
 def test_the_pointer_reads_all_charts_and_the_mark_that_it_is_at(charts):
     from selenium.webdriver import ActionChains
 
+    newest = f"document.querySelector('{CHART} .values').innerText"
+    charts.until(f"{newest}.includes('101') && {newest}.includes('110')", "all runs")
     over = charts.browser.find_element("css selector", f"{CHART} .u-over")
     pointer = ActionChains(charts.browser)
     pointer.move_to_element(over).perform()  # the middle of 1 to 100
