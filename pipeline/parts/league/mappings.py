@@ -46,6 +46,7 @@ class LeagueMappings(PolicyMappings):
         self._make_member = make_member
         self._memory = memory
         self._matches: Matches | None = None
+        self._offered: Matches | None = None
         self._limits: NDArray[np.float64] = np.ones(1)
         self._teams: dict[int, list[str]] = {}
         """The learner's behaviour ids by team."""
@@ -89,13 +90,21 @@ class LeagueMappings(PolicyMappings):
         if player.version != update.version:
             player.policy.load(update)
             player.version = update.version
-        self._start()
+        self._adopt()
 
     def assign(self, assignment: Assignment | Matches) -> None:
-        """Draw the games that begin from now on from these matches."""
+        """Draw games from these matches, as soon as the newest policies that they name have arrived."""
         assert isinstance(assignment, Matches), "assignments are for self-play"
-        matches = assignment
-        self._matches = matches
+        self._offered = assignment
+        self._adopt()
+
+    def _adopt(self) -> None:
+        matches, found = self._offered, self._newest
+        named = () if matches is None else (OWN, *matches.seats, *matches.opponents)
+        if matches is None or not all(code >= 0 or (code in found and found[code].version >= 0) for code in named):
+            self._start()
+            return
+        self._matches, self._offered = matches, None
         self._limits = np.cumsum(matches.weights)
         self._limits[-1] = np.inf
         self._drawn_games.clear()
@@ -103,14 +112,8 @@ class LeagueMappings(PolicyMappings):
         self._start()
 
     def ready(self, behavior_ids: Iterable[str]) -> bool:
-        """Return True if all that may be drawn is there."""
-        matches, found = self._matches, self._newest
-        known = matches is not None and all(
-            code >= 0 or (code in found and found[code].version >= 0)
-            for codes in (matches.seats, matches.opponents, (OWN,))
-            for code in codes
-        )
-        return known and super().ready(behavior_ids)
+        """Return True if there are matches, and so all that may be drawn."""
+        return self._matches is not None and super().ready(behavior_ids)
 
     def begin_games(self, num_envs: int, random: np.random.Generator | None = None) -> None:
         """Begin a game in every instance."""

@@ -58,6 +58,16 @@ def test_no_game_begins_before_all_that_may_be_drawn_is_there():
     assert {game.codes for game in actor.games} == {(OWN, OTHER), (OTHER, OWN)}
 
 
+def test_matches_that_come_before_a_policy_that_they_name_wait_for_it_and_games_go_on():
+    actor = Actor((OWN, 0, 1.0))
+    actor.mappings.assign(matches((OWN, OTHER, 1.0), number=2))
+    actor.mappings.restart_games(np.arange(64, dtype=np.int32))
+    assert {game.generation for game in actor.games} == {1}
+    actor.mappings.update(policy_update(EXPLOITER, 3))
+    actor.mappings.restart_games(np.arange(64, dtype=np.int32))
+    assert {game.codes for game in actor.games} == {(OWN, OTHER), (OTHER, OWN)}
+
+
 def test_the_seat_is_drawn_uniformly_and_the_seat_alone_learns_against_members():
     actor = Actor((OWN, 5, 1.0), games=2000)
     seats = np.array([game.learning_team for game in actor.games])
