@@ -112,7 +112,8 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
     found, wrong = [], []
     named = [found_below(player, results_dir) for player in players]
     if len(named) == 1 and Path(named[0]).is_dir():
-        named = [named[0] + ALL, "scripted" if game in SCRIPTED_PLAYERS else "random"]
+        other = "scripted" if game in SCRIPTED_PLAYERS else "random"
+        named = [named[0] + ALL] + [other] * (_league_of(named[0]) is None)
     for use in named:
         if kind_of(use) in (None, LEARNING, PLAYER) and not Path(use).is_dir():
             wrong.append(
@@ -139,15 +140,23 @@ def found_below(player: str, results_dir: str) -> str:
     return f"{below}{at}{choice}" if run and not Path(run).exists() and below.is_dir() else player
 
 
+def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
+    """Return the folder of a run, the behaviour of the league that is meant, and its learners; None without one."""
+    folder = absolute(run)
+    for run_folder, wanted in ((folder, None), (folder.parent, folder.name)):
+        for of, learners in learners_in(run_folder).items():
+            if wanted in (None, of):
+                return run_folder, of, learners
+    return None
+
+
 def _all_of(run: str, wrong: list[str]) -> list[str]:
     """Return the references of a run's policies by step; of a league, of its pool's members and its newest learners."""
     folder = Path(run)
-    inside = learners_in(folder) or {folder.name: learners_in(folder.parent).get(folder.name, [])}
-    for of, learners in inside.items():
-        if learners:
-            run_folder = folder if (folder / of).is_dir() else folder.parent
-            members = [each.use or f"{run}@member-{each.number}" for each in members_of(run_folder, of)]
-            return [*members, *(str(behavior_folder(run_folder, name)) for name in learners)]
+    if (league := _league_of(run)) is not None:
+        run_folder, of, learners = league
+        members = [each.use or f"{run}@member-{each.number}" for each in members_of(run_folder, of)]
+        return list(dict.fromkeys([*members, *(str(behavior_folder(run_folder, name)) for name in learners)]))
     behaviors = behaviors_in(folder) if folder.is_dir() else []
     places = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]
     steps = [{step_in_name(path) for path in exports_by_step(*place)} for place in places]

@@ -104,6 +104,9 @@ def test_a_tournament_takes_a_league_as_its_members_and_newest_learners(folder):
     assert found == [
         *(f"{folder}@member-{number}" for number in range(members)),
         *(str(folder / name) for name in ("RPS.main", "RPS.exploiter")),
+    ]
+    assert entrants_of([f"{folder / 'RPS'}@all", "random"], "results", "RockPaperScissors")[-2:] == [
+        found[-1],
         "random",
     ]
 
