@@ -55,7 +55,7 @@ CloseSessionResponse = _message("CloseSessionResponse")
 _OPTIONS = {
     "grpc.server_handshake_timeout_ms": int(1000 * HEADER_S),  # for the first words of HTTP/2
     "grpc.max_connection_idle_ms": 30_000,  # without a call; clients connect again by themselves
-    "grpc.max_concurrent_streams": 100,  # of one connection
+    "grpc.max_concurrent_streams": 1024,  # of one connection, also those that were just answered; more: UNAVAILABLE
     "grpc.server.max_pending_requests": 1024,  # that have arrived and are not read yet; further ones are CANCELLED
     "grpc.server.max_pending_requests_hard_limit": 1024,
     "grpc.so_reuseport": 0,  # otherwise two servers on one port would share its calls at random

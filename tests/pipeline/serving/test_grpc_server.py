@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.resources import files
 from typing import Any
@@ -215,6 +216,21 @@ async def test_calls_that_have_arrived_when_it_ends_are_told_so_however_many_wai
             await server.stop(0.0)
             codes = {(await call.code()).name for call in calls}
         assert codes - {"RESOURCE_EXHAUSTED"} == {"OK", "UNAVAILABLE"}
+
+
+@pytest.mark.lengthy
+async def test_calls_that_are_answered_together_leave_room_on_their_connection_for_as_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(grpc_server, "MOST_UNDER_WAY", 200)
+    write_model(tmp_path)
+    async with serving(tmp_path) as service:
+        server = GrpcServer(service, "127.0.0.1", "", 1000, 2000)
+        await server.start((0,))
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel, ThreadPoolExecutor(80) as pool:
+            act = channel.unary_unary(f"/{grpc_server.SERVICE}/Act")
+            asked = [asyncio.wrap_future(pool.submit(act, asking().SerializeToString())) for _ in range(600)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(each) for each in answers} == {bytes}
+        await server.stop(0.0)
 
 
 @pytest.mark.parametrize("method", ["Act", "ListModels", "OpenSession", "CloseSession"])
