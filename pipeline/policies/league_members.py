@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headrace.config.brains import kind_of
 from headrace.config.errors import suggest
 from headrace.config.file_names import file_name
 from headrace.pipeline.common.errors import RunError
@@ -114,7 +115,8 @@ def member_of(path: Path) -> Member:
     Raises:
         RunError: if no pool beside it has such a member.
     """
-    found = next((each for each in members_of(path.parents[2], path.parents[1].name) if each.path == path.name), None)
+    of = path.parent.parent
+    found = next((each for each in members_of(of.parent, of.name) if each.path == path.name), None)
     if found is None:
         raise RunError(f"{path} is no member of the pool whose folder it is in")
     return found
@@ -149,4 +151,9 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
         ) from error
     if not shares:
         raise RunError(f"{report}: nobody is in the mixture yet")
+    for number, use in uses.items():
+        if kind_of(use) != "model":
+            raise RunError(
+                f"member-{number} of the mixture is {members[number].name} ({use}), which is no policy to load"
+            )
     return found[0], [(uses[number], share) for number, share in shares.items()]

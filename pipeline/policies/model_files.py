@@ -289,8 +289,8 @@ def is_choice(choice: str) -> bool:
 
 def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | None, version: int) -> Model:
     """Read a member of a pool: its weights, in the design of the newest policy of the learner that it was."""
-    member, run_folder = member_of(path), path.parents[2]
-    learner = f"{path.parents[1].name}.{member.learner}"
+    member, of = member_of(path), path.parent.parent
+    run_folder, learner = of.parent, f"{of.name}.{member.learner}"
     like = read_model(ModelFile(newest_policy(run_folder, learner), learner), spec, network_folder)
     if not like.update.layout:
         raise RunError(

@@ -324,10 +324,13 @@ def load_policy(
     name = None if behavior is None else behavior_name(behavior)
     file = find_model(reference, name)
     model = read_model(file)
-    run_folder = file.path.parents[2 if is_member(file.path) else 1]
-    if name not in (None, model.spec.name) and name != league_of(run_folder, model.spec.name):
+    if name not in (None, model.spec.name) and name != league_of(_run_folder(file.path), model.spec.name):
         raise RunError(f"{file.path} is a policy of {model.spec.name}, not of {name}")
     return LoadedPolicy(model, seed)
+
+
+def _run_folder(file: Path) -> Path:
+    return file.parent.parent.parent if is_member(file) else file.parent.parent
 
 
 def _load_mixture(path: Path, behavior: str | None, seed: int | None) -> LoadedMixture:

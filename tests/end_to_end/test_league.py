@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,20 @@ def test_the_mixture_draws_a_member_for_each_episode(folder):
         mixture.distribution(SEEN)
     with pytest.raises(RunError, match="checkpoint chooses one policy"):
         load_policy(folder, checkpoint="best", mixture=True)  # type: ignore[call-overload]  # as typed callers know
+
+
+def test_a_mixture_with_a_script_and_a_file_without_its_pool_are_refused_by_name(folder, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(folder, copied)
+    index, report = (json.loads((copied / "RPS" / name).read_text()) for name in ("league/pool.json", "league.json"))
+    index["members"][0] |= {"use": "random", "name": "chance"}
+    (copied / "RPS" / "league" / "pool.json").write_text(json.dumps(index))
+    assert report["mixture"][0][0] == 0
+    with pytest.raises(RunError, match=r"member-0 of the mixture is chance \(random\), which is no policy to load"):
+        load_policy(copied, mixture=True)
+    alone = shutil.copy(load_policy(folder, checkpoint="member-0").file, tmp_path)
+    with pytest.raises(RunError, match="is no member of the pool whose folder it is in"):
+        load_policy(alone)
 
 
 def test_a_tournament_takes_a_league_as_its_members_and_newest_learners(folder):
