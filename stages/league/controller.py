@@ -173,7 +173,8 @@ class LeagueController:
     def mixture(self) -> dict[int, float]:
         """The members that stand for the league, each with its probability.
 
-        The meta-solver's of the whole pool; without one all that the first learner has frozen are equally likely.
+        The meta-solver's of the whole pool. Without one it is of all that the first learner has frozen, the n-th in
+        proportion to n: linear averaging, as in CFR+ (Tammelin 2014), forgets the first ones soonest.
         """
         self._solve()
         return self._known_mixture()
@@ -183,7 +184,7 @@ class LeagueController:
             return dict(self._matches.mixture)
         first = next(iter(self.settings.learners))
         numbers = [member.number for member in self.pool.members if member.learner == first]
-        return {number: 1 / len(numbers) for number in numbers}
+        return {number: 2 * n / (len(numbers) * (len(numbers) + 1)) for n, number in enumerate(numbers, 1)}
 
     def report(self) -> dict[str, Any]:
         """The league as plain data for JSON, as it is; nothing follows from a look at it.

@@ -211,7 +211,7 @@ def test_without_a_meta_solver_all_that_main_has_frozen_are_the_mixture(tmp_path
     assert league.mixture() == {}
     for step in (0, 1000, 2000):
         league.receive_policy("main", policy(step=step))
-    assert league.mixture() == pytest.approx({1: 1 / 3, 2: 1 / 3, 3: 1 / 3})
+    assert league.mixture() == pytest.approx({1: 1 / 6, 2: 2 / 6, 3: 3 / 6})
 
 
 def test_results_come_with_statistics(tmp_path):
@@ -272,7 +272,7 @@ def test_the_report_is_plain_data_of_all_that_a_picture_needs(tmp_path):
     assert report["players"] == ["main", "main_exploiter", "league_exploiter", "chance", "main 1", "main 2"]
     assert report["games"][0] == [0, 0, 0, 1, 1, 0]
     assert report["payoffs"][0] == [None, None, None, 0.5, 0.0, None]
-    assert report["mixture"] == [[1, 0.5], [2, 0.5]]
+    assert report["mixture"] == [[1, 1 / 3], [2, 2 / 3]]
 
 
 def test_a_brain_that_is_listed_no_more_is_not_met(tmp_path):
