@@ -199,7 +199,10 @@ class RegularizationSettings(Settings):
         1.0, gt=0, description="Weight of the divergence KL(policy, anchor) in the policy's loss."
     )
     anchor_steps: Int = Field(
-        500_000, gt=0, description="Agent steps in which the anchor goes 63 % of the way to where the policy is."
+        300_000,
+        gt=0,
+        description="Agent steps in which the anchor goes 63 % of the way to where the policy is; more, in proportion, "
+        "as the learning rate falls.",
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 from run_configs import INLINE, changed
 from runs import run_here
 
@@ -14,6 +16,7 @@ from headrace.pipeline.prediction.nash_conv import nash_convs
 
 pytest.importorskip("pyspiel", reason="python -m pip install 'headrace[openspiel]'")
 pytestmark = pytest.mark.lengthy
+EXAMPLES = Path(__file__).parents[2] / "config" / "examples"
 
 
 def kuhn(**changes):
@@ -82,3 +85,12 @@ def test_the_picture_of_a_league_says_how_far_it_is_from_an_equilibrium(tmp_path
     before = (folder / "Kuhn" / "league.png").read_bytes()
     assert "league.png" in in_this_process(main, "--plot", str(folder))
     assert (folder / "Kuhn" / "league.png").read_bytes() != before, "with the lines about it"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_mirror_self_play_of_a_regularised_policy_comes_near_an_equilibrium_of_kuhn_poker(tmp_path):
+    """Uniform play has a NashConv of 0.917."""
+    plain = yaml.safe_load((EXAMPLES / "kuhn-regularized.yaml").read_text())
+    result = run_here(plain | {"env_settings": {"seed": 5}}, tmp_path, "run")
+    assert nash_conv(result, "kuhn_poker") <= 0.1

@@ -77,8 +77,11 @@ class Anchor:
         assert batch.anchor is not None, "its rollout has the columns"
         return divergence(self._described(heads, batch), batch.anchor, self._actions.continuous_size)
 
-    def follow(self, steps: int) -> None:
-        """Go on towards the network, for so many agent steps."""
+    def follow(self, steps: float) -> None:
+        """Go on towards the network, for so many agent steps: fewer than were made where the learning rate has fallen.
+
+        A policy that learns slowly would otherwise have its anchor on its heels, and go round again.
+        """
         assert self._values is not None, "an update needed it"
         self._values.lerp_(self._network.values, 1.0 - exp(-steps / self._steps))
 

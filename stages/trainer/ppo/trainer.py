@@ -92,9 +92,10 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
 
     def _learn(self, chains: Chains | None) -> Outcome:
         transitions = self._signals.transitions(self._buffer)
+        pace = self._coefficients().learning_rate / self._hyperparameters.learning_rate
         outcome = self._learn_in_epochs(self._update, self._prepare(transitions, chains), transitions, chains)
         if self._update.anchor is not None:
-            self._update.anchor.follow(len(self._buffer))
+            self._update.anchor.follow(len(self._buffer) * pace)
         return outcome
 
     def _make_update(self) -> OnPolicyUpdate[Any]:

@@ -183,6 +183,16 @@ def test_a_regularised_policy_stays_nearer_to_its_anchor(make_trainer, make_batc
     assert kls[5.0][-1] < 0.2 * kls[1e-6][-1]
 
 
+def test_the_anchor_slows_down_with_the_learning_rate(make_trainer, make_batch):
+    trainer = make_trainer(max_steps=64, regularization={"anchor_steps": 100})
+    first = {name: tensor.copy() for name, tensor in trainer.state_dict()["weights"].items()}
+    run(trainer, [make_batch([32])])  # at half of the schedule, when it learns
+    state = trainer.state_dict()
+    for name, before in first.items():
+        expected = before + (1 - np.exp(-32 * 0.5 / 100)) * (state["weights"][name] - before)
+        np.testing.assert_allclose(state["anchor"][name], expected, rtol=1e-4, atol=1e-6)
+
+
 def test_a_checkpoint_without_an_anchor_or_with_one_too_many_is_told(make_trainer, make_batch, caplog):
     plain, regularized = make_trainer(), make_trainer(regularization={})
     run(regularized, [make_batch([32])])
