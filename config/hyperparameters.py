@@ -212,7 +212,7 @@ class PPOHyperparameters(OnPolicyHyperparameters):
     shared_critic: Flag = Field(False, description="Actor and critic share the network's body.")
     regularization: RegularizationSettings | None = Field(
         None,
-        description="Presence holds the policy near an anchor, which follows it slowly: so that self-play converges. "
+        description="Presence holds the policy near an anchor, which follows it slowly: self-play goes in circles less. "
         "Not in ML-Agents.",
     )
 
