@@ -37,8 +37,9 @@ def repeated(action, rows):
     return ActionBatch(action.continuous.repeat(rows, 0), action.discrete.repeat(rows, 0))
 
 
-def test_every_built_in_game_is_drawn():
-    assert {reference.partition(":")[2] for reference in BUILTIN_GAMES.values()} == {made.__name__ for made in GAMES}
+def test_every_built_in_game_is_drawn_but_one_without_anything_to_see():
+    named = {reference.partition(":")[2] for reference in BUILTIN_GAMES.values()}
+    assert named - {"RockPaperScissorsGroup"} == {made.__name__ for made in GAMES}
 
 
 @pytest.mark.parametrize("make", GAMES)
