@@ -212,8 +212,8 @@ class PPOHyperparameters(OnPolicyHyperparameters):
     shared_critic: Flag = Field(False, description="Actor and critic share the network's body.")
     regularization: RegularizationSettings | None = Field(
         None,
-        description="Presence holds the policy near an anchor, which follows it slowly: self-play goes in circles less. "
-        "Not in ML-Agents.",
+        description="Presence holds the policy near an anchor, which follows it slowly: self-play goes less in circles."
+        " Not in ML-Agents.",
     )
 
 
