@@ -50,7 +50,8 @@ class Rounding(NamedTuple):
 def products_of(config: RunConfig, settings: BehaviorSettings, device: str) -> ProductSettings:
     """How a trainer with these settings computes its products on a device."""
     rounding = choose_rounding(config.torch_settings.precision, device, settings.trainer_type).settings
-    rows = getattr(settings.hyperparameters, "batch_size", rounding.rows)
+    given = settings.hyperparameters  # IMPALA counts its batches in unrolls
+    rows = getattr(given, "batch_rows", getattr(given, "batch_size", rounding.rows))
     return replace(rounding, provider=choose_provider(config, device), rows=rows)
 
 

@@ -9,7 +9,7 @@ from runs import run_here
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.roles.device import choose_device, choose_provider, choose_rounding
+from headrace.pipeline.roles.device import choose_device, choose_provider, choose_rounding, products_of
 from headrace.stages.policy.design import BF16, TORCHS_OWN
 
 
@@ -86,3 +86,9 @@ def test_bf16_where_it_is_slow_is_computed_with_a_warning(tmp_path, caplog, monk
     (told,) = [record for record in caplog.records if "hidden products" in record.message]
     assert told.levelno == logging.WARNING
     assert "bf16, which cpu computes more slowly than float32; torch_settings.precision: auto" in told.message
+
+
+@pytest.mark.parametrize(("trainer", "rows"), [("ppo", 1024), ("impala", 12 * 20), ("sac", 128)])
+def test_products_are_measured_with_the_rows_of_a_gradient_step(trainer, rows):
+    config = RunConfig.from_plain({"behaviors": {"Ball": {"trainer_type": trainer}}})
+    assert products_of(config, config.behaviors["Ball"], "cpu").rows == rows
