@@ -179,9 +179,7 @@ class LeaguePart(RunPart):
     def _take(self, behavior: str, update: PolicyUpdate) -> None:
         league = self._learners[behavior]
         self._newest[behavior] = kept = update.copy()
-        for slot in self.run.launcher.actors.values():
-            if self._seats[slot.replica] != behavior and behavior in slot.policies:
-                slot.policies[behavior].put_nowait(kept)
+        self.run.broadcaster.send_to_actors(kept)  # under its name alone: to the actors of other learners
         known = self._restored.pop(behavior, None) == kept.version
         if kept.version > self._resets.get(behavior, {"version": -1})["version"]:
             self._resets.pop(behavior, None)
