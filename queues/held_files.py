@@ -6,10 +6,13 @@ TensorBoard, a viewer, a virus scanner or a program that synchronises folders ho
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 R = TypeVar("R")
 
@@ -88,3 +91,45 @@ def takes_long_paths() -> bool:
         except OSError:  # an older Windows has no such setting
             return False
     return True
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write a file, durably, so that it is there whole or as it was before.
+
+    Args:
+        path: the file.
+        write: writes into it, without a buffer.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with temporary.open("wb", buffering=0) as file:
+            write(file)
+            os.fsync(file.fileno())
+        once_released(lambda: os.replace(temporary, path))
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
+    """Write bytes into a file without a buffer."""
+    rest = memoryview(data)
+    while rest:  # a large write may be cut short
+        rest = rest[file.write(rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renaming durable, where the platform can (Windows journals it)."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems can't do it for folders
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import msgpack
 import numpy as np
 
 from headrace.config.brains import MemberSettings
-from headrace.queues.held_files import once_released
+from headrace.queues.held_files import once_released, write_all, write_whole
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 
@@ -239,18 +238,7 @@ def _read_index(path: Path) -> list[Member]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        once_released(lambda: os.replace(temporary, path))
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    write_whole(path, lambda file: write_all(file, data))
 
 
 def _missing(path: Path, member: Member) -> StageError:

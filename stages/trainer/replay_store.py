@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.columns import Column
-from headrace.queues.held_files import once_released
+from headrace.queues.held_files import write_all, write_whole
 from headrace.queues.messages import Array
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.slots import FreeNumbers
@@ -214,17 +212,7 @@ def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
     Raises:
         OSError: if the disk refuses; an older file is then still there.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with temporary.open("wb", buffering=0) as file:
-            _write(memory, file, step)
-            os.fsync(file.fileno())
-        once_released(lambda: os.replace(temporary, path))
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
+    write_whole(path, lambda file: _write(memory, file, step))
 
 
 def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
@@ -246,13 +234,13 @@ def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
 
 def _write(memory: SavedMemory, file: IO[bytes], step: int) -> None:
     header = json.dumps({"facts": memory.facts(), "columns": _described(memory), "step": step}).encode()
-    _write_all(file, MAGIC + struct.pack("<Q", len(header)) + header + struct.pack("<I", zlib.crc32(header)))
+    write_all(file, MAGIC + struct.pack("<Q", len(header)) + header + struct.pack("<I", zlib.crc32(header)))
     for column, rows in memory.columns():
         checksum = 0
         for chunk in chain.from_iterable(map(_chunks, column.parts(rows))):
-            _write_all(file, chunk)
+            write_all(file, chunk)
             checksum = zlib.crc32(chunk, checksum)
-        _write_all(file, struct.pack("<I", checksum))
+        write_all(file, struct.pack("<I", checksum))
 
 
 def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
@@ -309,12 +297,6 @@ def _as_bytes(part: Array) -> memoryview:
     return memoryview(data)  # type: ignore[arg-type]  # an array is a buffer
 
 
-def _write_all(file: IO[bytes], data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:  # a large write may be cut short
-        rest = rest[file.write(rest) :]
-
-
 def _take(file: IO[bytes], count: int) -> bytes:
     data = bytearray(count)
     _fill(file, memoryview(data))
@@ -327,15 +309,3 @@ def _fill(file: IO[bytes], target: memoryview) -> None:
         if not count:
             raise ReplayFileError("it is cut short")
         target = target[count:]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming durable, where the platform can (Windows journals it)."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems can't do it for folders
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
