@@ -172,17 +172,18 @@ async def test_clients_beyond_the_bound_are_refused_and_the_others_answered(tmp_
     monkeypatch.setattr(grpc_server, "MOST_UNDER_WAY", 8)
     monkeypatch.setattr(grpc_server, "REFUSED_S", 0.0)
     write_model(tmp_path)
-    service = PolicyService(load_models([str(tmp_path)]), True, 0, time.monotonic)  # it decides nothing yet
+    patient = BatchLimits(patience_s=120.0)  # else a slow machine's waiting calls are refused as late
+    service = PolicyService(load_models([str(tmp_path)]), True, 0, time.monotonic, patient)  # it decides nothing yet
     server = GrpcServer(service, "127.0.0.1", "", 1000, 64)
     await server.start((0,))
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop, 0.0)
         own = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own for each client
         channels = [grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", own) for _ in range(30)]
         stubs: list[Any] = [Stub(await stack.enter_async_context(channel)) for channel in channels]
         calls = [stub.Act(asking()) for stub in stubs]
         for done in itertools.islice(asyncio.as_completed([asyncio.ensure_future(call.code()) for call in calls]), 22):
             assert (await done).name == "RESOURCE_EXHAUSTED"
-        stack.push_async_callback(server.stop, 0.0)
         assert await channels[0].unary_unary(f"/{open_inference_grpc.SERVICE}/ServerReady")(b"")  # health has room
         running = asyncio.create_task(service.run())
         assert sorted([(await call.code()).name for call in calls]) == ["OK"] * 8 + ["RESOURCE_EXHAUSTED"] * 22
