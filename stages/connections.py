@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
+
+from headrace.stages.admission import Admission
 
 if sys.platform != "win32":
     import resource
@@ -68,8 +71,8 @@ class Places:
     """In all."""
     most_of_one: int
     """From one address (of IPv6: one network)."""
-    requests: float = math.inf
-    """Requests with a body that are answered at a time, as far as they arrive in one piece."""
+    admission: Admission | None = None
+    """Of requests with a body, as far as they arrive in one piece; None: each is admitted."""
 
 
 class Connections:
@@ -96,8 +99,7 @@ class Connections:
         self._by_handler: dict[asyncio.Protocol, _Seat] = {}
         """In the order in which they came, or were last without a request."""
         self._turned_away: set[asyncio.Transport] = set()
-        self.requests = 0
-        """That have arrived in one piece, and are not answered yet."""
+        self.admission = places.admission or Admission(math.inf, time.monotonic)
 
     def __call__(self) -> asyncio.Protocol:
         """Return what asyncio calls for a connection."""
@@ -156,11 +158,6 @@ class Connections:
         for transport in self._turned_away:
             transport.abort()
 
-    @property
-    def full(self) -> bool:
-        """True if further requests are refused."""
-        return self.requests >= self._places.requests
-
     def forget(self, connection: _Seat) -> None:
         """A connection is lost."""
         self._by_handler.pop(connection.handler, None)
@@ -197,8 +194,8 @@ class _Seat(asyncio.Protocol):
         self._in_parts = False
         """True while a part of a request is there, and the request has not begun."""
         self._pipelines = False
-        self._counted = False
-        """True for a request that came in one piece, up to its answer."""
+        self._admitted: float | None = None
+        """When a request that came in one piece was admitted; None once it is answered."""
         self._late: asyncio.TimerHandle | None = None
         self._waits_since: float | None = None
         """When the wait for a request began, which `_late` bounds; None while one is answered."""
@@ -208,7 +205,7 @@ class _Seat(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         """True while no request of it is answered, and no answer waits to be read."""
-        return not (self._requests or self._counted or self._slow or self._refusal)
+        return not (self._requests or self._admitted is not None or self._slow or self._refusal)
 
     def begin(self) -> None:
         """A request is there, and about to be answered."""
@@ -218,12 +215,12 @@ class _Seat(asyncio.Protocol):
     def end(self) -> None:
         """It is answered, but for what its caller has not read."""
         self._requests -= 1
-        self._uncount()
+        self._release()
 
-    def _uncount(self) -> None:
-        if self._counted:
-            self._counted = False
-            self._connections.requests -= 1
+    def _release(self) -> None:
+        if self._admitted is not None:
+            self._connections.admission.end(self._admitted)
+            self._admitted = None
 
     def drop(self) -> None:
         """Close it at once; another may take its place."""
@@ -253,11 +250,10 @@ class _Seat(asyncio.Protocol):
             self._pipelines = True  # answers have their order: what is refused here would be answered too early
         elif not self._in_parts:
             if not self._pipelines and _is_whole(data):
-                if self._connections.full and not self.reserved:
+                if self._connections.admission.full and not self.reserved:
                     self._refuse()
                     return
-                self._counted = True
-                self._connections.requests += 1
+                self._admitted = self._connections.admission.begin()
             self._in_parts = True
         if not self._requests and self._waits_since is None:
             self._await_header()
@@ -298,7 +294,7 @@ class _Seat(asyncio.Protocol):
         _stop(self._refusal)
         self._connections.forget(self)
         if not self._requests:
-            self._uncount()
+            self._release()
         if self._transport is not None:
             self._transport = None
             self.handler.connection_lost(exc)

@@ -66,6 +66,7 @@ class Batcher:
 
     Attributes:
         decisions: calls of the policy so far.
+        decision_s: seconds of a call, averaged over the last ones.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Batcher:
         self._news = asyncio.Event()
         self._thread: ThreadPoolExecutor | None = None
         self.decisions = 0
+        self.decision_s = 0.0
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -141,6 +143,8 @@ class Batcher:
 
     async def _decide(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> None:
         """Answer a group; where that fails, each for itself, so that only those are refused that are the cause."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         try:
             decision = await self._act(loaded, group, deterministic)
         except Exception as error:
@@ -150,6 +154,7 @@ class Batcher:
             else:
                 _settle(group[0], _refusal(loaded, error))
             return
+        self.decision_s += 0.1 * (loop.time() - begun - self.decision_s)
         at = 0
         for each in group:
             rows = slice(at, at + each.request.agents)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -36,6 +37,7 @@ from headrace.pipeline.web.guards import has_token
 from headrace.pipeline.web.site import BODY_S
 from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
+from headrace.stages.admission import Admission
 from headrace.stages.connections import HEADER_S, within_open_files
 from headrace.stages.listening import add_grpc_port, find_port
 
@@ -61,7 +63,8 @@ _OPTIONS = {
     "grpc.so_reuseport": 0,  # otherwise two servers on one port would share its calls at random
 }
 MOST_UNDER_WAY = 64
-"""Calls that are read and not answered yet: they are answered within some 30 ms. Further ones are refused unread."""
+"""Calls that are read and not answered yet; fewer where answers take long (`Admission`). Further ones are refused
+unread."""
 REFUSED_S = 1.0
 """Seconds, and at random up to twice as many, after which a call that is one too many is refused. Callers ask again at
 once, and a refusal takes gRPC as long as an answer."""
@@ -97,7 +100,7 @@ class GrpcServer:
         self._most_calls = most_calls
         self._server: grpc.aio.Server | None = None
         self._gathering = Gathering()
-        self._under_way = 0
+        self._admission = Admission(MOST_UNDER_WAY, time.monotonic, service.aim_s)
         self.port = 0
 
     async def start(self, ports: Sequence[int]) -> None:
@@ -203,17 +206,18 @@ class GrpcServer:
 
     async def _admitted(self, kind: Any, method: Method, context: _Context) -> Any:
         """Answer a call together with those that have arrived with it, as far as there is room."""
-        if self._under_way >= MOST_UNDER_WAY and not self._service.ending:
+        if self._admission.full and not self._service.ending:
+            under_way = self._admission.under_way
             self._service.tally.turned_away()
             await asyncio.sleep(random.uniform(REFUSED_S, 2 * REFUSED_S))
-            raise RequestRefused(ErrorKind.OVERLOADED, f"{MOST_UNDER_WAY} calls are under way; try again later")
+            raise RequestRefused(ErrorKind.OVERLOADED, f"{under_way} calls are under way; try again later")
         message = await self._message(context)
-        self._under_way += 1
+        begun = self._admission.begin()
         try:
             await self._gathering.wait()
             return await method(_parsed(kind, message))
         finally:
-            self._under_way -= 1
+            self._admission.end(begun)
 
     async def _message(self, context: _Context, last: bool = False) -> Any:
         """Return the next message; None where there is none, if the one before may have been the last."""

@@ -26,7 +26,7 @@ MOST_BODY_BYTES = 8 * 1024 * 1024
 """Of a request. Eleven pictures of 512×512×3 in bytes, or 4 MiB of numbers as JSON."""
 MOST_CONNECTIONS = 2048
 MOST_REQUESTS = 128
-"""Under way at a time over HTTP: more would wait for longer than the time of a game's picture or two."""
+"""Under way at a time over HTTP at most; fewer where answers take long (`headrace.stages.admission`)."""
 DRAIN_S = 10.0
 """Seconds in which requests under way are answered when the server ends; twice the patience of each."""
 READ_S = 2.0
@@ -82,7 +82,7 @@ async def _serve(
     with requests_received(lambda: loop.call_soon_threadsafe(receive)):
         service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
         token = make_token() if reaches_others(endpoint_of(options.endpoint)[0]) else ""
-        site = Site(serving_routes(service), _site_options(options, token, service.tally.turned_away))
+        site = Site(serving_routes(service), _site_options(options, token, service))
         listen, port = endpoint_of(options.endpoint)
         grpc_server = GrpcServer(service, listen, token, MOST_BODY_BYTES, MOST_CONNECTIONS)
         running = asyncio.create_task(service.run())
@@ -107,7 +107,7 @@ async def _serve(
                 await running
 
 
-def _site_options(options: ServingOptions, token: str, on_refused: Callable[[], None]) -> SiteOptions:
+def _site_options(options: ServingOptions, token: str, service: PolicyService) -> SiteOptions:
     return SiteOptions(
         options.endpoint,
         USUAL_PORT,
@@ -116,7 +116,8 @@ def _site_options(options: ServingOptions, token: str, on_refused: Callable[[], 
         most_body_bytes=MOST_BODY_BYTES,
         most_connections=MOST_CONNECTIONS,
         most_requests=MOST_REQUESTS,
-        on_refused=on_refused,
+        aim_s=service.aim_s,
+        on_refused=service.tally.turned_away,
         origins=frozenset(options.origins),
         drops_abandoned=True,
     )

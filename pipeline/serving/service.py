@@ -19,6 +19,7 @@ from headrace.pipeline.serving.batcher import ActionAnswer, Batcher, BatchLimits
 from headrace.pipeline.serving.served_models import LoadedModel, ServedModel, keep_fresh
 from headrace.pipeline.serving.sessions import SessionLimits, Sessions, Turn
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.admission import AIM_S
 
 LOOK_S = 1.0
 """Seconds between two looks for newer models."""
@@ -157,6 +158,10 @@ class PolicyService:
     def _check_open(self) -> None:
         if self.ending:
             raise RequestRefused(ErrorKind.ENDING, "the server ends")
+
+    def aim_s(self) -> float:
+        """Return the seconds within which most requests should be answered: at least three decisions of the slowest."""
+        return max(AIM_S, 3 * max(desk.batcher.decision_s for desk in self._desks.values()))
 
     def _desk(self, name: str) -> _Desk:
         found = self._desks.get(name)

@@ -10,6 +10,7 @@ import errno
 import json
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -27,6 +28,7 @@ from headrace.config.errors import dotted
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.config.validation import explain
 from headrace.pipeline.web.guards import check_host, check_origin, check_token, header_adder
+from headrace.stages.admission import AIM_S, Admission
 from headrace.stages.connections import Connections, Places, within_open_files
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
@@ -68,7 +70,9 @@ class SiteOptions:
     most_connections: int = 256
     """At a time; from one address half as many."""
     most_requests: float = math.inf
-    """With a body that are answered at a time; further ones are refused at once."""
+    """With a body that are answered at a time, or fewer where answers take long; further ones are refused unread."""
+    aim_s: Callable[[], float] = lambda: AIM_S
+    """Seconds within which most of them should be answered."""
     on_refused: Callable[[], object] = lambda: None
     """Called for each request and connection beyond these bounds."""
     origins: Collection[str] = ()
@@ -113,7 +117,8 @@ class Site:
         )
         self._server: asyncio.Server | None = None
         self._most = within_open_files(options.most_connections)
-        places = Places(self._most, max(1, self._most // 2), options.most_requests)
+        admission = Admission(options.most_requests, time.monotonic, options.aim_s)
+        places = Places(self._most, max(1, self._most // 2), admission)
         self._connections = Connections(places, self._handler, options.on_refused)
 
     @property
