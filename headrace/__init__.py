@@ -12,6 +12,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# A top-level `config` would clash with anybody's: all packages are imported below this one (docs/decisions/001).
 # In a checkout the packages below this one lie beside its folder, and links in the folder lead to them.
 if not os.path.isdir(os.path.join(__path__[0], "config")):  # a checkout without links, as on Windows
     __path__.append(os.path.dirname(__path__[0]))

@@ -81,6 +81,7 @@ class Segment:
             self.handle = -1
 
 
+# Memory without a name leaves nothing behind when a process is killed (docs/decisions/006).
 def create_segment(size: int) -> Segment:
     """Memory of this many zero bytes that can be handed to children.
 

@@ -48,6 +48,7 @@ class FetchSource(Protocol):
         """Tell the producer, without waiting, that nothing more is fetched."""
 
 
+# Ray has no inherited sockets, so the consumer calls, and items wait where they were made (docs/decisions/014).
 class PullOutlet(RoomOutlet[T]):
     """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
 

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 
+# Generated code would pin the versions of protobuf and grpcio (docs/decisions/055).
 class ProtoMessages:
     """The messages of a descriptor set.
 

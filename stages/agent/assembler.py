@@ -351,6 +351,7 @@ class Assembler:
         self._agents.cursor[slots] = starts
         self._close(slots, ends, lengths[chosen])
 
+    # POCA finds mates in one batch only if their trajectories close together (docs/decisions/026).
     def _cut_mates(self, mates: Groups) -> None:
         """Close the completed rows of the mates of agents whose trajectories were just closed."""
         if mates.anyone_parted:

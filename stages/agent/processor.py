@@ -15,6 +15,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.stage import Stage
 
 
+# Called in the environment stage's task: a queue between would cost a copy and two switches a tick (docs/decisions/003).
 class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     """Turns steps into trajectories, agent by agent, for all behaviour ids of its actor.
 
@@ -83,6 +84,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         assembler = self._assemblers.get(behavior_id)
         return _emit([assembler]) if assembler is not None and assembler.waiting_rows >= self._min_rows else []
 
+    # A decision from before a wait would make lag 0 off-policy (docs/decisions/024).
     def replace_decisions(self, item: StepBatch) -> None:
         """Replace the decisions of the agents of the last tick, before the environments act on them.
 
@@ -130,6 +132,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             assembler.cut()
         return _emit(chosen)
 
+    # Trajectories across updates would have no bound on their lag (docs/decisions/022).
     def cut_older_than(self, behavior_id: str, version: int) -> list[TrajectoryBatch]:
         """As `flush`, for one behaviour id and only for trajectories begun with this version or before."""
         assembler = self._assemblers.get(behavior_id)

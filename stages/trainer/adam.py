@@ -178,6 +178,7 @@ def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) ->
     )
 
 
+# A large value loss would take most of a common norm (docs/decisions/036).
 class GradientParts:
     """The parts of a gradient, whose norms are limited apart.
 

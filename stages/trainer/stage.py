@@ -312,7 +312,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._report_actions()
         known, age = self._use_up(used, version)
         if known and not self.trainer.imitates:  # versions are of its own policy
-            add(self._behavior, "Policy/Lag", age / known)
+            add(self._behavior, "Policy/Lag", age / known)  # rows that wait grow older: docs/decisions/025
         self._policy = self._takeover.numbered(self.trainer.policy())
         self._time_update(began)
         return self._policy

@@ -27,6 +27,7 @@ _CONVENTION = (
 )
 
 
+# An instance of the learner's own, as asking the actors would cost a round trip in each update (docs/decisions/041).
 class GymnasiumGoalRewards:
     """Is a `GoalRewards`.
 

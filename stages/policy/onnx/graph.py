@@ -103,6 +103,7 @@ _IR_VERSIONS = {9: 4, 15: 8}
 _PRODUCER = "headrace"
 
 
+# torch's exporter changes between versions and needs the `onnx` package (docs/decisions/056).
 class Graph:
     """An ONNX model under construction.
 

@@ -156,6 +156,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, initial, block)
 
 
+# The clip is centred on the policy before the update, so results depend little on the lag (docs/decisions/035).
 def make_rollout(
     context: TrainerContext,
     update: OnPolicyUpdate[Any],
