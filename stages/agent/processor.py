@@ -15,7 +15,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.stage import Stage
 
 
-# Called in the environment stage's task: a queue between would cost a copy and two switches a tick (docs/decisions/003).
+# Called in the environment stage's task, as a queue between would cost a copy and two switches (docs/decisions/003).
 class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     """Turns steps into trajectories, agent by agent, for all behaviour ids of its actor.
 
