@@ -1,11 +1,11 @@
 """The bounded queue between two stages of one event loop, named by the behaviour id whose items it carries.
 
-Its twin across processes is `shared_sender` and `shared_receiver`; what stages see of both is in `ends`.
+The pair `shared_sender` and `shared_receiver` does the same across processes; `ends` has what stages see of both.
 All methods belong to the event loop's thread.
 
-Waiting tasks are served first come first served. An item (or room) for the first in line is *promised* to that task
-and stays where it is until the task runs again: no other task can overtake it, and if it is cancelled meanwhile the
-promise passes on, so no item is lost, doubled or moved out of order.
+Waiting tasks are served first come, first served. An item (or room) for the first task in line is *promised* to that
+task and stays in the queue until the task runs. No other task can overtake it, and a cancelled task passes its promise
+on, so no item is lost, duplicated or reordered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """Counts of a queue, or of one end of it. Waits that still last are counted up to now."""
+    """Counts of a queue, or of one end of it. Waits in progress count up to now."""
 
     name: str
     items_in: int
@@ -35,13 +35,13 @@ class QueueStatistics:
     """Items put and not yet taken."""
     maxlen: int
     high_water: int
-    """The largest size ever."""
+    """The largest size so far."""
     waiting_putters: int
     waiting_getters: int
     put_wait_s: float
-    """Seconds that producers waited for room, added up over producers: backpressure."""
+    """Seconds that producers waited for room, summed over producers: backpressure."""
     get_wait_s: float
-    """Seconds that consumers waited for an item, added up over consumers: starvation."""
+    """Seconds that consumers waited for an item, summed over consumers: starvation."""
     replaced: int
     """Items that a newer one pushed out (`overflow="replace_oldest"` only)."""
 
@@ -49,17 +49,17 @@ class QueueStatistics:
 class AgentManagerQueue(Generic[T]):
     """A bounded first-in first-out queue with backpressure, an end of stream, and counts.
 
-    One queue may be used directly as both ends. Where several producers share it, each has an end of its
-    own from `add_producer`; the stream ends when the last of these is closed, or when the queue itself is.
+    One queue object may serve as both ends. Producers that share it each have their own end from `add_producer`; the
+    stream ends when the last of those ends closes, or when the queue itself closes.
 
-    It has the names of ML-Agents' class of this name: `behavior_id`, `maxlen`, `qsize()`, `empty()`, `get_nowait()`
-    and the nested `Empty`. ML-Agents' blocking `put` is awaited here; `maxlen=0`, there without a bound, is refused.
+    The class has the names of ML-Agents' class: `behavior_id`, `maxlen`, `qsize()`, `empty()`, `get_nowait()` and the
+    nested `Empty`. ML-Agents' blocking `put` is a coroutine here. `maxlen=0`, unbounded in ML-Agents, is refused.
 
     Args:
         name: the behaviour id, or another name for messages and statistics.
-        maxlen: the most items it holds, at least 1. A comment where the queue is made explains the number.
+        maxlen: the most items that the queue holds, at least 1. A comment where the queue is made explains the number.
         overflow: effect of a put into a full queue: `wait` for room, or `replace_oldest`, which drops the oldest
-            item. The latter is for items that each hold the full state, such as policies: only the newest matters.
+            item. The latter suits items that each hold the full state, such as policies: only the newest matters.
         on_replaced: called with each item that a newer one replaced.
 
     Raises:
@@ -109,7 +109,7 @@ class AgentManagerQueue(Generic[T]):
         return not self._items
 
     def put_nowait(self, item: T) -> None:
-        """Put an item at once.
+        """Put an item without waiting.
 
         Raises:
             QueueFull: if there is no room, or all of it is promised to producers that waited.
@@ -124,7 +124,7 @@ class AgentManagerQueue(Generic[T]):
         self._append(item)
 
     def get_nowait(self) -> T:
-        """Remove and return the oldest item at once.
+        """Remove and return the oldest item without waiting.
 
         Raises:
             QueueEmpty: if there is none, or all items are promised to consumers that waited.
@@ -163,13 +163,13 @@ class AgentManagerQueue(Generic[T]):
         raise QueueClosed(f"queue {self.name!r} is closed and drained")
 
     def close(self) -> None:
-        """End the stream for all producers; consumers still get the items in it. Closing twice is allowed."""
+        """End the stream for all producers; consumers still get the queued items. Closing twice is allowed."""
         self._closed = True
         self._putters.dismiss()
         self._serve()
 
     def add_producer(self) -> Producer[T]:
-        """Add an end of a producer's own; the stream ends when the last such end is closed.
+        """Add a producer's own end; the stream ends when the last such end is closed.
 
         Add all ends before the first producer runs: a stream that has ended stays ended.
 
@@ -222,14 +222,14 @@ class AgentManagerQueue(Generic[T]):
         return item
 
     def _drop_oldest(self) -> None:
-        # A promise to a waiting getter is for "the oldest item when you run", so it survives the exchange.
+        # A promise to a waiting getter means "the oldest item when you run", so it survives the exchange.
         oldest = self._items.popleft()
         self._replaced += 1
         if self._on_replaced is not None:
             self._on_replaced(oldest)
 
     def _serve(self) -> None:
-        """Promise items and room to the first in line, and dismiss tasks that wait in vain."""
+        """Promise items and room to the first in line, and dismiss tasks whose wait can't succeed."""
         while self._getters.waiters and len(self._items) > self._getters.promised:
             self._getters.promise()
         while self._putters.waiters and len(self._items) + self._putters.promised < self.maxlen:
@@ -286,7 +286,7 @@ class Producer(Generic[T]):
 
 
 class WaitingLine:
-    """Tasks that wait for their turn at one end of a queue, first come first served."""
+    """Tasks that wait for their turn at one end of a queue, first come, first served."""
 
     __slots__ = ("_past_s", "promised", "waiters")
 
@@ -308,7 +308,7 @@ class WaitingLine:
         """Wait for a promise; return True if one was made, False if dismissed.
 
         Args:
-            pass_on: called when the wait is cancelled after the promise was made, to make it to another task.
+            pass_on: called when the wait is cancelled after the promise, to promise the turn to another task.
         """
         loop = asyncio.get_running_loop()
         entry = (loop.create_future(), loop.time())
@@ -319,7 +319,7 @@ class WaitingLine:
                 return False
         except asyncio.CancelledError:
             if future.cancelled():
-                # The one before it in line may have skipped it already.
+                # The task ahead in line may have skipped this one already.
                 if entry in self.waiters:
                     self.waiters.remove(entry)
             elif future.result():
@@ -339,7 +339,7 @@ class WaitingLine:
             self.promised += 1
 
     def dismiss(self) -> None:
-        """End all waits in vain."""
+        """End all waits without a promise."""
         while self.waiters:
             future, _ = self.waiters.popleft()
             if not future.done():

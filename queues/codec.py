@@ -1,7 +1,7 @@
-"""Messages as a plain header and a list of arrays, and back: the common form of slabs and stream files.
+"""Conversion of messages to a plain header and a list of arrays, and back: the common form of slabs and streams.
 
-The header is msgpack-able (dicts, lists, strings, numbers); it names each array's place, dtype and shape, so that
-`build` needs nothing but the header and one buffer. Nothing is pickled.
+The header consists of dicts, lists, strings and numbers, so msgpack can write it. It names each array's place, dtype
+and shape: `build` needs only the header and one buffer. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
     """The message's header, and its arrays (C-contiguous) in the order that the header lists them.
 
     Raises:
-        TypeError: if it is not one of the pipeline's messages.
+        TypeError: if the object is not a message of the pipeline.
     """
     named: list[tuple[str, Array]]
 
@@ -95,7 +95,7 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
 
 
 def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
-    """The place at which each array of the header starts in one buffer, and the bytes that the buffer needs.
+    """Where each array of the header starts in one buffer, and the bytes that the buffer needs.
 
     Raises:
         ShapeError: if the header lists an array with a negative size or a dtype that is not plain numbers.
@@ -111,11 +111,11 @@ def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
 
 
 _dtype = lru_cache(maxsize=64)(np.dtype)
-"""numpy's types by their names, of which messages have a few."""
+"""NumPy's types by name; messages use only a few."""
 
 
 def aligned(size: int) -> int:
-    """The bytes that an array of this many takes up."""
+    """The bytes that an array of `size` bytes takes up."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -130,7 +130,7 @@ def read_arrays(header: Mapping[str, Any], buffer: Any) -> list[Array]:
     """Views into the buffer, one per array of the header; they keep the buffer alive.
 
     Raises:
-        ShapeError: if the buffer is too small for what the header claims.
+        ShapeError: if the buffer is smaller than the header claims.
     """
     starts, total = offsets(header)
     size = memoryview(buffer).nbytes
@@ -178,7 +178,7 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
                 answers = (PolicyAnswer(version, _group(named, str(i))) for i, version in enumerate(fields["versions"]))
                 return DecisionAnswer(fields["number"], tuple(answers))
             case "StepBatch":
-                fields.pop("group", None)  # recordings of earlier releases have one
+                fields.pop("group", None)  # earlier releases recorded one
                 observations = tuple(_group(named, "observations").values())
                 fields |= {name: named[name] for name in _STEP_ARRAYS}
                 fields |= {name: named[name] for name in _STEP_OPTIONS if name in named}

@@ -1,6 +1,6 @@
-"""The column table: name, dtype and trailing shape of every column, as data.
+"""The table of columns: name, dtype and trailing shape of every column, as data.
 
-Buffers, checks and stream headers derive from it. Columns that it does not know pass through every stage untouched.
+Buffers, checks and stream headers derive from it. Columns that it does not list pass through every stage unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headrace.queues.specs import BehaviorSpec
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a batch; its leading axis (rows, trajectories, episodes, games) is that of the table it is in."""
+    """One column of a batch; the table that contains it sets the leading axis (rows, trajectories, episodes, games)."""
 
     name: str
     dtype: str
@@ -30,10 +30,10 @@ TRAJECTORY_COLUMNS: tuple[Column, ...] = (
     Column("generation", "int32"),  # self-play stamp: assignment generation, role, opponent (snapshot, -1 newest)
     Column("learning", "bool"),
     Column("opponent", "int32"),
-    Column("numbers", "int64"),  # 0, 1, 2, … for each source and behaviour id: a trajectory that came twice shows
+    Column("numbers", "int64"),  # 0, 1, 2, … for each source and behaviour id: exposes a trajectory that arrives twice
     Column("credits", "int32"),  # flow credits carried: the length if the learning team played it, else 0
 )
-"""Columns [K] of every trajectory batch, beside those from `final_columns`."""
+"""Columns [K] of every trajectory batch, in addition to those from `final_columns`."""
 
 REPEAT_ROW_COLUMNS: tuple[Column, ...] = (
     Column("env_frames", "int32"),  # environment steps that the row's action lasted
@@ -42,14 +42,14 @@ REPEAT_ROW_COLUMNS: tuple[Column, ...] = (
 
 GROUP_ROW_COLUMNS: tuple[Column, ...] = (
     Column("group_rewards", "float32"),  # the group's reward after the action of the row, beside the agent's own
-    Column("ticks", "int64"),  # at which tick of its actor it was decided: mates' rows of one moment have the same
+    Column("ticks", "int64"),  # the actor's tick of the decision: the same in mates' simultaneous rows
 )
 """Columns [N], only of behaviours with groups."""
 
 GROUP_TRAJECTORY_COLUMNS: tuple[Column, ...] = (
     Column("group_ids", "int64"),  # group of agents with a common reward, 0 for none
-    Column("next_ticks", "int64"),  # the tick at which it was closed: trajectories of mates are closed together
-    Column("group_left", "bool"),  # whether anybody of the group went on then: false where the group ended with it
+    Column("next_ticks", "int64"),  # the tick of the cut: trajectories of mates end together
+    Column("group_left", "bool"),  # whether a member of the group continued: false where the group ended with it
 )
 """Columns [K], only of behaviours with groups."""
 
@@ -58,35 +58,35 @@ EPISODE_COLUMNS: tuple[Column, ...] = (
     Column("episode_returns", "float32"),  # undiscounted sum of the environment's rewards
     Column("episode_lengths", "int32"),  # decisions
     Column("episode_learning", "bool"),  # whether the learning team played it
-    Column("episode_parameters", "int32"),  # generation of the environment parameters it began under, 0 without
+    Column("episode_parameters", "int32"),  # generation of the environment parameters at its start, 0 without
 )
 """Columns [E]: episodes that ended with the batch."""
 
 GROUP_EPISODE_COLUMNS: tuple[Column, ...] = (
-    Column("episode_group_returns", "float32"),  # undiscounted sum of the group's rewards while the agent was there
-    Column("episode_group_over", "bool"),  # no mate was left then; of those who ended last, one row has it
+    Column("episode_group_returns", "float32"),  # undiscounted sum of the group's rewards while the agent was in it
+    Column("episode_group_over", "bool"),  # the group ended too; true in one row of the last agents to end
 )
 """Columns [E], only of behaviours with groups."""
 
 GAME_COLUMNS: tuple[Column, ...] = (
     Column("game_generation", "int32"),
     Column("game_team", "int32"),  # the learning team in that game
-    Column("game_opponent", "int32"),  # snapshot played against, -1 newest; of several, the first; a brain as below
+    Column("game_opponent", "int32"),  # opponent's snapshot, -1 newest; of several, the first; a brain as below
     Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost; or the share it beat
 )
 """Columns [G]: games that ended with the batch, one row per match, from the learning team's side.
 
-Of games between more than two teams there is also `game_outcomes` [G, teams], as the environment reported them. Where
-brains that do not learn decide in a share of the games there is also `game_draws` [G, teams], and a first opponent
-that is the brain at place i of its list has the number -2 - i.
+Games between more than two teams also have `game_outcomes` [G, teams], as the environment reported them. Where brains
+that do not learn play a share of the games, there is also `game_draws` [G, teams]; a first opponent that is the brain
+at index i of its list has the number -2 - i.
 """
 
 GAME_DRAWS = "game_draws"
-"""Column float32 [G, teams]: the number in [0, 1) that says which brain each team had; -1 where none was drawn."""
+"""Column float32 [G, teams]: the number in [0, 1) that selects each team's brain; -1 where none was drawn."""
 
 
 GAME_PLAYERS, GAME_RETURNS = "game_players", "game_returns"
-"""Columns of games in a league [G, teams]: int32 the code of each team's player; float32 its undiscounted return."""
+"""Columns of games in a league [G, teams]: the code of each team's player, int32; its undiscounted return, float32."""
 
 
 def observation_columns(spec: BehaviorSpec, prefix: str = "obs_") -> tuple[Column, ...]:
@@ -131,5 +131,5 @@ def episode_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
 
 
 def memory_column(size: int) -> Column:
-    """`memories` [.., size]: what a recurrent policy remembered *before* the row's decision, [h, c] end to end."""
+    """`memories` [.., size]: a recurrent policy's state *before* the row's decision, [h, c] end to end."""
     return Column("memories", "float32", (size,))

@@ -1,11 +1,11 @@
-"""The two ends of a queue as stages see them, and what the ends of queues between processes have in common.
+"""The two ends of a queue as stages see them, and what the ends between processes have in common.
 
-Stages are typed against `Outlet` and `Inlet`, so that they never notice whether a queue stays within one
-event loop (`agent_manager_queue`), crosses to another process (`shared_sender`, `shared_receiver`), or is carried by
-calls of the one end that can be called (`pull`, `push`).
+Stages are typed against `Outlet` and `Inlet`. So a stage can't tell whether a queue stays within one event loop
+(`agent_manager_queue`), crosses to another process (`shared_sender`, `shared_receiver`), or travels in calls to the one
+end that can be called (`pull`, `push`).
 
-Of the latter two, calls may come in the event loop of another thread than the one that an end belongs to, so that they
-are answered while a stage computes there; `post` is the way between the two.
+Those calls may arrive in the event loop of another thread, so that they are answered while a stage computes; `post`
+leads from one loop to the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class ItemSink(Protocol[T_contra]):
-    """An outlet as the loop of stages needs it."""
+    """An outlet as the stages' loop needs it."""
 
     async def put(self, item: T_contra) -> None:
         """Put an item; waits while the queue is full."""
@@ -33,7 +33,7 @@ class ItemSink(Protocol[T_contra]):
 
 
 class ItemSource(Protocol[T_co]):
-    """An inlet as the loop of stages needs it; `async for` over it ends when the queue is closed and drained."""
+    """An inlet as the stages' loop needs it; `async for` over it ends when the queue is closed and drained."""
 
     def __aiter__(self) -> AsyncIterator[T_co]: ...
 
@@ -85,11 +85,11 @@ T = TypeVar("T")
 
 
 class RoomOutlet(ABC, Generic[T]):
-    """The producer's end where calls carry items: `maxlen` that were put and not taken, wherever they are.
+    """The producer's end where calls carry items: at most `maxlen` items are put and not yet taken, wherever they are.
 
     Args:
-        name: the queue's.
-        maxlen: the most of them; then puts wait.
+        name: the queue's name.
+        maxlen: the bound; puts wait at it.
         overflow: as in `AgentManagerQueue`.
     """
 
@@ -121,15 +121,15 @@ class RoomOutlet(ABC, Generic[T]):
 
     @abstractmethod
     def _send(self, item: T) -> None:
-        """Let an item that has room go to the consumer."""
+        """Send an item, which has room, to the consumer."""
 
 
 class ArrivalsInlet(ABC, Generic[A, T]):
-    """The consumer's end of a queue from another process: returns the items of arrivals in the order of these.
+    """The consumer's end of a queue from another process: returns items in the order of arrival.
 
     Args:
-        name: the queue's.
-        arrivals: what has arrived and was not taken yet; a subclass puts into it.
+        name: the queue's name.
+        arrivals: what has arrived and is not yet taken; a subclass puts into it.
     """
 
     def __init__(self, name: str, arrivals: AgentManagerQueue[A]) -> None:
@@ -149,7 +149,7 @@ class ArrivalsInlet(ABC, Generic[A, T]):
         return self._take(self._arrivals.get_nowait())
 
     def qsize(self) -> int:
-        """Items that have arrived and were not taken yet."""
+        """Items that have arrived and are not yet taken."""
         return self._arrivals.qsize()
 
     def statistics(self) -> QueueStatistics:
@@ -167,11 +167,11 @@ class ArrivalsInlet(ABC, Generic[A, T]):
 
     @abstractmethod
     def _take(self, arrival: A) -> T:
-        """Tell the producer that an arrival is taken; returns its item."""
+        """Tell the producer that an arrival is taken, and return its item."""
 
 
 def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
-    """Let an event loop, of whichever thread, call something soon; false if the loop has ended."""
+    """Schedule a call in an event loop, of any thread; false if the loop has ended."""
     try:
         loop.call_soon_threadsafe(call, *arguments)
     except RuntimeError:

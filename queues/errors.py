@@ -20,7 +20,7 @@ class QueueClosed(QueueError):
 
 
 class PeerLost(QueueError):
-    """The process that holds the other end of a queue has died, or can't be reached any more."""
+    """The process at the other end of a queue has died, or is out of reach."""
 
 
 class SpecError(Exception):
@@ -32,4 +32,4 @@ class ShapeError(Exception):
 
 
 class StreamError(Exception):
-    """A file is no readable stream: wrong magic, version or header, or an impossible frame."""
+    """A file is not a readable stream: wrong magic, version or header, or an impossible frame."""

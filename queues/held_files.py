@@ -1,6 +1,6 @@
-"""What Windows refuses to do with files: with those that another program has open, mostly for a moment, and by length.
+"""What Windows refuses to do with files: with open ones, mostly for a moment, and with long paths.
 
-TensorBoard, a viewer, a virus scanner or a program that synchronises folders hold a file so. Elsewhere nobody can.
+TensorBoard, a viewer, a virus scanner or a folder synchroniser holds a file open. Other systems permit it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import IO, Any, TypeVar
 R = TypeVar("R")
 
 PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.4)
-"""Seconds between two tries: five in all."""
+"""Seconds between two tries, five in total."""
 ON_LOOP = 6
-"""How many of these pauses main's event loop is held for: less than a second."""
+"""How many of these pauses may block main's event loop: less than a second in all."""
 _brief_on_loops = True
 _HELD = {5, 32, 33, 145}
-"""ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION; ERROR_DIR_NOT_EMPTY, where removed files are
-held."""
+"""ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION; ERROR_DIR_NOT_EMPTY, for removed files that are
+still held."""
 
 
 def let_loops_wait() -> None:
-    """Let the event loops of this process, in which nobody else waits, be held as long as other threads."""
+    """Let this process block its event loops as long as other threads: no other task waits in them."""
     global _brief_on_loops
     _brief_on_loops = False
 
 
 def is_held(error: OSError) -> bool:
     """True if another program may have the file open."""
-    # Errors of `open` have no number of Windows'.
+    # Errors of `open` carry no Windows number.
     is_refused = sys.platform == "win32" and isinstance(error, PermissionError)
     return is_refused or getattr(error, "winerror", None) in _HELD
 
@@ -42,15 +42,15 @@ def is_held(error: OSError) -> bool:
 def once_released(
     function: Callable[[], R], pause: Callable[[float], object] = time.sleep, loop_waits: bool = False
 ) -> R:
-    """Call a function that does one thing to a file; again, for some seconds, while another program has that open.
+    """Call a function that does one thing to a file, and repeat it for some seconds while another program has the file.
 
     Args:
         function: what to call.
-        pause: waits for some seconds.
-        loop_waits: an event loop is held as long as other threads.
+        pause: waits for a number of seconds.
+        loop_waits: whether an event loop may block for as long as other threads.
 
     Raises:
-        OSError: the function's, of the last try with what to do in `strerror`.
+        OSError: the error of the last try, with the remedy in `strerror`.
     """
     pauses = list(PAUSES_S[:ON_LOOP] if _is_brief(loop_waits) else PAUSES_S)
     waited_s = sum(pauses)
@@ -81,24 +81,24 @@ def _is_brief(loop_waits: bool) -> bool:
 
 
 def takes_long_paths() -> bool:
-    """False where a path must not have more than 259 characters: on Windows, unless LongPathsEnabled is set."""
+    """False where a path can have at most 259 characters: on Windows, unless LongPathsEnabled is set."""
     if sys.platform == "win32":
         import winreg
 
         try:
             with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SYSTEM\CurrentControlSet\Control\FileSystem") as key:
                 return bool(winreg.QueryValueEx(key, "LongPathsEnabled")[0])
-        except OSError:  # an older Windows has no such setting
+        except OSError:  # older versions of Windows lack the setting
             return False
     return True
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file, durably, so that it is there whole or as it was before.
+    """Write a file durably and atomically: after a failure the old content is still there.
 
     Args:
         path: the file.
-        write: writes into it, without a buffer.
+        write: writes into the unbuffered file that it receives.
 
     Raises:
         OSError: if the disk refuses.
@@ -117,9 +117,9 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
-    """Write bytes into a file without a buffer."""
+    """Write all bytes into an unbuffered file."""
     rest = memoryview(data)
-    while rest:  # a large write may be cut short
+    while rest:  # the system may cut a large write short
         rest = rest[file.write(rest) :]
 
 
@@ -129,7 +129,7 @@ def _sync_folder(folder: Path) -> None:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some network file systems can't do it for folders
+        with contextlib.suppress(OSError):  # some network file systems can't sync folders
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

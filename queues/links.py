@@ -1,15 +1,15 @@
-"""A link joins one producer process to one consumer process; the protocol of its socket.
+"""A link, which joins one producer process to one consumer process, and the protocol of its socket.
 
 A link is a connected pair of stream sockets and a segment of slabs. `make_link` makes both ends in the
-process that starts the others; an end is handed on as a ticket (plain data) and opened by a `SharedSender`
-or `SharedReceiver`. Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
+process that starts the others. An end travels as a ticket (plain data), and a `SharedSender` or `SharedReceiver`
+opens it. Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
 
 - to the consumer: `HELLO nonce` (a producer begins), `ITEM` (slab and message header), `END`;
 - to the producer: `WELCOME nonce` (which slabs are still in use), `TAKEN slab`, `FREE slab`, `CLOSED`.
 
-A producer that was killed may be replaced by a new one on the same socket, and so may a consumer, to which its
-producers then say HELLO once more. Bytes that the dead one left half-written or half-read are skipped, by looking for
-the sixteen bytes with which every HELLO and WELCOME begins.
+A new producer may take the place of a killed one on the same socket. So may a consumer, to which its producers then
+say HELLO again. The reader skips bytes that the dead process left half-written or half-read: it looks for the sixteen
+bytes with which every HELLO and WELCOME begins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.queues.platform import Segment, connected_pair, create_segment, op
 from headrace.queues.slabs import LinkSpec
 
 NO_SLAB = -1
-"""In place of a slab's number, for a message without arrays."""
+"""The slab number of a message without arrays."""
 
 _HELLO = b"\x00headrace-hello\x00"
 _WELCOME = b"\x00headrace-ready\x00"
@@ -49,8 +49,8 @@ class LinkError(QueueError):
 class LinkEnd:
     """One end of a link, not yet opened: a socket, a handle to the segment, and the sizes.
 
-    Close every end that this process has handed to another one and does not keep for a replacement: the
-    other side sees the death of a process only when no process holds its end any more.
+    Close every end that goes to another process, unless this process keeps it for a replacement: the other side sees
+    the death of a process only when no process holds its end any more.
     """
 
     def __init__(self, sock: socket.socket, segment: Segment, spec: LinkSpec) -> None:
@@ -59,7 +59,7 @@ class LinkEnd:
         self.spec = spec
 
     def ticket(self, child_pid: int) -> dict[str, Any]:
-        """Plain data (for msgpack) with which the child opens the end."""
+        """The plain data (for msgpack) that lets the child open the end."""
         return {
             "socket": write_ticket(self.sock, child_pid),
             "segment": write_ticket(self.segment, child_pid),
@@ -73,11 +73,11 @@ class LinkEnd:
         return cls(open_socket(ticket["socket"]), open_segment(ticket["segment"], spec.segment_bytes), spec)
 
     def duplicate(self) -> LinkEnd:
-        """Another handle to the same end, closed on its own: for a replacement of the process that holds this one."""
+        """Another handle to the same end, closed separately: for a replacement of the process that holds this one."""
         return LinkEnd(self.sock.dup(), self.segment.duplicate(), self.spec)
 
     def close(self) -> None:
-        """Give up this process's handle to the end; closing twice is allowed."""
+        """Close this process's handle to the end; closing twice is allowed."""
         self.sock.close()
         self.segment.close()
 
@@ -96,7 +96,7 @@ def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:
 
 
 class Channel(asyncio.Protocol):
-    """The socket of an opened end: bytes out at once, bytes in to a callback, one call when it is over."""
+    """The socket of an opened end: sends bytes at once, and calls back with received bytes and at its end."""
 
     def __init__(self, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]) -> None:
         self._on_bytes = on_bytes
@@ -120,16 +120,16 @@ class Channel(asyncio.Protocol):
             self._transport.write(frame)
 
     def finish(self) -> None:
-        """Send no more; go on receiving until the other side closes."""
+        """Stop sending; keep receiving until the other side closes."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 
     def close(self) -> None:
-        """Send what is still to be sent, then close."""
+        """Send what is still buffered, then close."""
         self._transport.close()
 
     async def wait_closed(self) -> None:
-        """Wait until the channel is closed, by whichever side. If cancelled, it is closed at once."""
+        """Wait until either side has closed the channel. A cancelled wait closes it at once."""
         try:
             await self._over.wait()
         except asyncio.CancelledError:
@@ -148,20 +148,20 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop, once."""
         if exc is not None:
-            # A write that failed because the other side is gone: what it had sent before is still to be read.
+            # A write failed because the other side is gone, but what that side sent before is still unread.
             with contextlib.suppress(OSError):
                 while chunk := self._sock.recv(_CHUNK):
                     self._on_bytes(chunk)
         self._over.set()
         on_lost = self._on_lost
         self._on_bytes = self._on_lost = (
-            _ignore  # their owner refers to this channel: let it go at once, with its memory
+            _ignore  # the callbacks' owner refers to this channel: release it and its memory now
         )
         on_lost()
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: nothing more is to come."""
+    """Do nothing: no more bytes matter."""
 
 
 class ForwardKind(IntEnum):
@@ -182,12 +182,12 @@ class BackKind(IntEnum):
 
 
 def hello(nonce: bytes) -> bytes:
-    """The frame with which a producer begins."""
+    """The frame that a producer sends first."""
     return _HELLO + nonce
 
 
 def item(slab: int, header: dict[str, Any]) -> bytes:
-    """The frame for a message that lies in a slab."""
+    """The frame for a message in a slab."""
     body: bytes = pack([slab, header])
     return _ITEM_HEAD.pack(ForwardKind.ITEM, len(body), zlib.crc32(body)) + body
 
@@ -214,7 +214,7 @@ class ForwardReader:
     """Cuts the bytes that reach the consumer into frames.
 
     Args:
-        succeeds: skip what was meant for a consumer that is dead: all that comes before the next HELLO.
+        succeeds: skip what was meant for a dead consumer: all bytes before the next HELLO.
     """
 
     def __init__(self, succeeds: bool = False) -> None:
@@ -222,7 +222,7 @@ class ForwardReader:
         self._skips = succeeds
 
     def feed(self, data: bytes) -> Iterator[tuple[ForwardKind, bytes]]:
-        """Frames that are whole now, each with its nonce (HELLO) or its body (ITEM).
+        """The complete frames, each with its nonce (HELLO) or its body (ITEM).
 
         Raises:
             LinkError: if a frame is impossible.
@@ -239,7 +239,7 @@ class ForwardReader:
                 continue
             if start < 0:
                 return
-            # Between the last whole frame and a hello lies what a producer did not finish before it died.
+            # A producer that died may have left part of a frame between its last whole frame and a hello.
             del self._buffer[:start]
             if len(self._buffer) < len(_HELLO) + NONCE_BYTES:
                 return
@@ -290,7 +290,7 @@ class BackReader:
         self._welcomed = False
 
     def feed(self, data: bytes) -> Iterator[tuple[BackKind, int, bytes]]:
-        """Frames that are whole now: kind, slab, and for WELCOME untaken items (as slab) and used slabs."""
+        """The complete frames: kind, slab, and for WELCOME untaken items (as slab) and used slabs."""
         self._buffer += data
         if not self._welcomed:
             start = self._buffer.find(self._welcome)

@@ -1,7 +1,7 @@
 """The messages that flow through the pipeline: columnar batches and policies.
 
-A message is a frozen dataclass around NumPy arrays. A consumer must not change its arrays (others may read them) and
-copies what it keeps. `codec` makes bytes of messages; `columns` declares the columns of a batch.
+A message is a frozen dataclass around NumPy arrays. A consumer must not change its arrays (others may read them), and
+copies what it keeps. `codec` turns messages into bytes; `columns` declares the columns of a batch.
 
 Axis letters: N rows (agent steps), K trajectories, E episodes, G games, T teams.
 """
@@ -23,13 +23,13 @@ Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
 FREE = 2**62
-"""A cap of credits that no actor reaches."""
+"""A cap on credits that no actor reaches."""
 Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
 class ActionBatch:
-    """Actions for the agents of one behaviour that ask for a decision, in the order of their rows."""
+    """Actions for the agents of one behaviour that request a decision, in the order of their rows."""
 
     continuous: NDArray[np.float32]
     """[d, continuous_size] in [-1, 1], raw in dimensions that the spec calls unbounded."""
@@ -39,7 +39,7 @@ class ActionBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """One tick of an actor's environments, for one behaviour id: what happened to its agents, what they decided.
+    """One tick of an actor's environments for one behaviour id: what happened to its agents, and what they decided.
 
     A row is an agent seen at this tick. The first `ended` rows are endings (an episode's final observation and
     last reward; no decision); the other rows are decisions. An agent whose episode ended and restarted within
@@ -48,7 +48,7 @@ class StepBatch:
 
     behavior_id: str
     agent_ids: NDArray[np.int64]
-    """[n] unique across environment instances and actors; stays the same over an agent's episodes."""
+    """[n] unique across environment instances and actors; constant over an agent's episodes."""
     env_ids: NDArray[np.int32]
     """[n] environment instance within the actor's group of environments."""
     episode_ids: NDArray[np.int64]
@@ -64,40 +64,40 @@ class StepBatch:
     truncated: NDArray[np.bool_]
     """[ended] the episode was cut short (ML-Agents' interrupted): bootstrap from the final observation."""
     decisions: Columns
-    """Columns [d, ...] of the decision: actions, log_probs, action_masks and those that the trainer asked for."""
+    """Columns [d, ...] of the decision: actions, log_probs, action_masks and the columns that the trainer declared."""
     policy_versions: NDArray[np.int64]
     """[d] version of the policy that decided."""
     generations: NDArray[np.int32]
-    """[d] generation of the self-play assignment that the game is played under; 0 without self-play."""
+    """[d] generation of the game's self-play assignment; 0 without self-play."""
     learning: NDArray[np.bool_]
     """[d] true where the agent played for the learning team (always, without self-play)."""
     opponents: NDArray[np.int32]
-    """[d] snapshot played against, -1 for the newest policy or no opponent; of several opponents, the first one's."""
+    """[d] opponent's snapshot, -1 for the newest policy or no opponent; of several opponents, the first one's."""
     games: Columns = field(default_factory=dict)
     """[G] games that ended at this tick (`columns.GAME_COLUMNS`), in the batch of the learning team's behaviour id."""
     tick: int = 0
-    """Number of the tick, rising as long as this actor lives, also over resets of its environments."""
+    """Number of the tick, rising for as long as this actor lives, across resets of its environments too."""
     group_ids: NDArray[np.int64] | None = None
-    """[n] group of agents that works for a common reward, unique across environment instances and actors; 0 for none.
+    """[n] group of agents with a common reward, unique across environment instances and actors; 0 for none.
     None where the behaviour has no groups (`BehaviorSpec.grouped`)."""
     group_rewards: NDArray[np.float32] | None = None
-    """[n] reward of the agent's group since the agent's previous decision, beside its own; None without groups."""
+    """[n] reward of the agent's group since the agent's previous decision, apart from its own; None without groups."""
     parameters: NDArray[np.int32] | None = None
-    """[ended] generation of the environment parameters that the ended episode began under; None for all 0."""
+    """[ended] generation of the environment parameters at the ended episode's start; None for all 0."""
     env_frames: NDArray[np.int32] | None = None
     """[n] environment steps since the agent's previous decision, 0 in an episode's first row; None where each action
     lasts one (`BehaviorSpec.action_repeat`)."""
     undiscounted: NDArray[np.float32] | None = None
-    """[n, 2] the agent's own and its group's reward as episodes' returns count them; None where these are `rewards` and
-    `group_rewards`, as without a discount within held actions."""
+    """[n, 2] the agent's own and its group's reward as episode returns count them; None where these equal `rewards` and
+    `group_rewards`, as they do unless held actions are discounted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryBatch:
     """K trajectories of one behaviour id, packed end to end into N rows; never padded.
 
-    A trajectory is a run of consecutive steps of one agent, cut at its episode's end, at `time_horizon`, or where
-    flow control closed it. Rows of trajectory k follow those of k-1; row order is step order.
+    A trajectory is a run of consecutive steps of one agent. Its episode's end, `time_horizon` or flow control cuts it.
+    Rows of trajectory k follow those of k-1; row order is step order.
 
     Raises:
         ShapeError: if columns of one axis differ in length or `lengths` does not add up to N.
@@ -105,7 +105,7 @@ class TrajectoryBatch:
 
     behavior_id: str
     source: int
-    """The actor, and its incarnation, that emitted it: flow credits are accounted by source."""
+    """The actor and its incarnation: flow credits are accounted by source."""
     rows: Columns
     """[N, ...] per step: obs_0…, continuous_actions, discrete_actions, log_probs, action_masks, rewards, …"""
     trajectories: Columns
@@ -127,7 +127,7 @@ class TrajectoryBatch:
 
     @property
     def behavior(self) -> str:
-        """The behaviour name, without team."""
+        """The behaviour name, without the team."""
         return behavior_name(self.behavior_id)
 
     @property
@@ -162,7 +162,7 @@ class TrajectoryBatch:
 
     @property
     def credits(self) -> int:
-        """Flow credits that it carries: learning-team steps, to be returned where the batch ends."""
+        """Flow credits in the batch: learning-team steps, to be returned where the batch ends."""
         return int(self.trajectories["credits"].sum())
 
     def replace(self, **columns: Array) -> TrajectoryBatch:
@@ -179,7 +179,7 @@ class TrajectoryBatch:
         return replace(self, rows=rows, trajectories=trajectories, episodes=episodes, games=games)
 
     def select(self, keep: NDArray[np.bool_]) -> TrajectoryBatch:
-        """Only the trajectories where `keep` [K] is true; episodes and games stay with the batch."""
+        """The batch with only the trajectories where `keep` [K] is true; its episodes and games stay."""
         row_mask = np.repeat(keep, self.lengths)
         return replace(
             self,
@@ -188,7 +188,7 @@ class TrajectoryBatch:
         )
 
     def split(self, first: int) -> tuple[TrajectoryBatch, TrajectoryBatch]:
-        """The first `first` trajectories, and the rest; views, no copies. Episodes and games go with the rest."""
+        """The first `first` trajectories, and the rest, as views. Episodes and games go with the rest."""
         at = int(self.lengths[:first].sum())
         head = replace(
             self,
@@ -205,7 +205,7 @@ class TrajectoryBatch:
         return head, tail
 
     def copy(self) -> TrajectoryBatch:
-        """A batch with arrays of its own, to be kept beyond the call that it was passed to."""
+        """A batch with its own arrays, to be kept beyond the call that received the original."""
         return replace(
             self,
             rows={name: column.copy() for name, column in self.rows.items()},
@@ -221,25 +221,25 @@ class PolicyUpdate:
 
     behavior_id: str
     version: int
-    """Number of updates that the trainer had made; 0 is the untrained policy."""
+    """Number of the trainer's updates so far; 0 is the untrained policy."""
     weights: NDArray[np.float32]
     """All parameters and the normaliser's state, end to end."""
     layout: tuple[tuple[str, tuple[int, ...]], ...]
     """(name, shape) of each tensor in `weights`, in order."""
     step: int
-    """Trainer steps (agent decisions learned from or counted) at this version."""
+    """Trainer steps (agent decisions learned from, or counted) at this version."""
     snapshot: int = -1
-    """Number of the self-play snapshot that it is, -1 for a policy straight from the trainer."""
+    """Number of the self-play snapshot, -1 for a policy straight from the trainer."""
 
     def copy(self) -> PolicyUpdate:
-        """An update with weights of its own, to be kept beyond the call that it was passed to."""
+        """An update with its own weights, to be kept beyond the call that received the original."""
         return replace(self, weights=self.weights.copy())
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Views into `weights` by name, shaped as the layout says.
 
         Raises:
-            ShapeError: if the layout's tensors have more or fewer elements together.
+            ShapeError: if the layout's tensors have more or fewer elements in total.
         """
         sizes = [math.prod(shape) for _, shape in self.layout]
         if sum(sizes) != self.weights.size:
@@ -256,7 +256,7 @@ class PolicyUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Marks a checkpoint in the stream: what came before is in checkpoint `number`, what follows is not."""
+    """A checkpoint's mark in the stream: what came before is in checkpoint `number`, what follows is not."""
 
     number: int
     source: int = 0
@@ -265,26 +265,26 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The opponents of all games from now on: the full state of matchmaking, never a difference.
+    """The opponents in all games from now on: the full state of matchmaking, never a difference.
 
-    Actors adopt it game by game, at a game's start, as soon as they hold the policies that it names.
+    Actors adopt it game by game, at a game's start, once they hold the policies that it names.
     """
 
     generation: int
-    """Rises with every assignment; trajectories and game results are stamped with it."""
+    """Rises with every assignment; trajectories and game results carry it."""
     learning_team: int
-    """The team whose results are counted, and unless `all_learn`, the only one that learns."""
+    """The team whose results count, and unless `all_learn`, the only one that learns."""
     policies: Mapping[str, tuple[int, int]]
-    """Behaviour id → (snapshot, version) that it plays with: exactly this one, or, for one that learns, -1 and this
-    version or a newer one."""
+    """Behaviour id → (snapshot, version) that it plays: exactly this one, or, for a learner, -1 and this version or a
+    newer one."""
     opponent: int = -1
-    """The snapshot that the learning team plays against, -1 for the newest policy; of several opponents, the first
-    one's: the generation identifies all of them."""
+    """The opponent's snapshot, -1 for the newest policy; of several opponents, the first one's: the generation
+    identifies all of them."""
     all_learn: bool = False
-    """Whether all teams learn at once, each by its newest policy."""
+    """Whether all teams learn at once, each with its newest policy."""
 
     def learns(self, behavior_id: str) -> bool:
-        """Return True if a behaviour id in self-play plays by its newest policy, and its steps are learned from."""
+        """Return True if a behaviour id in self-play plays its newest policy and learns from its steps."""
         return self.all_learn or behavior_team(behavior_id) == self.learning_team
 
 
@@ -292,73 +292,73 @@ class Assignment:
 class Matches:
     """Who plays whom in the games of a league's learner from now on: rows, each with its probability.
 
-    Players are codes: a member of the pool by its number, -1 for the learner's own newest policy, -2 - k for that of
-    the league's k-th learner.
+    Players are codes: a member of the pool has its number, the learner's own newest policy -1, and that of the league's
+    k-th learner -2 - k.
     """
 
     number: int
-    """Rises with each change; trajectories and game results are stamped with it."""
+    """Rises with each change; trajectories and game results carry it."""
     seats: tuple[int, ...]
-    """The player of the seat, which is the learner's place; nothing is learned from games of a member there."""
+    """The player in the learner's place; the trainer learns nothing from games of a member there."""
     opponents: tuple[int, ...]
     weights: tuple[float, ...]
-    """They add up to 1."""
+    """Their sum is 1."""
     members: Mapping[int, Mapping[str, Any]]
     """What an actor needs to know of each member that a row names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matchup:
-    """An assignment together with the weights that it names: passed from the ghost stage to the publisher."""
+    """An assignment and the weights that it names: goes from the ghost stage to the publisher."""
 
     assignment: Assignment
     policies: tuple[PolicyUpdate, ...]
-    """Full weights for every team's behaviour id: the learning team's newest, the others' opponents."""
+    """Full weights for every team's behaviour id: the newest for the learning team, the opponents' for the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """A trainer's request to a shard of its replay buffer: for some batches, the rows that the shard gives."""
+    """A trainer's request to a shard of its replay buffer: the rows that the shard contributes to some batches."""
 
     counts: NDArray[np.int64]
-    """[batches] rows of each; none for 0."""
+    """[batches] rows for each; none for 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySample:
-    """What a shard of a replay buffer sends: rows of one batch, or, as its first message, `size`."""
+    """What a shard of a replay buffer sends: rows of one batch, or, in its first message, `size`."""
 
     columns: Columns
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyQuestion:
-    """What one policy is asked to decide for d agents, where it does not lie in their actor."""
+    """The decisions of d agents by one policy, requested from a process that holds it."""
 
     behavior_id: str
     snapshot: int
     version: int
-    """The policy as `PolicyUpdate` numbers it; of those straight from a trainer, this or a newer one is meant."""
+    """The policy as `PolicyUpdate` numbers it; of those straight from a trainer, this or a newer one."""
     greedy: bool
     """True for the mean and the most likely choice instead of a sample."""
     held: tuple[int, ...]
-    """All snapshots of the behaviour id by which the actor still plays; it will ask for no other that was sent before
-    the newest of them."""
+    """All snapshots of the behaviour id that the actor still plays; it requests no other one sent before the newest of
+    them."""
     columns: Columns
-    """[d, ...] obs_0…, and where there are such: masks, memories, previous_actions (see `policy.protocol.Recall`)."""
+    """[d, ...] obs_0…, and where they exist masks, memories, previous_actions (see `policy.protocol.Recall`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """All that an actor asks at one tick; it asks nothing more before this is answered, or given up."""
+    """All requests of an actor at one tick; it sends no more until they are answered or abandoned."""
 
     number: int
-    """Unique among the requests of an actor and of those in whose place it was started, rising."""
+    """Unique among the requests of an actor and its predecessors, rising."""
     questions: tuple[PolicyQuestion, ...]
 
 
 DECISION = "decision/"
-"""Before the names of an answer's columns that are columns of the decision."""
+"""Prefix of an answer's columns that are columns of the decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +366,7 @@ class PolicyAnswer:
     """The decision of one policy for d agents."""
 
     version: int
-    """Of the policy that decided."""
+    """Version of the policy that decided."""
     columns: Columns
     """[d, ...] continuous, discrete; decision/… (see `policy.protocol.Decision`); with memory: memories and
     previous_actions of the next decision."""

@@ -1,4 +1,4 @@
-"""Plain data as msgpack, for ourselves: also paths that are no UTF-8, and names with half a pair of surrogates."""
+"""Plain data as msgpack, for internal use: paths that are not UTF-8 and lone surrogates survive too."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """The parts that differ between operating systems: memory shared by processes, and passing it and sockets to a child.
 
-`HEADRACE_PLATFORM=plain` in the environment turns off what Linux alone has, so that tests can show that nothing
-depends on it; docs/platforms.md lists each such thing. The Windows branches are run by Windows' Python under Wine
-(`make windows`).
+`HEADRACE_PLATFORM=plain` in the environment turns off what only Linux has, so that tests can show that nothing depends
+on it; docs/platforms.md lists each such feature. Windows' Python runs the Windows branches under Wine (`make windows`).
 
-Nothing here has a name that could stay behind: memory is an unnamed file, which children get as an open
-descriptor, or on Windows a mapping that the system frees with its last handle. So nothing is left to clean up,
-whichever process is killed.
+No resource here has a name that could outlive its processes: memory is an unnamed file, which children get as an open
+descriptor, or on Windows a mapping that the system frees with its last handle. A killed process leaves nothing to clean
+up.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from headrace.surroundings import socket_pair
 log = logging.getLogger(__name__)
 
 _FAST_FOLDER = "/dev/shm"
-"""Memory as a file system, on Linux. In containers it often has 64 MB."""
+"""Memory as a file system, on Linux. Containers often limit it to 64 MB."""
 _warned = False
 
 Ticket = int | str | bytes
-"""Plain data with which a child opens a socket or a segment."""
+"""Plain data that lets a child open a socket or a segment."""
 
 
 def poison_returned_slabs() -> bool:
-    """True if returned slabs are overwritten, so that use after the return shows (`HEADRACE_POISON=1`)."""
+    """True if returned slabs are overwritten, to expose use after the return (`HEADRACE_POISON=1`)."""
     return os.environ.get("HEADRACE_POISON") == "1"
 
 
 class Segment:
-    """A piece of memory that several processes can map. Made by `create_segment` or `open_segment`.
+    """A piece of memory that several processes can map, made by `create_segment` or `open_segment`.
 
     Args:
         handle: an open file descriptor, which the segment owns; on Windows the name of a mapping.
@@ -55,14 +54,14 @@ class Segment:
         self.size = size
 
     def map(self) -> mmap.mmap:
-        """The memory; valid for as long as anything refers to it, also when the segment is closed.
+        """The memory; valid for as long as anything refers to it, even after the segment is closed.
 
         Raises:
             OSError: on Windows, if there is no room.
         """
         if sys.platform == "win32":
-            # Whichever process comes first makes it; the system counts all of it as used from then on, touched or not.
-            # A sender waits for its receiver's welcome, so both have it before anything lies in it.
+            # The first process to come makes it; the system then counts all of it as used, touched or not. A sender
+            # waits for its receiver's welcome, so both have the mapping before it holds any data.
             try:
                 return mmap.mmap(-1, self.size, tagname=str(self.handle))
             except OSError as error:
@@ -71,11 +70,11 @@ class Segment:
         return mmap.mmap(int(self.handle), self.size)
 
     def duplicate(self) -> Segment:
-        """Another handle to the same memory, to be closed on its own."""
+        """Another handle to the same memory, closed separately."""
         return Segment(os.dup(self.handle) if isinstance(self.handle, int) else self.handle, self.size)
 
     def close(self) -> None:
-        """Give up the handle, not the mappings; closing twice is allowed."""
+        """Close the handle, not the mappings; closing twice is allowed."""
         if isinstance(self.handle, int) and self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
@@ -83,7 +82,7 @@ class Segment:
 
 # Memory without a name leaves nothing behind when a process is killed (docs/decisions/006).
 def create_segment(size: int) -> Segment:
-    """Memory of this many zero bytes that can be handed to children.
+    """Make a segment of zero bytes that can be passed to children.
 
     Raises:
         OSError: if there is no room anywhere.
@@ -99,7 +98,7 @@ def create_segment(size: int) -> Segment:
 
 
 def open_segment(ticket: Ticket, size: int) -> Segment:
-    """In a child: the segment for which the parent wrote the ticket."""
+    """In a child: open the segment for which the parent wrote the ticket."""
     assert not isinstance(ticket, bytes), "a socket's ticket, not a segment's"
     if isinstance(ticket, int):
         _keep_from_children(ticket)
@@ -107,7 +106,7 @@ def open_segment(ticket: Ticket, size: int) -> Segment:
 
 
 def open_socket(ticket: Ticket) -> socket.socket:
-    """In a child: the socket for which the parent wrote the ticket."""
+    """In a child: open the socket for which the parent wrote the ticket."""
     if sys.platform == "win32":
         assert isinstance(ticket, bytes), "a segment's ticket, not a socket's"
         opened = socket.fromshare(ticket)
@@ -123,19 +122,19 @@ def open_socket(ticket: Ticket) -> socket.socket:
 
 
 def _keep_from_children(descriptor: int) -> None:
-    """Let no program that this process starts inherit a descriptor: it would hide this process's end from others."""
+    """Keep programs that this process starts from inheriting a descriptor, which would hide this process's death."""
     os.set_inheritable(descriptor, False)
 
 
 def child_options(*things: socket.socket | Segment) -> dict[str, Any]:
-    """Keyword arguments for `subprocess.Popen` (or asyncio's), so that the child may open these things."""
+    """Keyword arguments for `subprocess.Popen` (or asyncio's) that let the child open these things."""
     if sys.platform == "win32":
         return {}
     return {"pass_fds": tuple(_descriptor(thing) for thing in things)}
 
 
 def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
-    """The ticket with which the child opens a socket or segment; keep it open here until the child has.
+    """The ticket with which the child opens a socket or segment; keep that open here until the child has opened it.
 
     On Windows the ticket needs the child's id, so send it through standard input, not the command line.
     """
@@ -146,15 +145,15 @@ def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
             return thing.share(child_pid)
         except OSError:
             log.debug("no ticket for process %d", child_pid, exc_info=True)
-            return b""  # it has died, which shows by its end
+            return b""  # it has died, which its link reports
     return _descriptor(thing)
 
 
 def connected_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected stream sockets that send small messages at once."""
+    """Two connected stream sockets that send small messages without delay."""
     pair = socket_pair()
     for each in pair:
-        # On Windows, where asyncio sets it only on sockets that state their protocol's number.
+        # For Windows: there asyncio does so only for sockets that state their protocol's number.
         if each.family == socket.AF_INET:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return pair
@@ -168,12 +167,12 @@ def _descriptor(thing: socket.socket | Segment) -> int:
 
 
 def _anonymous_memory(size: int) -> int | None:
-    """Memory outside every mounted file system, so bound by no quota of `/dev/shm`. Linux only."""
-    if not hasattr(os, "memfd_create"):  # of a C library that is older
+    """Memory outside every mounted file system, beyond any quota of `/dev/shm`. Linux only."""
+    if not hasattr(os, "memfd_create"):  # an older C library
         return None
     try:
         descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
-    except OSError as error:  # forbidden by a sandbox
+    except OSError as error:  # a sandbox forbids it
         _refuse_at_limit(error)
         return None
     try:
@@ -198,19 +197,19 @@ def _no_room(error: OSError, size: int, why: str) -> OSError:
 def _fast_folder_file(size: int) -> int | None:
     try:
         return _file_in(_FAST_FOLDER, size)
-    except OSError as error:  # there is none, or it has too little room
+    except OSError as error:  # the folder is missing, or has too little room
         _refuse_at_limit(error)
         return None
 
 
 def _refuse_at_limit(error: OSError) -> None:
-    """Raise an error about the limit of open files: whatever is tried next would fail too, and name something else."""
+    """Raise an error about the limit of open files: the next attempt would fail too, and blame something else."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
 
 
 def _file_in(folder: str, size: int) -> int:
-    """An unnamed file of `size` bytes, really set aside: a lack of room must not show as SIGBUS later."""
+    """An unnamed file of `size` allocated bytes: a lack of room must not surface as SIGBUS later."""
     try:
         return _set_aside(folder, size)
     except OSError as error:
@@ -241,26 +240,26 @@ def _warn_once() -> None:
         )
 
 
-# Handing sockets and memory to a process that was started before they were there. `child_options` is the other way, for
-# what is there when the process is started. On Windows only data is sent: tickets are good at any time.
+# Passing sockets and memory to a process that is already running; `child_options` passes what exists when the process
+# starts. Windows needs only data: its tickets work at any time.
 
 AT_ONCE = 200
-"""Descriptors in one message; systems take about 250."""
+"""Descriptors in one message; systems allow about 250."""
 _HEAD = struct.Struct("<II")
-"""How many descriptors, and how many bytes of data."""
+"""Number of descriptors, and of bytes of data."""
 _WAITS = {errno.EAGAIN, getattr(errno, "ETOOMANYREFS", errno.EAGAIN)}
-"""Too many descriptors are on their way to processes that have not taken them."""
+"""Too many descriptors are in flight to processes that have not taken them."""
 _AGAIN_S = 0.01
 _CHUNK = 1 << 16
 
 
 async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segment], data: bytes) -> None:
-    """Send data, and the things whose tickets are in it. It waits while the system takes no more.
+    """Send data, and the things whose tickets it contains. Waits while the system's buffer is full.
 
     Args:
-        sock: a stream of this kind of system, to a process that calls `take_over` as often as this is called.
-        things: they may be closed here afterwards.
-        data: any.
+        sock: a stream socket, to a process that calls `take_over` once for each call of this function.
+        things: sockets and segments; the caller may close them afterwards.
+        data: any bytes.
 
     Raises:
         ConnectionError: if the process is gone.
@@ -287,10 +286,10 @@ def _sent(sock: socket.socket, descriptors: array.array[int]) -> bool:
 
 
 def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
-    """Receive what one `hand_over` sent: the data, and this process's tickets by those that are in the data.
+    """Receive what one `hand_over` sent: the data, and this process's tickets by the tickets in the data.
 
     Raises:
-        EOFError: if there is nothing more, or the sender died in the midst of it.
+        EOFError: if the stream has ended, or the sender died within a message.
     """
     try:
         return _take_over(sock)
@@ -308,7 +307,7 @@ def _take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
         theirs, ours, _, _ = socket.recv_fds(sock, some * array.array("i").itemsize, some)
         if not theirs:
             raise EOFError("not everything was handed over")
-        if len(ours) != some:  # the system drops what there is no room for
+        if len(ours) != some:  # the system drops descriptors beyond the limit
             raise OSError(errno.EMFILE, "too many open files: not everything that was handed over could be taken")
         own.update(zip(array.array("i", theirs), ours, strict=True))
         left -= some

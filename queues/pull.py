@@ -1,12 +1,12 @@
-"""A queue whose producer can't reach its consumer, but can be called by it: the consumer fetches what was put.
+"""A queue whose producer can't reach its consumer, but can be called by it: the consumer fetches the items.
 
-The producer's end, `PullOutlet`, keeps what was put until the consumer has taken it, and answers calls. The
-consumer's end, `PullInlet`, calls one producer or several, each a `FetchSource`; what carries the calls is no
-concern of these two. `push` is the same in the other direction.
+The producer's end, `PullOutlet`, keeps items until the consumer has taken them, and answers calls. The consumer's end,
+`PullInlet`, calls one or several producers, each a `FetchSource`. The transport of the calls is independent of both
+ends. `push` works in the other direction.
 
-A call may cost a millisecond, so there is one kind alone: it waits for items, brings all there are, and says how many
-of the former ones were taken. It is made as soon as the last one is answered, so that items come while the consumer
-computes, but not before the producer has room: a producer that is fetched from has some, when it is told.
+A call may cost a millisecond, so there is only one kind: it waits for items, returns all of them, and reports how many
+earlier ones were taken. The consumer calls again as soon as the last call returns, so that items arrive while it
+computes, but only once the producer, when told, has room: otherwise the call would bring nothing.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from headrace.queues.errors import PeerLost, QueueClosed
 T = TypeVar("T")
 
 CALL_TURNS = 8
-"""Turns of the event loop in which a call that was begun leaves, before the consumer gets what the last one brought: it
-may compute for long, and the next items arrive meanwhile."""
+"""Turns of the event loop that let a new call leave before the consumer gets the last call's items: the consumer may
+compute for long, and the next items arrive meanwhile."""
 
 
 class FetchSource(Protocol):
     """A producer as its consumer calls it."""
 
     async def fetch(self, name: str, taken: int) -> list[Any] | None:
-        """Return what was put and not fetched yet, waiting while there is nothing; None at the end of the stream.
+        """Return the items put and not yet fetched, waiting while there are none; None at the end of the stream.
 
         Args:
-            name: the queue's.
-            taken: items that were taken since the call before: there is room for others.
+            name: the queue's name.
+            taken: items taken since the previous call, which make room for others.
 
         Raises:
             PeerLost: if the producer has died.
         """
 
     def finish(self, name: str) -> None:
-        """Tell the producer, without waiting, that nothing more is fetched."""
+        """Tell the producer, without waiting, that the consumer fetches no more."""
 
 
 # Ray has no inherited sockets, so the consumer calls, and items wait where they were made (docs/decisions/014).
 class PullOutlet(RoomOutlet[T]):
-    """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
+    """The producer's end: at most `maxlen` items are put and not yet taken, wherever they are; further puts wait.
 
-    With `overflow="replace_oldest"` a newer item replaces one that was not fetched.
+    With `overflow="replace_oldest"` a newer item replaces one that is not yet fetched.
 
-    Calls of the consumer may come in the event loop of another thread, and are answered whatever the producer is doing.
+    The consumer's calls may arrive in the event loop of another thread; their answers do not wait for the producer.
     """
 
     def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
@@ -62,11 +62,11 @@ class PullOutlet(RoomOutlet[T]):
         self._home = asyncio.get_running_loop()
         self._unfetched: deque[T] = deque()
         self._lock = threading.Lock()
-        """Of what was not fetched."""
+        """Number of the first item not yet fetched."""
         self._calls: asyncio.AbstractEventLoop | None = None
-        """Where calls come."""
+        """The event loop in which calls arrive."""
         self._changed = asyncio.Event()
-        """In that event loop: there may be an answer now."""
+        """Set, in that event loop, when there may be an answer."""
         self._finished = asyncio.Event()
         self._consumers = 1
 
@@ -76,25 +76,25 @@ class PullOutlet(RoomOutlet[T]):
         self._tell_calls()
 
     def renew(self) -> None:
-        """Begin anew with the consumer that takes the place of a dead one; what that had fetched is lost."""
+        """Restart with the consumer that replaces a dead one; items that the dead one fetched are lost."""
         self._consumers += 1
         self._forget_fetched()
         self._tell_calls()
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until the consumer has received everything, or is gone."""
+        """After `close`: wait until the consumer has received every item, or is gone."""
         await self._finished.wait()
 
-    # Calls of the consumer. ------------------------------------------------------------------------------------------
+    # Calls of the consumer.
 
     async def fetch(self, taken: int) -> list[T] | None:
-        """As `FetchSource.fetch`; nothing to a consumer that waits as `renew` is called: if it lives, it asks again."""
+        """As `FetchSource.fetch`; `renew` ends a wait without items: a consumer that is alive calls again."""
         self._calls = asyncio.get_running_loop()
         consumer = self._consumers
         if taken:
             post(self._home, self._make_room, taken)
         while True:
-            self._changed.clear()  # before the look: what comes after that sets it again
+            self._changed.clear()  # before the check: a later item sets it again
             ended = self._room.closed
             with self._lock:
                 items, self._unfetched = list(self._unfetched), deque()
@@ -109,7 +109,7 @@ class PullOutlet(RoomOutlet[T]):
                 return []
 
     def finish(self) -> None:
-        """As `FetchSource.finish`: what was not fetched is dropped, and puts raise `QueueClosed`."""
+        """As `FetchSource.finish`: drops items not yet fetched; puts raise `QueueClosed`."""
         post(self._home, self._finish)
 
     def _finish(self) -> None:
@@ -142,7 +142,7 @@ class PullOutlet(RoomOutlet[T]):
 
 
 class _Tally:
-    """The items of one producer: how many it counts as not taken, and how many of these were taken since it was told.
+    """The items of one producer: how many it counts as not taken, and how many of these are taken but not yet reported.
 
     Args:
         maxlen: the producer's bound.
@@ -154,25 +154,25 @@ class _Tally:
         self._some = asyncio.Event()
 
     def fetched(self, count: int) -> None:
-        """So many have come."""
+        """Count fetched items."""
         self._held += count
 
     def take(self) -> None:
-        """One was taken."""
+        """Count one taken item."""
         self._taken += 1
         self._some.set()
 
     @property
     def has_room(self) -> bool:
-        """True if the producer, once told of what was taken, can put another item; else a call would bring nothing."""
+        """True if the producer, told what was taken, can put another item; otherwise a call would bring nothing."""
         return self._held - self._taken < self._maxlen
 
     async def wait_for_room(self) -> None:
-        """Wait until some were taken."""
+        """Wait until the consumer has taken an item."""
         await self._some.wait()
 
     def tell(self) -> int:
-        """Return how many were taken since the last time."""
+        """Return how many items were taken since the previous report."""
         self._some.clear()
         count, self._taken = self._taken, 0
         self._held -= count
@@ -181,14 +181,14 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Fetched(Generic[T]):
-    """An item that was fetched and not taken yet."""
+    """An item that is fetched and not yet taken."""
 
     item: T
     tally: _Tally
 
 
 class _Place:
-    """One of the producers of a queue: whoever produces there now, and what is known of a successor."""
+    """The place of one producer of a queue: the current producer, and what is known of its successor."""
 
     def __init__(self, source: FetchSource) -> None:
         self.source = source
@@ -197,12 +197,12 @@ class _Place:
         self._changed = asyncio.Event()
 
     def succeed(self, source: FetchSource | None) -> None:
-        """Name the successor of a producer that is dead or will be; None: there is none."""
+        """Name the successor of a dead or dying producer; None if there is none."""
         self._successor, self._settled = source, source is None
         self._changed.set()
 
     async def next(self) -> bool:
-        """Wait for the successor and let it be the producer; False if there is none."""
+        """Wait for the successor and make it the producer; False if there is none."""
         while self._successor is None and not self._settled:
             self._changed.clear()
             await self._changed.wait()
@@ -215,11 +215,11 @@ class _Place:
 class PullInlet(ArrivalsInlet[_Fetched[T], T]):
     """The consumer's end; it returns items in the order of their arrival.
 
-    The stream ends when the last producer has ended its own. A producer that dies without having ended its stream may
-    have a successor, which `replace` names; `settle` says that there will be none.
+    The stream ends when the last producer has ended its own stream. `replace` names the successor of a producer that
+    died before the end of its stream; `settle` says that there is none.
 
     Args:
-        name: the queue's.
+        name: the queue's name.
         maxlen: the bound of each producer.
         sources: the producers.
         overflow: as in `AgentManagerQueue`.
@@ -230,22 +230,22 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
         super().__init__(name, AgentManagerQueue(name, bound, overflow))
         self._maxlen = maxlen
         self._places = {key: _Place(source) for key, source in sources.items()}
-        ends = [self._arrivals.add_producer() for _ in sources]  # all of them before the first one can close
+        ends = [self._arrivals.add_producer() for _ in sources]  # all ends before the first one can close
         self._tasks = [
             asyncio.create_task(self._pull(place, end), name=f"fetching {name}")
             for place, end in zip(self._places.values(), ends, strict=True)
         ]
 
     def replace(self, key: str, source: FetchSource) -> None:
-        """Let another producer take the place of a dead one."""
+        """Let another producer replace a dead one."""
         self._places[key].succeed(source)
 
     def settle(self, key: str) -> None:
-        """A producer is never replaced: its death ends its stream."""
+        """Rule out a successor for a producer: its death ends its stream."""
         self._places[key].succeed(None)
 
     def close(self) -> None:
-        """Refuse further items: producers' puts raise `QueueClosed`. Items that have arrived can still be taken."""
+        """Refuse further items: producers' puts raise `QueueClosed`. Items that have arrived remain available."""
         self._arrivals.close()
         for place, task in zip(self._places.values(), self._tasks, strict=True):
             if not task.done():
@@ -266,7 +266,7 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
             end.close()
 
     async def _pull_all(self, source: FetchSource, end: Producer[_Fetched[T]]) -> bool:
-        """Fetch to the end of the stream; False if the producer died before."""
+        """Fetch to the end of the stream; False if the producer died earlier."""
         tally = _Tally(self._maxlen)
         call = asyncio.ensure_future(source.fetch(self.name, 0))
         try:

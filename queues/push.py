@@ -1,8 +1,8 @@
-"""A queue whose consumer can be called by its producer, and not the other way round: the producer delivers.
+"""A queue whose consumer can be called by its producer, but not the other way round: the producer delivers.
 
-The producer's end, `PushOutlet`, has one call for each item, answered when the item was taken (of a queue that
-keeps the newest only: when it has arrived). The consumer's end, `PushInlet`, receives them. What carries the calls
-is no concern of these two, and need not keep their order. `pull` is the same in the other direction.
+The producer's end, `PushOutlet`, makes one call for each item. The call returns when the item is taken (when it has
+arrived, for a queue that keeps only the newest). The consumer's end, `PushInlet`, receives the items. The transport of
+the calls is independent of both ends, and need not keep their order. `pull` works in the other direction.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from headrace.queues.errors import PeerLost
 T = TypeVar("T")
 
 Deliver = Callable[[str, int, Any], Awaitable[bool]]
-"""Delivers to a queue the item of a number, None for the end of the stream; false: nobody takes it any more.
+"""Delivers to a queue the item with a number, or None for the end of the stream; false if the queue is closed.
 
 Raises `PeerLost` if the consumer has died.
 """
 
 
 class PushOutlet(RoomOutlet[T]):
-    """The producer's end: `maxlen` items that were put and not taken, wherever they are; then puts wait.
+    """The producer's end: at most `maxlen` items are put and not yet taken, wherever they are; further puts wait.
 
-    With `overflow="replace_oldest"` one item is on its way at a time, and a newer one replaces the one behind it.
+    With `overflow="replace_oldest"` one item is in flight at a time, and a newer one replaces the item behind it.
 
-    With `renewable` the death of the consumer does not end the stream, unless `settle` says that it will have no
-    successor: what is on its way is lost then, and `renew` names the successor.
+    With `renewable` the death of the consumer ends the stream only if `settle` has ruled out a successor. Otherwise the
+    items in flight are lost, and `renew` names the successor.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PushOutlet(RoomOutlet[T]):
         self._renewable = renewable
         self._calls: set[asyncio.Task[None]] = set()
         self._delivering = False
-        """With `replace_oldest`: a call is under way, and looks for a newer item before it ends."""
+        """With `replace_oldest`: a call is in progress, and looks for a newer item before it returns."""
 
     def close(self) -> None:
         """End the stream: items already put are delivered, waiting puts raise `QueueClosed`."""
@@ -55,11 +55,11 @@ class PushOutlet(RoomOutlet[T]):
             self._call(self._deliver_newest())
 
     def renew(self, deliver: Deliver) -> None:
-        """Deliver to the consumer that takes the place of a dead one."""
+        """Deliver to the consumer that replaces a dead one."""
         self._deliver, self._numbers = deliver, 0
 
     def settle(self) -> None:
-        """The consumer is never replaced: its death ends the stream."""
+        """Rule out a successor: the consumer's death ends the stream."""
         self._renewable = False
 
     @property
@@ -70,7 +70,7 @@ class PushOutlet(RoomOutlet[T]):
         if not self._newest_only:
             self._call(self._hand_over(item))
         elif not self._delivering:
-            self._delivering = True  # not `_calls`: a call that has just ended is among these for a moment
+            self._delivering = True  # not `_calls`, which still contains a call that has just ended
             self._call(self._deliver_newest())
 
     def _call(self, call: Any) -> None:
@@ -102,27 +102,27 @@ class PushOutlet(RoomOutlet[T]):
             return self._renewable
 
     def _give_up(self) -> None:
-        """Nobody takes anything any more."""
+        """Close for good: the consumer takes no more items."""
         self._room.close()
         while self._room.qsize():
             self._room.get_nowait()
 
 
 class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
-    """The consumer's end. Calls may come in the event loop of another thread."""
+    """The consumer's end. Calls may arrive in the event loop of another thread."""
 
     def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
         super().__init__(name, AgentManagerQueue(name, maxlen, overflow))
         self._home = asyncio.get_running_loop()
         self._early: dict[int, tuple[T | None, asyncio.Future[bool]]] = {}
-        """By number: what has overtaken others."""
+        """Items that overtook earlier ones, by number."""
         self._unanswered: set[asyncio.Future[bool]] = set()
-        """Of the calls' event loop."""
+        """The event loop in which calls arrive."""
         self._expected = 0
         self._ended = False
 
     def close(self) -> None:
-        """Refuse further items: the producer's puts raise `QueueClosed`. Items that have arrived can still be taken."""
+        """Refuse further items: the producer's puts raise `QueueClosed`. Items that have arrived remain available."""
         self._ended = True
         self._arrivals.close()
         self._early.clear()
@@ -130,7 +130,7 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
             self._answer(answer, False)
 
     async def deliver(self, number: int, item: T | None) -> bool:
-        """A call of the producer; as `Deliver`."""
+        """Receive a call of the producer; as `Deliver`."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         return post(self._home, self._receive, number, item, answer) and await answer
 

@@ -1,8 +1,7 @@
 """The consumer's end of a queue between processes of one machine; `shared_sender` is its other end.
 
-Items are read-only views of shared memory. A slab returns to its producer when the last view of it is gone, so
-nothing can be used after its return, and a consumer that keeps views starves only its own producers: copy what you
-keep.
+Items are read-only views of shared memory. A slab returns to its producer when its last view is gone, so no view
+outlives its data. A consumer that keeps views starves only its own producers: copy what you keep.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ T = TypeVar("T", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """An item that has arrived and was not taken yet."""
+    """An item that has arrived and is not yet taken."""
 
     link: _Link
     slab: int
@@ -41,16 +40,16 @@ class _Arrival:
 class SharedReceiver(ArrivalsInlet[_Arrival, T]):
     """The consumer's end of a shared queue; open it with `await SharedReceiver.open(name, ends)`.
 
-    It has one link to each producer, and returns items in the order of their arrival. Each producer is bounded
-    by its own link, so none can crowd out another. The stream ends when every link has: by its producer's
-    close, or by its death, which shows in `broken`. The link of a killed producer does not end as long as another
-    process holds that end, and a new producer can continue on it. A receiver may take the place of a killed one in the
-    same way, as soon as its producers have called `SharedSender.renew`.
+    It has one link to each producer, and returns items in the order of arrival. Each producer is bounded by its own
+    link, so none can crowd out another. The stream ends when every link has ended: by its producer's `close`, or by its
+    death, which `broken` shows. The link of a killed producer lasts as long as another process holds that end, and a
+    new producer can continue on it. A new receiver can likewise replace a killed one, as soon as its producers have
+    called `SharedSender.renew`.
 
     `get` and `get_nowait` raise `ShapeError` if the item's arrays don't fit together. A get that is cancelled removes
     nothing.
 
-    All methods belong to the event loop's thread; views may die in any thread.
+    All methods belong to the event loop's thread; views may be released in any thread.
 
     Raises:
         ValueError: if there is no link, or the links differ in what they do on overflow.
@@ -70,7 +69,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
 
     @classmethod
     async def open(cls, name: str, ends: Sequence[LinkEnd], succeeds: bool = False) -> SharedReceiver[T]:
-        """Open ends of links, which are used up by this; `succeeds` if a receiver that is dead has used them before."""
+        """Open ends of links, and take them over; `succeeds` if a dead receiver used them before."""
         receiver = cls(name, ends, succeeds)
         for link, end in zip(receiver._links, ends, strict=True):
             await link.open(end)
@@ -88,7 +87,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
 
     @property
     def maxlen(self) -> int:
-        """Items put and not yet taken, at most, over all links."""
+        """The most items that may be put and not yet taken, over all links."""
         return self._arrivals.maxlen
 
     @property
@@ -98,16 +97,16 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
 
     @property
     def broken(self) -> tuple[int, ...]:
-        """Indices of the links of producers that are gone without having closed."""
+        """Indices of the links whose producers are gone without having closed."""
         return tuple(link.index for link in self._links if link.broken)
 
     @property
     def slabs_in_use(self) -> int:
-        """Slabs that wait to be taken or of which views are alive, over all links."""
+        """Slabs that are not yet taken or still have views, over all links."""
         return sum(len(link.used) for link in self._links)
 
     def close(self) -> None:
-        """Refuse further items: producers' puts raise `QueueClosed`. Items that have arrived can still be taken.
+        """Refuse further items: producers' puts raise `QueueClosed`. Items that have arrived remain available.
 
         Closing twice is allowed.
         """
@@ -121,12 +120,12 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
             await link.channel.wait_closed()
 
     def _take(self, arrival: _Arrival) -> T:
-        # The links carry what a SharedSender[T] put; that both have the same T is the caller's wiring.
+        # The links carry what a SharedSender[T] put; the caller's wiring ensures that both have the same T.
         return cast("T", arrival.link.take(arrival.slab, arrival.header))
 
 
 class _Link:
-    """The consumer's side of one link: which of its slabs are used, and the replies to the producer."""
+    """The consumer's side of one link: which of its slabs are in use, and the replies to the producer."""
 
     def __init__(
         self, name: str, index: int, end: LinkEnd, arrivals: AgentManagerQueue[_Arrival], succeeds: bool
@@ -153,7 +152,7 @@ class _Link:
         end.segment.close()
 
     def take(self, slab: int, header: dict[str, Any]) -> Message:
-        """The message in a slab, as views of it."""
+        """The message in a slab, as views of the slab."""
         self._forget(slab)
         if slab == NO_SLAB:
             return codec.build(header, codec.read_arrays(header, b""))
@@ -169,16 +168,16 @@ class _Link:
         if not self._ended:
             self._ended = True
             self.channel.send(links.back(BackKind.CLOSED))
-            self.channel.finish()  # for a producer not yet welcomed, though others may hold this end
+            self.channel.finish()  # ends the wait of a producer not yet welcomed, even if others hold this end
             self.channel.close()
 
     def _forget(self, slab: int) -> None:
         self._untaken -= 1
-        # Slabs at once, before what may keep the event loop busy for long: the producer counts on these.
+        # Return slabs first, as the producer counts on them: the rest may keep the event loop busy for long.
         self._return(links.back(BackKind.TAKEN, slab))
 
     def _no_longer_used(self, slab: int) -> None:
-        """Note a slab down to be returned; runs in any thread, so it does no more than that."""
+        """Note that a slab is to be returned; runs in any thread, so it does no more than that."""
         self._unused.append(slab)
         if not self._return_due:
             self._return_due = True
@@ -187,8 +186,8 @@ class _Link:
                 (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._return)
 
     def _return(self, reply: bytes = b"") -> None:
-        """Send a reply and the slabs that are free now, at once: the producer wakes up for each write."""
-        self._return_due = False  # first, so that a slab noted down from now on asks for another round
+        """Send a reply and all free slabs in one write: the producer wakes up for each write."""
+        self._return_due = False  # first, so that a slab noted from now on causes another call
         while self._unused:
             slab = self._unused.popleft()
             if self._poison:

@@ -1,8 +1,7 @@
 """The producer's end of a queue between two processes of one machine; `shared_receiver` is its other end.
 
-A put copies the message's arrays into a free slab of shared memory and sends the slab's number: one copy,
-nothing serialised. It waits while `maxlen` items are on their way or the consumer still has views of every
-slab.
+A put copies the message's arrays into a free slab of shared memory and sends the slab's number: one copy, and no
+serialisation. It waits while `maxlen` items are in flight or the consumer still has views of every slab.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Message)
 
 STARVING_AFTER_S = 5.0
-"""A put that waits longer than this for the consumer to release slabs is worth a warning."""
+"""A put that waits longer for the consumer to release slabs causes a warning."""
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ class _Parcel:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A put that waits. Once its first parcel is sent, all the others will be, even if the put is cancelled."""
+    """A put that waits. Once its first parcel is sent, the others follow, even if the put is cancelled."""
 
     parcels: deque[_Parcel]
     done: asyncio.Future[bool]
@@ -64,9 +63,8 @@ class _Job:
 class SharedSender(Generic[T]):
     """The producer's end of a shared queue; open it with `await SharedSender.open(name, end)`.
 
-    It accepts the messages that `codec` knows. A `TrajectoryBatch` larger than a slab travels in pieces, each
-    an item of its own. Puts are served first come first served. All methods belong to the event loop's
-    thread.
+    It accepts the messages that `codec` knows. A `TrajectoryBatch` larger than a slab travels in pieces, each a
+    separate item. Puts are served first come, first served. All methods belong to the event loop's thread.
     """
 
     def __init__(self, name: str, end: LinkEnd) -> None:
@@ -79,7 +77,7 @@ class SharedSender(Generic[T]):
         self._free: list[int] = []
         self._untaken = 0
         self._jobs: deque[_Job] = deque()
-        self._newest: _Parcel | None = None  # with replace_oldest: what waits for a slab
+        self._newest: _Parcel | None = None  # with replace_oldest: the item that waits for a slab
         self._closed = False
         self._ended = False
         self._starving: asyncio.TimerHandle | None = None
@@ -89,7 +87,7 @@ class SharedSender(Generic[T]):
 
     @classmethod
     async def open(cls, name: str, end: LinkEnd) -> SharedSender[T]:
-        """Open an end of a link, which is used up by this. Does not wait for the receiver to be there."""
+        """Open an end of a link, and take it over. Does not wait for the receiver to exist."""
         sender = cls(name, end)
         greeting = sender._new_greeting()
         sender._channel = await Channel.open(end.sock, sender._received, sender._lost)
@@ -110,7 +108,7 @@ class SharedSender(Generic[T]):
 
     @property
     def maxlen(self) -> int:
-        """Items put and not yet taken, at most."""
+        """The most items that may be put and not yet taken."""
         return self.spec.maxlen
 
     @property
@@ -121,14 +119,14 @@ class SharedSender(Generic[T]):
     def qsize(self) -> int:
         """Items put and not yet taken, as far as the receiver has reported."""
         if self.spec.overflow == "replace_oldest":
-            return int(self._untaken > 0 or self._newest is not None)  # older ones are, or will be, pushed out
+            return int(self._untaken > 0 or self._newest is not None)  # older items are, or will be, replaced
         return self._untaken
 
     def put_nowait(self, item: T) -> None:
         """Put an item at once.
 
         Raises:
-            QueueFull: if there is no room or no free slab for all its pieces, or others wait already.
+            QueueFull: if there is no room or no free slab for all its pieces, or other puts are waiting.
             QueueClosed: if the stream was ended or its receiver is gone.
             TooLargeError: if it fits no slab and can't be split.
         """
@@ -163,7 +161,7 @@ class SharedSender(Generic[T]):
     def close(self) -> None:
         """End the stream: items already put are delivered, waiting puts raise `QueueClosed`. Closing twice is allowed.
 
-        Before the event loop ends, `await wait_closed()`, or what was put last may never arrive.
+        Before the event loop ends, `await wait_closed()`, or the last items may never arrive.
         """
         if not self._closed:
             self._closed = True
@@ -171,19 +169,19 @@ class SharedSender(Generic[T]):
             self._pump()
 
     def renew(self) -> None:
-        """Begin anew with the receiver that takes the place of a dead one.
+        """Restart with the receiver that replaces a dead one.
 
-        What was sent and not taken is lost, or was; what waits goes to the new one.
+        Items sent and not taken may be lost; waiting items go to the new receiver.
         """
         if not self._ended:
             self._channel.send(self._new_greeting())
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until the receiver has received everything, or is gone."""
+        """After `close`: wait until the receiver has received every item, or is gone."""
         await self._channel.wait_closed()
 
     def statistics(self) -> QueueStatistics:
-        """The counts as this end sees them; pieces count as items, `items_out` are those taken."""
+        """The counts as this end sees them; pieces count as items, `items_out` are the taken ones."""
         waiting = [job for job in self._jobs if not job.done.done()]
         return QueueStatistics(
             name=self.name,
@@ -200,7 +198,7 @@ class SharedSender(Generic[T]):
         )
 
     def _new_greeting(self) -> bytes:
-        """Return what asks the receiver for a welcome, without which nothing is sent."""
+        """Return a request for a welcome from the receiver, without which this end sends no items."""
         nonce = os.urandom(links.NONCE_BYTES)
         self._welcomed, self._reader = False, BackReader(nonce, self.spec.slabs)
         return links.hello(nonce)
@@ -230,7 +228,7 @@ class SharedSender(Generic[T]):
         return True
 
     def _pump(self) -> None:
-        """Send what waits, as far as there is room, and then the end if the stream was closed."""
+        """Send waiting items while there is room, and then the end if the stream is closed."""
         while self._jobs and self._may_send(self._jobs[0].parcels[0]):
             job = self._jobs[0]
             job.begun = True
@@ -251,13 +249,13 @@ class SharedSender(Generic[T]):
         return self._has_room() and (bool(self._free) or parcel.size == 0)
 
     def _has_room(self) -> bool:
-        # A newer policy pushes the older one out at the receiver, so there only slabs are the bound.
+        # A newer policy replaces the older one at the receiver, so slabs are the only bound there.
         return self._welcomed and (self._untaken < self.maxlen or self.spec.overflow == "replace_oldest")
 
     def _send(self, parcel: _Parcel) -> None:
         slab = NO_SLAB
         if parcel.size:
-            slab = self._free.pop()  # the one that came back last: it is still in the CPU's caches
+            slab = self._free.pop()  # the last one returned: it is still in the CPU's caches
             self._slabs.write(slab, parcel.arrays, parcel.starts)
         self._channel.send(links.item(slab, parcel.header))
         self._in += 1
@@ -306,7 +304,7 @@ class SharedSender(Generic[T]):
             self._starving = None
 
     def _consumer_awake(self) -> bool:
-        """True unless items wait that a consumer that is not busy would have taken, or pushed out."""
+        """True unless items wait that an idle consumer would have taken, or replaced."""
         return self._welcomed and self._untaken < self.maxlen
 
     def _warn(self) -> None:

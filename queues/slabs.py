@@ -1,8 +1,8 @@
 """The memory behind one link of a shared queue: a pool of equal slabs, each for one message's arrays.
 
-`LinkSpec` is the pool's size, refused where it could never work; `Slabs` maps the pool into this process;
-`pieces` cuts a message so that each piece fits a slab. The two ends (`shared_sender`, `shared_receiver`) agree on
-who may write to which slab.
+`LinkSpec` is the pool's size, and refuses one that could never work; `Slabs` maps the pool into this process; `pieces`
+cuts a message so that each piece fits a slab. The two ends (`shared_sender`, `shared_receiver`) agree on who may write
+to which slab.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class LinkSpec:
     """The capacity of a link, the same at both ends.
 
     Raises:
-        ValueError: if the link could deadlock or never be used to its bound; the message explains it.
+        ValueError: if the link could deadlock, or could never fill up; the message explains why.
     """
 
     maxlen: int
-    """Items put and not yet taken, at most; at least 1."""
+    """The most items put and not yet taken; at least 1."""
     slab_bytes: int
-    """Bytes of one slab: the largest message. A batch that is larger travels in pieces."""
+    """Bytes of one slab: the largest message. A larger batch travels in pieces."""
     spare: int = 2
     """Slabs beyond `maxlen`: batches that the consumer may hold while the link is full. At least 1."""
     overflow: Overflow = "wait"
     """Effect of a put into a full link, as in `AgentManagerQueue`."""
     min_bytes: int = 0
-    """The largest piece that can't be split (one trajectory, one policy), as far as the caller knows it."""
+    """The largest piece that can't be split (one trajectory, one policy), as far as the caller knows."""
 
     def __post_init__(self) -> None:
         if self.maxlen < 1:
@@ -101,17 +101,17 @@ class Slabs:
         Args:
             slab: which one.
             header: the message's header, from `codec.describe`.
-            when_unused: called with the slab when the last view of it is gone, at any point and in any thread, so it
-                must do no more than note the slab down.
+            when_unused: called with the slab when its last view is gone, at any point and in any thread, so it must do
+                no more than note the slab.
         """
-        # Views of views refer to the lowest *array* there is: this one, since a memoryview lies below it. So
-        # it lives exactly as long as any view of the slab.
+        # Views of views refer to the lowest *array*: this one, since only a memoryview lies below it. So it lives
+        # exactly as long as any view of the slab.
         root = np.frombuffer(self._view(slab).toreadonly(), np.uint8)
         weakref.finalize(root, when_unused, slab).atexit = False
         return codec.read_arrays(header, root)
 
     def poison(self, slab: int) -> None:
-        """Overwrite a slab of which no view is alive."""
+        """Overwrite a slab that has no views."""
         np.frombuffer(self._view(slab), np.uint8)[:] = POISON
 
     def _view(self, slab: int) -> memoryview:
@@ -120,16 +120,16 @@ class Slabs:
 
 
 def pieces(message: Message, slab_bytes: int) -> Iterator[Message]:
-    """The message itself, or if it is a trajectory batch larger than a slab, parts of it in order.
+    """The message itself, or for a trajectory batch larger than a slab, its parts in order.
 
     Raises:
-        TooLargeError: if a policy, or a single trajectory (the last one with the batch's episodes and games),
-            needs more than a slab.
+        TooLargeError: if a policy, or a single trajectory (the last one with the batch's episodes and games), needs
+            more than a slab.
     """
     if isinstance(message, TrajectoryBatch):
         sizes = _PieceSizes(message)
         while sizes.all_of(message) > slab_bytes:
-            # The last trajectory stays with the episodes and games, which go with the last piece.
+            # The last trajectory stays with the episodes and games, which travel in the last piece.
             first = min(sizes.how_many_fit(message, slab_bytes), message.num_trajectories - 1)
             if first < 1:
                 smallest = message.split(1)[0] if message.num_trajectories > 1 else message
@@ -144,7 +144,7 @@ def pieces(message: Message, slab_bytes: int) -> Iterator[Message]:
 
 
 class _PieceSizes:
-    """Bytes in a slab of parts of one trajectory batch."""
+    """Bytes that parts of one trajectory batch need in a slab."""
 
     def __init__(self, batch: TrajectoryBatch) -> None:
         self._row_bytes = _bytes_per_entry(batch.rows)

@@ -1,7 +1,7 @@
 """The spec of a behaviour: its observations, its actions, its name and team.
 
-A spec is plain data. It is announced by the environment when a behaviour id is first seen, travels on the
-control channel and in stream headers, and sizes every buffer; the columns derived from it are in `columns`.
+A spec is plain data. The environment announces it when a behaviour id first appears; it travels on the control channel
+and in stream headers, and sizes every buffer. `columns` derives the columns from it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from headrace.config.observation_kinds import kind_of_rank
 from headrace.queues.errors import SpecError
 
 STEP_MUL = "step_mul"
-"""Name of the branch by which a policy chooses for how many environment steps its action is held."""
+"""Name of the branch by which a policy chooses how many environment steps its action lasts."""
 
 
 GODOT = "godot"
-"""Key of `BehaviorSpec.spaces` under which the spaces of a game made with Godot stand, as the game announced them:
-`observations` by key, `actions` as a list in the game's order, and `ordered`, whether that order is certain. Models of
-such a behaviour have a format of their own (`stages/policy/onnx/godot.py`)."""
+"""Key of `BehaviorSpec.spaces` for the spaces of a Godot game, as the game announced them: `observations` by key,
+`actions` as a list in the game's order, and `ordered`, whether that order is certain. Models of such a behaviour have
+their own format (`stages/policy/onnx/godot.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationSpec:
     """One observation of an agent: an array of `shape`, of NumPy dtype `dtype` (images stay uint8).
 
-    Its rank is its kind: 1 a vector, 2 a set of things (rows of zeros where there are fewer), 3 an image; see
+    Its rank is its kind: 1 a vector, 2 a set of entities (padded with rows of zeros), 3 an image; see
     `headrace.config.observation_kinds`.
     """
 
@@ -39,7 +39,7 @@ class ObservationSpec:
     shape: tuple[int, ...]
     dtype: str = "float32"
     channels_last: bool = False
-    """Of an image: [height, width, channels] instead of [channels, height, width]."""
+    """True for an image of [height, width, channels] instead of [channels, height, width]."""
     goal: bool = False
     """True if it is the agent's goal (ML-Agents' goal signal) rather than the state of the world."""
 
@@ -50,7 +50,7 @@ class ObservationSpec:
 
     @property
     def rounded(self) -> ObservationSpec:
-        """The same in float32, as networks take it in: what the specs of one policy have in common."""
+        """The same spec in float32, as networks receive it: what the specs of one policy have in common."""
         return replace(self, dtype="float32") if self.dtype == "float64" else self
 
     @property
@@ -69,7 +69,7 @@ class ActionSpec:
     """The actions of an agent: continuous values, discrete branches, or both (hybrid)."""
 
     continuous_size: int = 0
-    """Number of continuous actions; those of policies are in [-1, 1]."""
+    """Number of continuous actions; a policy's values are in [-1, 1]."""
     discrete_branches: tuple[int, ...] = ()
     """Number of choices of each discrete branch."""
     masked: bool = False
@@ -77,7 +77,7 @@ class ActionSpec:
     unbounded: tuple[int, ...] = ()
     """Indices of continuous actions without finite bounds: the environment gets the policy's raw sample."""
     continuous_names: tuple[str, ...] = field(default=(), compare=False)
-    """A name for each continuous action, such as `arm.0`; () for `continuous_0`, …. Specs differ not by names."""
+    """A name for each continuous action, such as `arm.0`; () for `continuous_0`, …. Names do not make specs differ."""
     branch_names: tuple[str, ...] = field(default=(), compare=False)
     """A name for each discrete branch; () for `branch_0`, …."""
 
@@ -123,14 +123,14 @@ class BehaviorSpec:
     observations: tuple[ObservationSpec, ...]
     actions: ActionSpec
     grouped: bool = False
-    """True if its agents may belong to groups that work for a common reward; columns are added for that."""
+    """True if its agents may belong to groups with a common reward, which adds columns."""
     action_repeat: str | None = None
-    """`fixed` or `learned` if an action may last several environment steps: then `env_frames` is a column. If it is
-    `learned`, the last branch (`STEP_MUL`) is the policy's choice of how many: choice k stands for k + 1."""
+    """`fixed` or `learned` if an action may last several environment steps, which adds the column `env_frames`. If it
+    is `learned`, the last branch (`STEP_MUL`) is the policy's choice of the number: choice k stands for k + 1."""
 
     spaces: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """The environment's own `observation` and `action` space, where it has such (`spaces/own_space.py` describes
-    them), and `action_repeat`, the steps of a fixed one. Specs do not differ by it."""
+    """The environment's own `observation` and `action` space, where it has them (`spaces/own_space.py` describes
+    them), and `action_repeat`, the steps of a fixed one. They do not make specs differ."""
 
     @property
     def seen(self) -> str:
@@ -138,7 +138,7 @@ class BehaviorSpec:
         return ", ".join(map(str, self.observations)) or "no observations"
 
     def sees_like(self, other: BehaviorSpec) -> bool:
-        """Return True if the observations of both are the same but for float64, which only a normaliser needs."""
+        """Return True if both have the same observations, float64 aside, which only a normaliser needs."""
         return [each.rounded for each in self.observations] == [each.rounded for each in other.observations]
 
     @property
@@ -153,7 +153,7 @@ class BehaviorSpec:
 
     def to_plain(self) -> dict[str, Any]:
         """The spec as dictionaries, lists and scalars, for msgpack and JSON."""
-        unnamed = ("continuous_names", "branch_names")  # left out where they are empty, as in older streams
+        unnamed = ("continuous_names", "branch_names")  # omitted where empty, as in older streams
         actions = {key: value for key, value in _plain(self.actions).items() if value or key not in unnamed}
         plain: dict[str, Any] = {
             "behavior_id": self.behavior_id,
@@ -210,7 +210,7 @@ def _plain(part: ObservationSpec | ActionSpec) -> dict[str, Any]:
 
 
 _MOST_DIGITS = 18
-"""Of a team: it is a signed integer of 64 bits elsewhere."""
+"""The largest team id, a signed integer of 64 bits elsewhere."""
 
 
 def behavior_name(behavior_id: str) -> str:
@@ -220,7 +220,7 @@ def behavior_name(behavior_id: str) -> str:
 
 @lru_cache(maxsize=1024)
 def behavior_team(behavior_id: str) -> int:
-    """The team id in a behaviour id, 0 where none is stated; what else may stand behind `?` means nothing here.
+    """The team id in a behaviour id, 0 where none is stated; the rest after `?` has no meaning here.
 
     Raises:
         SpecError: if the team is not a whole number of at least 0.

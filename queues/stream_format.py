@@ -34,11 +34,11 @@ MAGIC = b"\x89HRACE\r\n"
 """The first bytes of every stream; not text, and broken by programs that translate line ends."""
 VERSION = 1
 MAX_FRAME_BYTES = 1 << 30
-"""The most that a frame's payload may have, compressed or not; writers refuse more, readers disbelieve it."""
+"""The largest payload of a frame, compressed or not; writers refuse a larger one, readers disbelieve it."""
 MAX_META_BYTES = 1 << 20
-"""The most that a frame's meta data may have; as objects they take up to 72 times as much: a byte may be a map."""
+"""The largest metadata of a frame; as objects they take up to 72 times as much: a byte may be a map."""
 COMPRESSION_LEVEL = -1
-"""A fast level of zstd: a tenth of level 1's time on noisy floats (and 8 % larger), else much the same."""
+"""A fast level of zstd: a tenth of level 1's time on noisy floats (and 8 % larger), otherwise about equal."""
 
 HEADER, MESSAGE, INDEX, LATER = 1, 2, 3, 4
 """Kinds of frames."""
@@ -46,7 +46,7 @@ HEADER, MESSAGE, INDEX, LATER = 1, 2, 3, 4
 PREAMBLE = struct.Struct("<8sI")
 """Magic, version."""
 FRAME = struct.Struct("<QII")
-"""Length of the payload, kind, CRC-32 of the twelve bytes before it and the payload."""
+"""Length of the payload, kind, CRC-32 of those twelve bytes and the payload."""
 TRAILER = struct.Struct("<QI4s")
 """Offset of the index frame, CRC-32 of that offset's eight bytes, `TRAILER_MAGIC`."""
 TRAILER_MAGIC = b"HEND"
@@ -60,7 +60,7 @@ ColumnTable = Mapping[str, tuple[Column, ...]]
 
 
 def column_table(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> dict[str, tuple[Column, ...]]:
-    """The columns that trajectory batches of a behaviour have; `extra` is what its trainer declared."""
+    """The columns of a behaviour's trajectory batches; `extra` are the ones that its trainer declared."""
     return {
         "rows": row_columns(spec, extra),
         "trajectories": (*TRAJECTORY_COLUMNS, *final_columns(spec)),
@@ -77,15 +77,15 @@ class StreamHeader:
     created_unix_s: float
     """Time of the file's creation: seconds since 1970, UTC."""
     edges: tuple[str, ...]
-    """The edges that are recorded in it."""
+    """The edges that the stream records."""
     specs: tuple[BehaviorSpec, ...]
-    """The behaviour ids that were known when it was begun; as a reader returns it, those announced later too."""
+    """The behaviour ids known at its start; from a reader, those announced later too."""
     columns: Mapping[str, ColumnTable]
-    """By behaviour id."""
+    """The columns, by behaviour id."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The run's configuration as plain data."""
     squashed: tuple[str, ...] | None = None
-    """Names of the behaviours whose continuous actions were drawn as SAC draws them; None in files without it."""
+    """Names of the behaviours whose continuous actions were drawn as SAC draws them; None in files that lack it."""
 
     @classmethod
     def of(
@@ -115,7 +115,7 @@ class StreamHeader:
         return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}), names)
 
     def joined(self, later: StreamHeader) -> StreamHeader:
-        """The header with what a later frame says of further behaviours; what is known already stays as it is."""
+        """The header with the behaviours that a later frame adds; known ones stay as they are."""
         known = {spec.behavior_id for spec in self.specs}
         new = [spec for spec in later.specs if spec.behavior_id not in known]
         squashed = None if self.squashed is None else tuple(dict.fromkeys((*self.squashed, *(later.squashed or ()))))
@@ -175,12 +175,12 @@ def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arr
     Args:
         kind: HEADER, MESSAGE, INDEX or LATER.
         meta: plain data; it holds `table` where there are arrays.
-        table: what `codec.offsets` lays the arrays out by; needs only its `arrays`.
+        table: the layout for `codec.offsets`, which needs only its `arrays`.
         arrays: C-contiguous, in the table's order.
 
     Raises:
-        StreamError: if it would be larger than MAX_FRAME_BYTES.
-        ShapeError: if an array is not of plain numbers.
+        StreamError: if the frame would be larger than MAX_FRAME_BYTES.
+        ShapeError: if an array holds anything but plain numbers.
     """
     starts, array_bytes = codec.offsets(table)
     packed = pack(meta, default=_numpy_scalar)
@@ -206,15 +206,14 @@ def checksum(length: int, kind: int, payload: bytes) -> int:
 
 
 def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, Any], memoryview]:
-    """The meta data of a frame, and the bytes of its arrays (a view).
+    """The metadata of a frame, and the bytes of its arrays (a view).
 
     Args:
-        payload: of the frame.
-        with_arrays: False for a frame that has none, and is therefore small.
+        payload: the frame's payload.
+        with_arrays: False for a frame without arrays, which is therefore small.
 
     Raises:
-        StreamError: if the payload is not what `pack_frame` makes, or claims to be larger than
-            MAX_FRAME_BYTES.
+        StreamError: if the payload is not what `pack_frame` makes, or claims more than MAX_FRAME_BYTES.
     """
     body = _decompress(payload, MAX_FRAME_BYTES if with_arrays else codec.aligned(_META_LENGTH.size + MAX_META_BYTES))
     if len(body) < _META_LENGTH.size:
@@ -242,7 +241,7 @@ def unpack_arrays(table: Mapping[str, Any], data: memoryview) -> list[Array]:
     """
     try:
         for name, dtype, shape in table["arrays"]:
-            # NumPy's own notion of a dtype string is much wider: objects, records, aliases that warn.
+            # NumPy accepts many more dtype strings: objects, records, aliases that warn.
             if not isinstance(name, str) or not _PLAIN_DTYPE.fullmatch(dtype):
                 raise StreamError(f"array {name!r} has dtype {dtype!r}, expected plain numbers such as '<f4'")
             if not all(type(extent) is int and extent >= 0 for extent in shape):
@@ -258,7 +257,7 @@ def unpack_arrays(table: Mapping[str, Any], data: memoryview) -> list[Array]:
 def _decompress(payload: bytes, most: int) -> bytes:
     try:
         size = zstandard.get_frame_parameters(payload).content_size
-        if size > most:  # also where none is stated, which zstandard reports as its largest number
+        if size > most:  # zstandard reports an unstated size as its largest number
             stated = "no size" if size >= zstandard.CONTENTSIZE_ERROR else f"{size:,} bytes"
             raise StreamError(f"its content states {stated}, expected at most {most:,} bytes")
         return zstandard.ZstdDecompressor().decompress(payload, max_output_size=most, allow_extra_data=False)
@@ -267,7 +266,7 @@ def _decompress(payload: bytes, most: int) -> bytes:
 
 
 def _numpy_scalar(value: object) -> Any:
-    """Lets a NumPy number in a message's field travel as the number that it is."""
+    """Convert a NumPy number in a message's field to a plain number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a stream holds plain data only, got {type(value).__name__}: {value!r}")

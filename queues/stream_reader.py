@@ -1,9 +1,9 @@
-"""Reads a stream file, whole or damaged: every message up to the first frame that is not whole.
+"""Reads a stream file, intact or damaged: every message up to the first incomplete frame.
 
-A file that was cut or has flipped bits is no error: iteration ends early, and `damage` and `lost_bytes` describe
-the loss. An error (`StreamError`) is a file that is no stream of ours, or a frame whose checksum holds but whose
-content no writer makes. Memory is bounded by one frame: its payload and its content, each of MAX_FRAME_BYTES at most,
-and the objects that its meta data become, some 72 times MAX_META_BYTES (75 MB).
+A truncated file or flipped bits are no error: iteration ends early, and `damage` and `lost_bytes` describe the loss. An
+error (`StreamError`) is a file that is not one of our streams, or a frame whose checksum holds but whose content no
+writer makes. One frame bounds the memory: its payload and its content, each of at most MAX_FRAME_BYTES, and the objects
+of its metadata, some 72 times MAX_META_BYTES (75 MB).
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class Frame:
 
 
 class StreamReader:
-    """A recorded stream; iterating yields its frames in the order of recording, any number of times.
+    """A recorded stream; iterating over it yields its frames in the order of recording, any number of times.
 
-    The file is open only while it is iterated, so there is nothing to close.
+    The file is open only during iteration, so there is nothing to close.
 
     Args:
         path: the file.
 
     Raises:
-        StreamError: if it can't be opened, is no stream, is of another version, or its header is damaged.
+        StreamError: if the file can't be opened, is no stream, is of another version, or has a damaged header.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.header: StreamHeader
-        """The description of the file, of behaviours too that it announces after its first message."""
+        """The description of the file, including behaviours that it announces after its first message."""
         self.lost_bytes = 0
-        """Bytes behind the last whole frame that could not be used; known after iterating to the end."""
+        """Bytes after the last whole frame that are unusable; known after a full iteration."""
         self.damage: str | None = None
-        """The damage and its place in a sentence; None if the file is whole. Known after iterating."""
+        """The damage and its place in a sentence; None if the file is intact. Known after a full iteration."""
         with self._open() as file:
             size = _size(file)
             self.header = self._read_header(file, size)
@@ -78,7 +78,7 @@ class StreamReader:
 
     @property
     def closed_cleanly(self) -> bool:
-        """True if the file ends with an index: its writer was closed, and nothing was cut off since."""
+        """True if the file ends with an index: its writer was closed, and nothing has been cut off since."""
         return self._index_offset is not None
 
     def __iter__(self) -> Generator[Frame, None, None]:
@@ -94,7 +94,7 @@ class StreamReader:
                     if kind == INDEX:
                         self._check_end(at, file.tell(), size)
                         return
-                    if kind == LATER:  # of a file that has grown since it was opened: else it is known already
+                    if kind == LATER:  # news only if the file has grown since it was opened
                         self._join(at, payload)
                         at = file.tell()
                         continue
@@ -106,7 +106,7 @@ class StreamReader:
                     return
                 at, sequence = file.tell(), sequence + 1
                 yield frame
-                del frame, payload  # before the next one is read: one frame in memory, not two
+                del frame, payload  # before reading the next: one frame in memory, not two
 
     def _open(self) -> BinaryIO:
         try:
@@ -146,7 +146,7 @@ class StreamReader:
             ) from error
 
     def _find_later(self, file: BinaryIO, size: int) -> None:
-        """Find all behaviours that are announced behind the header; only heads of frames are read on the way."""
+        """Find all behaviours announced after the header, by reading only the heads of frames on the way."""
         at = self._first
         while at + FRAME.size <= size:
             file.seek(at)
@@ -157,7 +157,7 @@ class StreamReader:
                 file.seek(at)
                 try:
                     self._join(at, _read_frame(file, size - at)[1])
-                except _DamageError:  # iterating ends here, too, and says so
+                except _DamageError:  # iteration ends here too, and reports it
                     return
             at += FRAME.size + length
 
@@ -183,7 +183,7 @@ class StreamReader:
         return int(offset) if whole else None
 
     def _check_end(self, at: int, end: int, size: int) -> None:
-        """At an index frame: what follows it must be its trailer, and then nothing."""
+        """At an index frame: check that only its trailer follows."""
         if self._index_offset != at:
             self._lose(end, size, f"the trailer at byte {end:,} is damaged, or bytes follow it")
 
@@ -212,16 +212,16 @@ class StreamReader:
 
 
 class _DamageError(Exception):
-    """A frame is not whole; the text completes "the frame at byte … "."""
+    """A frame is incomplete; the text completes "the frame at byte … "."""
 
 
 def _read_frame(file: BinaryIO, left: int) -> tuple[int, bytes]:
-    """Kind and payload of the frame at the file's position, of which `left` bytes at most can be there."""
+    """Kind and payload of the frame at the file's position, with at most `left` bytes."""
     head = file.read(FRAME.size)
     if len(head) < FRAME.size:
         raise _DamageError(f"is cut after {len(head)} bytes")
     length, kind, expected = FRAME.unpack(head)
-    # Before anything is allocated: a length is only believed if the bytes can be there.
+    # Check before allocating: a length is only credible if the bytes can exist.
     if length > left - FRAME.size:
         raise _DamageError(f"is cut or damaged: it claims {length:,} bytes, the file has {left - FRAME.size:,} left")
     if length > MAX_FRAME_BYTES:

@@ -36,10 +36,10 @@ from headrace.queues.stream_format import (
 
 
 class StreamWriter:
-    """A stream file that is being recorded; a context manager. It belongs to one thread.
+    """A stream file during its recording; a context manager. It belongs to one thread.
 
     Args:
-        path: the file, which must not exist yet; its folder is made.
+        path: the file, which must not exist yet; its folder is made if missing.
         header: the description of the stream.
 
     Raises:
@@ -67,16 +67,16 @@ class StreamWriter:
         return len(self._offsets)
 
     def write(self, edge: str, message: Message, time_s: float) -> None:
-        """Append a message. It is copied; nothing of it is kept.
+        """Append a copy of a message.
 
         Args:
-            edge: which of the header's edges it was seen on.
+            edge: the edge that carried the message, one of the header's.
             message: what to record.
             time_s: seconds on a monotonic clock, for replays that keep the recorded pace.
 
         Raises:
-            StreamError: if the disk refuses it, or it is too large for a frame; the file then still ends with its
-                last whole frame, and may be written to again or closed.
+            StreamError: if the disk refuses the frame, or the message is too large for one; the file then still ends
+                with its last whole frame, and accepts more writes or `close`.
             ShapeError: if an array of the message is not of plain numbers.
             ValueError: if the header has no such edge, or the stream is closed.
         """
@@ -95,7 +95,7 @@ class StreamWriter:
         """Describe behaviours that the file's header lacks, before their first messages.
 
         Args:
-            later: what would be the header of a file of these behaviours alone; its `config` may be empty.
+            later: the header of a hypothetical file of these behaviours alone; its `config` may be empty.
 
         Raises:
             StreamError: if the disk refuses it.
@@ -104,7 +104,7 @@ class StreamWriter:
         self._append(pack_frame(LATER, later.to_plain(), {"arrays": []}, []))
 
     def flush(self) -> None:
-        """Wait until everything written is on the disk (0.4–1 ms, longer on a busy disk).
+        """Wait until all written frames are on the disk (0.4–1 ms, longer on a busy disk).
 
         Raises:
             StreamError: if the disk reports a failure.
@@ -118,7 +118,7 @@ class StreamWriter:
         """Write the index, flush, and close the file. Closing twice is allowed.
 
         Raises:
-            StreamError: if the disk refuses the index; the messages can be read all the same.
+            StreamError: if the disk refuses the index; the messages remain readable.
         """
         if self._closed:
             return
@@ -149,10 +149,10 @@ class StreamWriter:
     def _append(self, data: bytes) -> None:
         view = memoryview(data)
         try:
-            while view:  # one write, but for a disk that fills up within it
+            while view:  # one write, unless the disk fills up within it
                 view = view[self._file.write(view) :]
         except OSError as error:
-            with suppress(OSError):  # readers end with the last whole frame all the same
+            with suppress(OSError):  # readers stop at the last whole frame anyway
                 self._file.truncate(self._end)
                 self._file.seek(self._end)
             raise StreamError(
@@ -173,7 +173,7 @@ def _create(path: Path) -> FileIO:
 
 
 def rows_of(message: Message) -> int:
-    """Rows (agent steps) of a message as the index counts them; 0 where it has none."""
+    """Rows (agent steps) of a message as the index counts them; 0 for a message without rows."""
     match message:
         case TrajectoryBatch():
             return message.num_rows
@@ -184,13 +184,11 @@ def rows_of(message: Message) -> int:
 
 
 def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -> Path:
-    """`<behavior>-<edge>-NNNN.stream` with the number after the highest that is there.
-
-    So a resumed run adds files to those that it finds.
+    """`<behavior>-<edge>-NNNN.stream` with the number after the highest existing one, so a resumed run adds files.
 
     Args:
         folder: where streams lie; need not exist.
-        behavior: behaviour name or id; what may not stand in a file name becomes `_`.
+        behavior: behaviour name or id; characters that a file name can't have become `_`.
         edge: the edge's name.
     """
     stem = file_name("-".join(re.sub(r"[^\w.]+", "_", part) for part in (behavior, edge)))
